@@ -1,0 +1,317 @@
+"""The paper's own classifiers h, as Hub models (paper, Section 4, "Networks", and Appendix B.2).
+
+Any other h comes from transformers or timm. None of these knows of a crowd: a plain `Trainer` can train them too.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import ImageClassifierOutput
+
+
+class FourLayerCNNConfig(PreTrainedConfig):
+    """Configuration of `FourLayerCNN`.
+
+    Args:
+        num_channels: 3, or 1 for grey pictures (colour pictures are then averaged over their channels).
+        image_size: side of the square picture, in pixels.
+        hidden_sizes: channels of the four convolutions.
+        fc_size: units of the fully connected layer.
+        dropout: share dropped between it and the output.
+
+    Example:
+        >>> FourLayerCNNConfig(num_channels=1, image_size=50).hidden_sizes
+        (32, 32, 64, 64)
+    """
+
+    model_type = "maxmig_four_layer_cnn"
+    num_channels: int = 3
+    image_size: int = 150
+    hidden_sizes: list[int] | tuple[int, ...] = (32, 32, 64, 64)
+    fc_size: int = 128
+    dropout: float = 0.5
+
+
+class VGG16Config(PreTrainedConfig):
+    """Configuration of `VGG16`: for 32 x 32 pictures, with batch normalisation.
+
+    Args:
+        num_channels: of the picture.
+
+    Example:
+        >>> VGG16Config(num_labels=10).num_labels
+        10
+    """
+
+    model_type = "maxmig_vgg16"
+    num_channels: int = 3
+
+
+class HeadConfig(PreTrainedConfig):
+    """Configuration of `HeadClassifier`.
+
+    Args:
+        input_size: D, numbers a feature vector has.
+        hidden_size: units of the fully connected layer.
+        dropout: share dropped between it and the output.
+        encoder_config: config of a frozen backbone that turns pictures into features; None if features are given.
+
+    Example:
+        >>> HeadConfig(input_size=512, num_labels=8).hidden_size
+        128
+    """
+
+    model_type = "maxmig_head"
+    input_size: int = 512
+    hidden_size: int = 128
+    dropout: float = 0.5
+    encoder_config: dict | PreTrainedConfig | None = None
+
+    def __post_init__(self, **kwargs):
+        super().__post_init__(**kwargs)
+        if isinstance(self.encoder_config, dict):
+            self.encoder_config = AutoConfig.for_model(**self.encoder_config)
+
+
+class _ClassifierModel(PreTrainedModel):
+    """What the three share: torch's own initialisation, and the loss of a plain classifier."""
+
+    main_input_name = "pixel_values"
+    input_modalities = ("image",)
+    _auto_class = "AutoModelForImageClassification"
+    accepts_loss_kwargs = False
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            init.kaiming_uniform_(module.weight, a=math.sqrt(5))
+            if module.bias is not None:
+                bound = 1 / math.sqrt(module.weight[0].numel())
+                init.uniform_(module.bias, -bound, bound)
+        elif isinstance(module, nn.BatchNorm2d):
+            super()._init_weights(module)
+
+    def _output(self, logits: Tensor, labels: Tensor | None) -> ImageClassifierOutput:
+        loss = None if labels is None else nn.functional.cross_entropy(logits.float(), labels)
+        return ImageClassifierOutput(loss=loss, logits=logits)
+
+
+class FourLayerCNN(_ClassifierModel):
+    """The four-layer network of Rodrigues & Pereira (AAAI 2018), for Dogs vs. Cats and LUNA16.
+
+    Four times 3 x 3 convolution, batch normalisation, ReLU and 2 x 2 pooling; then 128 ReLU units, dropout, output.
+
+    Example:
+        >>> model = FourLayerCNN(FourLayerCNNConfig(num_channels=1, image_size=50, num_labels=2))
+        >>> model(torch.zeros(3, 1, 50, 50)).logits.shape
+        torch.Size([3, 2])
+    """
+
+    config_class = FourLayerCNNConfig
+
+    def __init__(self, config: FourLayerCNNConfig) -> None:
+        super().__init__(config)
+        sizes = [config.num_channels, *config.hidden_sizes]
+        self.convolutions = nn.Sequential(
+            *(_conv_block(a, b, pool=True) for a, b in zip(sizes, sizes[1:], strict=False))
+        )
+        side = config.image_size // 2 ** len(config.hidden_sizes)
+        if side < 1:
+            raise ValueError(
+                f"`image_size` must be at least {2 ** len(config.hidden_sizes)}, got {config.image_size}: "
+                "each of the convolutions halves it."
+            )
+        self.fc = nn.Linear(sizes[-1] * side * side, config.fc_size)
+        self.dropout = nn.Dropout(config.dropout)
+        self.output = nn.Linear(config.fc_size, config.num_labels)
+        self.post_init()
+
+    def forward(
+        self, pixel_values: Tensor, labels: Tensor | None = None, return_dict: bool | None = None
+    ) -> ImageClassifierOutput:
+        """Classify (B, num_channels, image_size, image_size) pictures; labels (B,) give a cross-entropy."""
+        if self.config.num_channels == 1 and pixel_values.shape[1] > 1:
+            pixel_values = pixel_values.mean(dim=1, keepdim=True)
+        hidden = self.fc(self.convolutions(pixel_values).flatten(1)).relu()
+        return self._output(self.output(self.dropout(hidden)), labels)
+
+
+class VGG16(_ClassifierModel):
+    """VGG-16 with batch normalisation for 32 x 32 pictures: the paper's h on CIFAR-10.
+
+    Example:
+        >>> model = VGG16(VGG16Config(num_labels=10)).eval()
+        >>> model(torch.zeros(2, 3, 32, 32)).logits.shape
+        torch.Size([2, 10])
+    """
+
+    config_class = VGG16Config
+    stages = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
+
+    def __init__(self, config: VGG16Config) -> None:
+        super().__init__(config)
+        blocks, size = [], config.num_channels
+        for stage in self.stages:
+            for i, width in enumerate(stage):
+                blocks.append(_conv_block(size, width, pool=i == len(stage) - 1))
+                size = width
+        self.convolutions = nn.Sequential(*blocks)
+        self.output = nn.Linear(size, config.num_labels)
+        self.post_init()
+
+    def forward(
+        self, pixel_values: Tensor, labels: Tensor | None = None, return_dict: bool | None = None
+    ) -> ImageClassifierOutput:
+        """Classify (B, num_channels, 32, 32) pictures; labels (B,) give a cross-entropy."""
+        return self._output(self.output(self.convolutions(pixel_values).flatten(1)), labels)
+
+
+class HeadClassifier(_ClassifierModel):
+    """FC 128, ReLU, dropout, output, on a frozen backbone or on given features: the paper's h on LabelMe.
+
+    With a backbone it takes either pictures or the features already computed from them, so that features are computed
+    once, the head is trained on them, and the saved model still takes pictures.
+
+    Example:
+        >>> model = HeadClassifier(HeadConfig(input_size=512, num_labels=8))
+        >>> model(features=torch.zeros(4, 512)).logits.shape
+        torch.Size([4, 8])
+    """
+
+    config_class = HeadConfig
+
+    def __init__(self, config: HeadConfig, encoder: PreTrainedModel | None = None) -> None:
+        super().__init__(config)
+        if encoder is None and config.encoder_config is not None:
+            encoder = AutoModel.from_config(config.encoder_config)
+        self.encoder = encoder
+        if encoder is not None:
+            encoder.requires_grad_(False).eval()
+        self.fc = nn.Linear(config.input_size, config.hidden_size)
+        self.dropout = nn.Dropout(config.dropout)
+        self.output = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @classmethod
+    def from_encoder(
+        cls, encoder: PreTrainedModel, input_size: int, **config_fields: object
+    ) -> "HeadClassifier":
+        """Put a new head on a backbone.
+
+        Args:
+            encoder: what `AutoModel.from_pretrained` returns; its weights are kept and frozen.
+            input_size: D, the length of its feature vector, see `encode`.
+            **config_fields: fields of `HeadConfig`, such as `num_labels` or `id2label`.
+
+        Returns:
+            The classifier.
+        """
+        config = cls.config_class(
+            input_size=input_size, encoder_config=encoder.config, **config_fields
+        )
+        return cls(config, encoder=keep_weights(encoder))
+
+    @staticmethod
+    @torch.no_grad()
+    def encode(encoder: PreTrainedModel, pixel_values: Tensor) -> Tensor:
+        """Turn (B, channels, height, width) pictures into (B, D) features: the backbone's pooled output."""
+        outputs = encoder(pixel_values=pixel_values, return_dict=True)
+        pooled = getattr(outputs, "pooler_output", None)
+        if pooled is not None:
+            return pooled.flatten(1)
+        hidden = outputs.last_hidden_state  # (B, tokens, D) or (B, D, height, width)
+        return hidden.mean(dim=1) if hidden.ndim == 3 else hidden.flatten(2).mean(dim=2)
+
+    def train(self, mode: bool = True) -> "HeadClassifier":
+        """Switch the head; the backbone stays as it was trained."""
+        super().train(mode)
+        if self.encoder is not None:
+            self.encoder.eval()
+        return self
+
+    def forward(
+        self,
+        pixel_values: Tensor | None = None,
+        features: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+    ) -> ImageClassifierOutput:
+        """Classify (B, D) features, or pictures: through the backbone if there is one, else as flat vectors."""
+        if features is None:
+            if pixel_values is None:
+                raise ValueError("`HeadClassifier` must be given `features` or `pixel_values`, got neither.")
+            encoder = self.encoder
+            features = pixel_values.flatten(1) if encoder is None else self.encode(encoder, pixel_values)
+        hidden = self.fc(features.to(self.fc.weight.dtype)).relu()
+        return self._output(self.output(self.dropout(hidden)), labels)
+
+
+def _conv_block(size_in: int, size_out: int, pool: bool) -> nn.Sequential:
+    block = [nn.Conv2d(size_in, size_out, 3, padding=1), nn.BatchNorm2d(size_out), nn.ReLU()]
+    return nn.Sequential(*block, *([nn.MaxPool2d(2)] if pool else []))
+
+
+def keep_weights(model: PreTrainedModel) -> PreTrainedModel:
+    """Mark a built model as initialised, so that a model around it does not draw its weights anew."""
+    for module in model.modules():
+        module._is_hf_initialized = True
+    return model
+
+
+@torch.no_grad()
+def reorder_outputs(classifier: nn.Module, order: Tensor, inputs: dict[str, Tensor]) -> bool:
+    """Exchange a classifier's outputs in its own last layer, so that its native checkpoint has the right names too.
+
+    Args:
+        classifier: any; its output layer must be linear or a convolution.
+        order: (C,) int64, output r becomes what was output `order[r]`.
+        inputs: a batch on which to see that just this happened.
+
+    Returns:
+        Whether it did. If not, the classifier is as before.
+    """
+    training = classifier.training
+    classifier.eval()
+    try:
+        before = classifier(**inputs, return_dict=True).logits
+        layers = [
+            module
+            for module in classifier.modules()
+            if isinstance(module, nn.Linear | nn.Conv2d) and module.weight.shape[0] == len(order)
+        ]
+        # The last layer of that width is the output; models with two heads (distillation) have two.
+        for chosen in (layers[-1:], layers[-2:]):
+            _reorder_rows(chosen, order)
+            after = classifier(**inputs, return_dict=True).logits
+            if torch.allclose(after, before[:, order.to(before.device)], rtol=1e-3, atol=1e-3):
+                return True
+            _reorder_rows(chosen, torch.argsort(order))
+        return False
+    finally:
+        classifier.train(training)
+
+
+def _reorder_rows(layers: list[nn.Module], order: Tensor) -> None:
+    for layer in layers:
+        for parameter in (layer.weight, layer.bias):
+            if parameter is not None:
+                parameter.copy_(parameter[order.to(parameter.device)].clone())
+
+
+CLASSIFIERS: dict[str, tuple[type[PreTrainedConfig], type[PreTrainedModel]]] = {
+    model.config_class.model_type: (model.config_class, model)
+    for model in (FourLayerCNN, VGG16, HeadClassifier)
+}
+
+__all__ = [
+    "CLASSIFIERS",
+    "FourLayerCNN",
+    "FourLayerCNNConfig",
+    "HeadClassifier",
+    "HeadConfig",
+    "VGG16",
+    "VGG16Config",
+]

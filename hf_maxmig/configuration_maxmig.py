@@ -1,0 +1,87 @@
+"""MaxMIGConfig: what a trained pair is made of, as it lies in `config.json`."""
+
+from collections.abc import Sequence
+
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.configuration_utils import SubConfigSpec
+
+from .aggregator import check_prior
+from .classifiers import CLASSIFIERS
+from .divergences import get_divergence
+
+
+class MaxMIGConfig(PreTrainedConfig):
+    """Configuration of a classifier and an aggregator trained together.
+
+    Class names are `id2label`, as everywhere in transformers; without them, those of the classifier are taken.
+
+    Args:
+        classifier_config: the config of h, any classifier that an Auto class builds, or one of `classifiers.py`.
+        classifier_task: the pipeline task of h: which Auto class builds it.
+        num_annotators: M. The number of `annotators` by default.
+        annotators: M names, unique; None if only their number is known.
+        divergence: a row of Table 1: `"kl"`, `"pearson"` or `"jensen_shannon"`.
+        prior: `"uniform"`, `"vote_share"`, `"learned"`, or C positive numbers (normalised).
+
+    Raises:
+        ValueError: if names are not unique, counts disagree, or divergence or prior are none of the above.
+
+    Example:
+        >>> from transformers import ResNetConfig
+        >>> config = MaxMIGConfig(classifier_config=ResNetConfig(num_labels=3), annotators=["ann", "bob"])
+        >>> config.num_annotators, config.num_labels
+        (2, 3)
+    """
+
+    model_type = "maxmig"
+    sub_configs_defaults = {
+        "classifier_config": SubConfigSpec(config_class=AutoConfig, model_type="resnet")
+    }
+
+    classifier_config: dict | PreTrainedConfig | None = None
+    classifier_task: str = "image-classification"
+    num_annotators: int | None = None
+    annotators: Sequence[str] | None = None
+    divergence: str = "kl"
+    prior: str | Sequence[float] = "uniform"
+
+    def __post_init__(self, **kwargs):
+        given = self.classifier_config
+        if isinstance(given, dict) and given.get("model_type") in CLASSIFIERS:
+            # Our own networks are not in transformers' table where the package is not installed.
+            self.classifier_config = CLASSIFIERS[given["model_type"]][0](**given)
+        classes_given = self.id2label is not None or kwargs.get("num_labels") is not None
+        super().__post_init__(**kwargs)
+        if not classes_given:
+            self.id2label = dict(self.classifier_config.id2label)
+            self.label2id = None
+        self.label2id = self.label2id or {name: c for c, name in self.id2label.items()}
+        # A timm classifier's config does not carry its class names to disk: one truth, copied down.
+        self.classifier_config.id2label = dict(self.id2label)
+        self.classifier_config.label2id = dict(self.label2id)
+
+        if self.annotators is not None:
+            self.annotators = [str(name) for name in self.annotators]
+            if len(set(self.annotators)) != len(self.annotators):
+                twice = next(n for n in self.annotators if self.annotators.count(n) > 1)
+                raise ValueError(f"`annotators` must be unique names, got {twice!r} more than once.")
+            if self.num_annotators not in (None, len(self.annotators)):
+                raise ValueError(
+                    f"`num_annotators` must be the number of `annotators` = {len(self.annotators)}, "
+                    f"got {self.num_annotators}."
+                )
+            self.num_annotators = len(self.annotators)
+        elif self.num_annotators is None:
+            self.num_annotators = 1
+        if self.num_annotators < 1:
+            raise ValueError(f"`num_annotators` must be at least 1, got {self.num_annotators}.")
+        get_divergence(self.divergence)
+        self.prior = check_prior(self.prior, self.num_labels)
+
+    @property
+    def class_names(self) -> list[str]:
+        """The C class names, by class number."""
+        return [self.id2label[c] for c in range(self.num_labels)]
+
+
+__all__ = ["MaxMIGConfig"]

@@ -1,0 +1,159 @@
+"""Simulated crowds: what experts say about items of known class (paper, cases 4.1 to 4.3).
+
+Here lives the drawing of annotations. Who the experts are stands in `experts.py`; attaching
+annotations to a data set, and batching them, in `columns.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .experts import Experts
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+CASES = ("independent", "naive_majority", "correlated")
+
+
+class SimulatedCrowd(NamedTuple):
+    """Who labelled each item and what they said, in the pair form of a batch.
+
+    Every item has K labels, so nothing is padded.
+
+    Args:
+        names: M annotator names, seniors first: `senior_A`, `senior_B`, ..., `junior_1`, ...
+        annotators: (N, K), int64, numbers of the item's annotators, ascending.
+        annotations: (N, K), int64, the class each of them said.
+    """
+
+    names: list[str]
+    annotators: Tensor
+    annotations: Tensor
+
+
+def simulate_crowd(
+    labels: Tensor | ArrayLike,
+    experts: Experts,
+    case: str = "independent",
+    *,
+    labels_per_item: int | None = None,
+    generator: torch.Generator | None = None,
+) -> SimulatedCrowd:
+    """Draw a crowd's annotations for items of known class (paper, cases 4.1, 4.2 and 4.3).
+
+    Each senior's label is drawn from the row of their confusion matrix that belongs to the true
+    class, independently of the other seniors. In case `naive_majority` each of `experts.num_naive`
+    juniors always says `experts.naive_class`; in case `correlated` junior j repeats every label of
+    senior `experts.copied[j]`. The seniors are drawn first, so from generators of equal state all
+    three cases have the same senior labels: they carry the same information.
+
+    Args:
+        labels: (N,), integers in 0..C-1, true classes.
+        experts: who labels; `hf_maxmig.data.experts` has the paper's.
+        case: `independent` (4.1, seniors only), `naive_majority` (4.2) or `correlated` (4.3).
+        labels_per_item: how many of the M annotators, drawn without replacement, label each item;
+            None is all of them.
+        generator: source of randomness, on the CPU; None is torch's default generator.
+
+    Returns:
+        The M names and the pair `annotators`, `annotations`, both (N, K) on the CPU, where K is
+        `labels_per_item` or M.
+
+    Raises:
+        TypeError: if `labels` are not integers.
+        ValueError: if `labels` are not one-dimensional, are none or lie out of range, `case` is
+            unknown or asks for juniors that `experts` do not have, or `labels_per_item` is not in
+            1..M.
+
+    Example:
+        A senior who is always right and one who always says "no", with a junior who copies the
+        first:
+
+        >>> always_right, always_no = [[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]]
+        >>> seniors = torch.tensor([always_right, always_no])
+        >>> two = Experts("two", ("no", "yes"), seniors, copied=(0,))
+        >>> crowd = simulate_crowd([0, 1, 1], two, case="correlated")
+        >>> crowd.names
+        ['senior_A', 'senior_B', 'junior_1']
+        >>> crowd.annotations
+        tensor([[0, 0, 0],
+                [1, 0, 1],
+                [1, 0, 1]])
+    """
+    true = _true_classes(labels, num_classes=len(experts.classes))
+    num_juniors = _num_juniors(experts, case)
+    num_items, num_annotators = len(true), len(experts.seniors) + num_juniors
+    if labels_per_item is not None and not 1 <= labels_per_item <= num_annotators:
+        raise ValueError(
+            f"`labels_per_item` must lie in 1..M = 1..{num_annotators}, got {labels_per_item}."
+        )
+
+    # One senior at a time: all at once would hold (M_s, N, C) probabilities.
+    seniors = torch.cat(
+        [
+            torch.multinomial(confusion[true], num_samples=1, generator=generator)
+            for confusion in experts.seniors
+        ],
+        dim=1,
+    )
+    if case == "naive_majority":
+        juniors = torch.full((num_items, num_juniors), experts.naive_class)
+    elif case == "correlated":
+        juniors = seniors[:, list(experts.copied)]
+    else:
+        juniors = seniors[:, :0]
+    annotations = torch.cat([seniors, juniors], dim=1)
+
+    annotators = torch.arange(num_annotators).repeat(num_items, 1)
+    if labels_per_item is not None:
+        # The first K of a random order of the annotators, in float64 so that ties have no say.
+        noise = torch.rand(annotators.shape, dtype=torch.float64, generator=generator)
+        annotators = noise.argsort(dim=1)[:, :labels_per_item].sort(dim=1).values
+        annotations = annotations.gather(1, annotators)
+
+    names = [f"senior_{_letters(m)}" for m in range(len(experts.seniors))]
+    names += [f"junior_{j + 1}" for j in range(num_juniors)]
+    return SimulatedCrowd(names, annotators, annotations)
+
+
+def _true_classes(labels: Tensor | ArrayLike, num_classes: int) -> Tensor:
+    """Return `labels` as (N,) int64 on the CPU, or raise if they are not classes."""
+    true = torch.as_tensor(labels, device="cpu")
+    if true.ndim != 1 or len(true) == 0:
+        raise ValueError(f"`labels` must be (N,) with N at least 1, got {tuple(true.shape)}.")
+    if true.is_floating_point() or true.is_complex() or true.dtype == torch.bool:
+        raise TypeError(f"`labels` must be integers, got {true.dtype}.")
+    true = true.long()  # torch reads an index of uint8 as a mask
+    outside = (true < 0) | (true >= num_classes)
+    if outside.any():
+        item = int(outside.nonzero()[0])
+        raise ValueError(
+            f"`labels` must lie in 0..C-1 = 0..{num_classes - 1}, got {true[item]} at item {item}."
+        )
+    return true
+
+
+def _num_juniors(experts: Experts, case: str) -> int:
+    """Return how many juniors the case has, or raise if there is no such case or it has none."""
+    if case not in CASES:
+        raise ValueError(f"`case` must be one of {', '.join(CASES)}, got {case!r}.")
+    if case == "independent":
+        return 0
+    num_juniors = experts.num_naive if case == "naive_majority" else len(experts.copied)
+    if num_juniors == 0:
+        field = "num_naive" if case == "naive_majority" else "copied"
+        raise ValueError(
+            f"`case` must be 'independent' for experts without juniors, got {case!r} "
+            f"with {field} = {getattr(experts, field)}."
+        )
+    return num_juniors
+
+
+def _letters(number: int) -> str:
+    """Count in letters as spreadsheets name their columns: 0 is A, 25 is Z, 26 is AA."""
+    rest, last = divmod(number, 26)
+    return (_letters(rest - 1) if rest else "") + chr(ord("A") + last)

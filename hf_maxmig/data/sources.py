@@ -1,0 +1,358 @@
+"""Named data sets: one function a data set, from its published files to columns.
+
+What lives here: where a data set comes from, how its files are checked, how they become a
+`DatasetDict`. What does not: the forms in which any crowd may arrive (`readers.py`), and batches
+(`columns.py`). A folder in the cache is whole or is not there.
+"""
+
+import http.client
+import logging
+import os
+import shutil
+import tarfile
+import urllib.request
+import zlib
+from gzip import GzipFile
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+import datasets
+import numpy as np
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
+from filelock import FileLock
+
+logger = logging.getLogger(__name__)
+
+LABELME_URL = "http://fprodrigues.com/deep_LabelMe.tar.gz"
+LABELME_SIZES = {"train": 1000, "validation": 500, "test": 1188, "annotators": 59, "votes": 2547}
+LABELME_CLASSES = "highway insidecity tallbuilding street forest coast mountain opencountry".split()
+
+_SPLITS = {"train": "train", "validation": "valid", "test": "test"}  # ours: the archive's word
+_PATIENCE = 60.0  # seconds without a byte, not seconds for the whole archive
+_BROKEN = (OSError, EOFError, tarfile.TarError, zlib.error, http.client.HTTPException)
+
+
+def labelme(
+    data_dir: str | os.PathLike[str] | None = None,
+    *,
+    content: Literal["features", "images"] = "features",
+    cache_dir: str | os.PathLike[str] | None = None,
+    url: str = LABELME_URL,
+) -> DatasetDict:
+    """Load LabelMe: 2,688 photographs of scenes, 1,000 of them labelled by 59 Turk workers.
+
+    Rodrigues and Pereira, "Deep learning from crowds", AAAI 2018; the scenes are those of Oliva and
+    Torralba, "Modeling the shape of the scene", IJCV 2001. Research use; the data stay their
+    owners'.
+
+    Every split has the columns `file_name`, `label` (gold), `annotators`, `annotations` (ragged, of
+    equal lengths; empty in `validation` and `test`, where nobody was asked) and either `features`
+    or `image`. Annotators are the columns of `answers.txt` with at least one vote, in order: the
+    table may also keep people who never voted.
+
+    The features are VGG-16's last convolutional map averaged over its 4 x 4 positions: (D,)
+    float32, D = 512. The paper's own h reads the 8,192 numbers unpooled; the mean keeps what is
+    seen and drops where, a sixteenth of the size. Where the archive holds several augmented copies
+    of each training image, an item stays one row: the mean over its copies.
+
+    Args:
+        data_dir: The unpacked archive (or its inner folder `LabelMe`); or a folder with
+            `answers.txt`, `labels_*.txt`, `filenames_*.txt` and `features_vgg16_*.npy` or
+            `images/<split>/<class>/`; or the file `deep_LabelMe.tar.gz`. None: downloaded once,
+            unless `HF_HUB_OFFLINE` is set.
+        content: What stands for an item: `"features"`, or `"images"` (paths, decoded when read).
+        cache_dir: Where archives are unpacked; None: a folder in the cache of `datasets`.
+        url: Where the archive is downloaded from.
+
+    Returns:
+        The splits `train`, `validation` and `test`, all with the same columns.
+
+    Raises:
+        ValueError: If files disagree with each other or hold values out of range.
+        FileNotFoundError: If a file is missing.
+        OSError: If an archive does not arrive or is not whole; nothing of it is kept.
+    """
+    if content not in ("features", "images"):
+        raise ValueError(f"`content` must be 'features' or 'images', got {content!r}.")
+    default = Path(datasets.config.HF_DATASETS_CACHE) / "hf_maxmig" / "labelme"
+    cache = (default if cache_dir is None else Path(cache_dir)).expanduser().absolute()
+    if data_dir is None:
+        return _read(_download(url, cache, LABELME_SIZES), content, LABELME_SIZES)
+    source = Path(data_dir).expanduser().absolute()
+    if not source.exists():
+        raise FileNotFoundError(
+            f"`data_dir` must be a folder or an archive, got {source}: it does not exist."
+        )
+    return _read(_unpack_once(source, cache) if source.is_file() else source, content)
+
+
+# From files to columns
+
+
+def _read(folder: Path, content: str, sizes: dict[str, int] | None = None) -> DatasetDict:
+    """Read a folder of either layout; `sizes`, if given, are what its numbers must be."""
+    root = _root(folder)
+    names, labels, answers = _texts(root, sizes)
+    classes = ClassLabel(names=list(LABELME_CLASSES))
+    schema = {
+        "file_name": Value("string"),
+        "label": classes,
+        "annotators": List(ClassLabel(names=[f"worker_{m:02d}" for m in range(answers.shape[1])])),
+        "annotations": List(classes),
+    }
+    things: dict[str, Any]
+    if content == "images":
+        column, things = "image", _images(root, names, labels)
+        schema[column] = Image()
+    else:
+        column, things = "features", _features(root, names, labels, answers)
+        # Of fixed length: numpy and torch then see one block of memory, not a list of lists.
+        schema[column] = List(Value("float32"), length=things["train"].shape[1])
+    item, annotator = np.nonzero(answers >= 0)
+    ends = np.bincount(item, minlength=len(answers)).cumsum()[:-1]
+    crowd = {"annotators": annotator, "annotations": answers[item, annotator]}
+    out = DatasetDict()
+    for split in _SPLITS:
+        nothing: list[list[int]] = [[]] * len(names[split])
+        ragged = {k: np.split(v, ends) if split == "train" else nothing for k, v in crowd.items()}
+        table = {"file_name": names[split], "label": labels[split], **ragged, column: things[split]}
+        out[split] = Dataset.from_dict(table, features=Features(schema))
+    return out
+
+
+def _root(folder: Path) -> Path:
+    """Return where `answers.txt` lies: the folder itself or the archive's inner folder."""
+    for root in (folder, folder / "LabelMe"):
+        if (root / "answers.txt").is_file():
+            return root
+    raise FileNotFoundError(
+        f"`data_dir` must hold answers.txt, itself or in LabelMe/, got {folder} without it."
+    )
+
+
+def _texts(
+    root: Path, sizes: dict[str, int] | None = None
+) -> tuple[dict[str, list[str]], dict[str, np.ndarray], np.ndarray]:
+    """Return names and gold labels (N,) by split, and votes (N, M) with -1 = missing, checked."""
+    names, labels = {}, {}
+    for split, word in _SPLITS.items():
+        lines = _present(root / f"filenames_{word}.txt").read_text(encoding="utf-8").splitlines()
+        names[split] = [line.strip() for line in lines if line.strip()]
+        labels[split] = _whole_numbers(path := root / f"labels_{word}.txt", lowest=0).ravel()
+        _check_rows(path, len(labels[split]), word, len(names[split]))
+    answers = _whole_numbers(path := root / "answers.txt", lowest=-1)
+    _check_rows(path, len(answers), "train", len(names["train"]))
+    answers = _without_the_silent(answers)
+    if not answers.size:
+        raise ValueError(f"{path} must hold at least one vote, got none.")
+    got = {split: len(rows) for split, rows in names.items()}
+    got |= {"annotators": answers.shape[1], "votes": int((answers >= 0).sum())}
+    if sizes is not None and got != sizes:
+        raise ValueError(
+            f"{root} must hold the published LabelMe, {sizes}, got {got}: delete the folder to "
+            "download it again."
+        )
+    return names, labels, answers
+
+
+def _features(
+    root: Path, names: dict[str, list[str]], labels: dict[str, np.ndarray], answers: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return (N, D) float32 by split, pooled over positions where the file is not."""
+    out = {}
+    for split, word in _SPLITS.items():
+        path = root / f"features_vgg16_{word}.npy"
+        if published := not path.is_file():
+            path = _present(root / "prepared" / f"data_{word}_vgg16.npy", f", or {path}")
+        values = _array(path)
+        if values.ndim not in (2, 4) or values.dtype.kind != "f":
+            raise ValueError(
+                f"{path} must be floats (N, D) or (N, H, W, D), got {values.dtype} {values.shape}."
+            )
+        if values.ndim == 4:
+            values = values.mean(axis=(1, 2), dtype=np.float64)
+        if published:
+            votes = answers if split == "train" else None
+            values = _one_row_an_item(path, values, labels[split], votes)
+        _check_rows(path, len(values), word, len(names[split]))
+        out[split] = values.astype(np.float32)
+    widths = {split: values.shape[1] for split, values in out.items()}
+    if len(set(widths.values())) != 1:
+        raise ValueError(f"features in {root} must have one length D in all splits, got {widths}.")
+    return out
+
+
+def _one_row_an_item(
+    path: Path, rows: np.ndarray, labels: np.ndarray, answers: np.ndarray | None
+) -> np.ndarray:
+    """Return (N, D) from the prepared (k N, D): the mean over the k copies of each item.
+
+    Of its rows the folder `prepared` says only how they were labelled. So the labels, and the votes
+    where there are any (sorted within a row: its annotators may stand in another order), must be
+    those of the text files, the copies of an item side by side or the whole set k times over.
+    Otherwise features would belong to other items and nobody would notice.
+    """
+    copies, rest = divmod(len(rows), len(labels))
+    beside = path.with_name(path.name.replace("data_", "labels_").replace("_vgg16", ""))
+    if rest or not copies or (copies == 1 and not beside.is_file()):
+        return rows  # Nothing to match with; the caller compares the counts.
+    ours, theirs = labels[:, None], _array(_present(beside)).reshape(-1, 1)
+    if answers is not None and path.with_name("answers.npy").is_file():
+        votes = _array(path.with_name("answers.npy"))
+        votes = np.sort(_without_the_silent(votes.reshape(len(votes), -1)))
+        if len(votes) == len(theirs):
+            ours, theirs = np.hstack([ours, np.sort(answers)]), np.hstack([theirs, votes])
+    if np.array_equal(theirs, np.repeat(ours, copies, axis=0)):
+        return rows.reshape(len(labels), copies, -1).mean(axis=1)
+    if np.array_equal(theirs, np.tile(ours, (copies, 1))):
+        return rows.reshape(copies, len(labels), -1).mean(axis=0)
+    raise ValueError(
+        f"{path} must hold the items of the text files in their order, N = {len(labels)}, each "
+        f"{copies} times, got others by {beside.name} and answers.npy: use `content='images'`."
+    )
+
+
+def _images(
+    root: Path, names: dict[str, list[str]], labels: dict[str, np.ndarray]
+) -> dict[str, list[str]]:
+    """Return paths by split, in the folder of the gold class or else of the name's prefix."""
+    base = root / "images" if (root / "images").is_dir() else root
+    out = {}
+    for split, word in _SPLITS.items():
+        there = {path.relative_to(base / word).as_posix() for path in (base / word).glob("*/*")}
+        pairs = zip(names[split], labels[split], strict=True)
+        gold = [f"{LABELME_CLASSES[label]}/{name}" for name, label in pairs]
+        prefix = [f"{name.split('_')[0]}/{name}" for name in names[split]]
+        found = [a if a in there else b for a, b in zip(gold, prefix, strict=True)]
+        missing = [a for a, b in zip(gold, found, strict=True) if b not in there]
+        if missing:
+            raise FileNotFoundError(
+                f"{base / word} must hold the images in filenames_{word}.txt, N = {len(gold)}, got "
+                f"{len(gold) - len(missing)}: {missing[0]} is missing."
+            )
+        out[split] = [str(base / word / path) for path in found]
+    return out
+
+
+# Files, each checked as it is read
+
+
+def _present(path: Path, instead: str = "") -> Path:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} must exist{instead}, got no such file.")
+    return path
+
+
+def _check_rows(path: Path, got: int, word: str, expected: int) -> None:
+    if got != expected:
+        raise ValueError(
+            f"{path} must have a row for each name in filenames_{word}.txt, N = {expected}, "
+            f"got {got}."
+        )
+
+
+def _whole_numbers(path: Path, lowest: int) -> np.ndarray:
+    """Return (rows, columns) int64 in lowest..7 from a text file."""
+    try:
+        table = np.loadtxt(_present(path), ndmin=2)
+    except ValueError as cause:
+        raise ValueError(f"{path} must be a table of whole numbers: {cause}") from cause
+    last = len(LABELME_CLASSES) - 1
+    wrong = np.argwhere(~np.isin(table, np.arange(lowest, last + 1)))
+    if len(wrong):
+        row, column = wrong[0]
+        raise ValueError(
+            f"{path} must lie in 0..{last}{' or be -1 for missing' * (lowest < 0)}, "
+            f"got {table[row, column]:g} at item {row}, column {column}."
+        )
+    return table.astype(np.int64)
+
+
+def _without_the_silent(answers: np.ndarray) -> np.ndarray:
+    """Return the columns of (N, M) answers that hold a vote."""
+    return answers[:, (answers >= 0).any(axis=0)]
+
+
+def _array(path: Path) -> np.ndarray:
+    """Load an array, never a pickle: unpickling a downloaded file would run what it says."""
+    try:
+        return np.asarray(np.load(path, allow_pickle=False))
+    except (ValueError, EOFError) as cause:
+        raise ValueError(f"{path} must be a whole .npy file without objects: {cause}") from cause
+
+
+# Archives
+
+
+def _download(url: str, cache: Path, sizes: dict[str, int]) -> Path:
+    """Return the folder of the published archive, downloaded and checked unless it is there."""
+    folder, part = cache / "published", cache / "deep_LabelMe.tar.gz.part"
+    if folder.is_dir():
+        return folder
+    advice = "download it elsewhere and pass its path as `data_dir`"
+    if datasets.config.HF_HUB_OFFLINE:
+        raise ConnectionError(
+            f"LabelMe must come from {url}, got HF_HUB_OFFLINE set: unset it, or {advice}."
+        )
+    cache.mkdir(parents=True, exist_ok=True)
+    with FileLock(cache / "published.lock"):  # Of several processes one downloads, others wait.
+        try:
+            if not folder.is_dir():
+                _stream(url, part)
+                _unpack(part, folder, sizes)
+        except (*_BROKEN, ValueError) as cause:
+            raise OSError(
+                f"LabelMe must arrive whole from {url}, got '{cause}': nothing was kept; try "
+                f"again, or {advice}."
+            ) from cause
+        finally:
+            part.unlink(missing_ok=True)
+    return folder
+
+
+def _stream(url: str, part: Path) -> None:
+    """Write what `url` answers into `part`, as many bytes as were announced."""
+    logger.info("Downloading %s", url)
+    # Some hosts turn the default name of Python's client away.
+    agent = {"User-Agent": "Mozilla/5.0 (compatible; hf_maxmig)"}
+    request = urllib.request.Request(url, headers=agent)
+    with urllib.request.urlopen(request, timeout=_PATIENCE) as answer, part.open("wb") as file:
+        announced = answer.headers.get("Content-Length")
+        shutil.copyfileobj(answer, file, 1 << 20)
+        if announced is not None and file.tell() != int(announced):
+            raise EOFError(f"{file.tell()} of {announced} bytes")
+
+
+def _unpack_once(archive: Path, cache: Path) -> Path:
+    """Return the folder of the user's archive, unpacked into the cache unless it is there."""
+    stat = archive.stat()  # Hashing what it holds would take as long as unpacking it.
+    key = f"{archive.resolve()}:{stat.st_size}:{stat.st_mtime_ns}"
+    folder = cache / f"archive-{sha256(key.encode()).hexdigest()[:16]}"
+    cache.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        try:
+            if not folder.is_dir():
+                _unpack(archive, folder)
+        except _BROKEN as cause:
+            raise OSError(
+                f"`data_dir` must be a folder or a whole .tar.gz archive, got {archive} and "
+                f"'{cause}' in it: download it again."
+            ) from cause
+    return folder
+
+
+def _unpack(archive: Path, folder: Path, sizes: dict[str, int] | None = None) -> None:
+    """Unpack beside `folder`, check, rename: an interruption leaves no `folder`."""
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)  # Left by a process that was killed.
+    try:
+        with GzipFile(archive) as stream:
+            with tarfile.open(fileobj=stream, mode="r|") as tar:
+                tar.extractall(part, filter="data")
+            while stream.read(1 << 20):  # To the end, where gzip keeps its checksum.
+                pass
+        _texts(_root(part), sizes)
+        os.replace(part, folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)

@@ -1,0 +1,319 @@
+"""The paper on one page: pure functions of tensors, in the paper's letters, in log space.
+
+h is the classifier, g the aggregator of the crowd's labels, p the class prior; N items, M annotators, C classes.
+What has parameters lives in `aggregator.py` and `prior.py`, the rows of Table 1 in `divergences.py`.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from .divergences import get_divergence
+
+
+def mutual_information_gain(
+    log_h: Tensor,
+    log_g: Tensor,
+    log_p: Tensor,
+    divergence: str = "kl",
+    annotated: Tensor | None = None,
+) -> Tensor:
+    """How much more h and g agree on the same item than on different items: MIG^f (paper, equation 1).
+
+    With K_ij = sum_c h(x_i)_c g(y_j)_c / p_c,
+    MIG^f = mean_i df(K_ii) - mean_{i != j} f*(df(K_ij)),
+    where both means run over the items that have annotations. Its maximum over h and g is the f-mutual information
+    between the data and the crowd's labels (Theorem 3.4). It is a U-statistic: the mean over batches is unbiased.
+
+    Args:
+        log_h: (N, C), log-probabilities of the classifier, in nats.
+        log_g: (N, C), log-probabilities of the aggregator for the same items.
+        log_p: (C,), log of the class prior.
+        divergence: a row of Table 1: `"kl"`, `"pearson"` or `"jensen_shannon"`.
+        annotated: (N,) bool, which items have annotations; the others take no part. All of them by default.
+
+    Returns:
+        A scalar, in nats; float32, or float64 if the inputs are.
+
+    Raises:
+        ValueError: if the shapes do not fit, or fewer than two items have annotations.
+
+    Example:
+        >>> h = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).mul(20).log_softmax(-1)  # certain, and different
+        >>> half = torch.tensor([0.5, 0.5]).log()
+        >>> mutual_information_gain(h, h, half)  # 1 + log 2: with so few items the batch has no chance agreement
+        tensor(1.6931)
+    """
+    _check_gain_inputs(log_h, log_g, log_p)
+    count = log_h.shape[0] if annotated is None else int(annotated.sum())
+    if count < 2:
+        raise ValueError(
+            f"the gain needs at least 2 items with annotations in a batch, got {count}: "
+            "it compares each item with the others."
+        )
+    reward, penalty = reward_and_penalty(log_h, log_g, log_p, divergence, annotated)
+    return reward - penalty
+
+
+def reward_and_penalty(
+    log_h: Tensor,
+    log_g: Tensor,
+    log_p: Tensor,
+    divergence: str = "kl",
+    annotated: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Compute the two means of equation 1 without looking at a value, so that no device has to wait.
+
+    The training step calls this; `mutual_information_gain` is its checked face. Float32 or wider under any autocast.
+    KL costs O(N C), Pearson O(N C^2), Jensen-Shannon O(N^2 C) in blocks.
+
+    Args:
+        log_h: (N, C), log-probabilities of the classifier, in nats.
+        log_g: (N, C), log-probabilities of the aggregator for the same items.
+        log_p: (C,), log of the class prior.
+        divergence: a row of Table 1.
+        annotated: (N,) bool, which items take part. All of them by default.
+
+    Returns:
+        Reward and penalty, two scalars in nats. With fewer than two annotated items both are finite and mean nothing.
+    """
+    row = get_divergence(divergence)
+    with torch.autocast(log_h.device.type, enabled=False):
+        log_h, log_g, log_p = widen(log_h), widen(log_g), widen(log_p)
+        log_h_over_p = log_h - log_p
+        log_k = (log_h_over_p + log_g).logsumexp(dim=-1)  # of K_ii
+        h_over_p, g = log_h_over_p.exp(), log_g.exp()
+        reward, own = row.reward(log_k), row.penalty(log_k) - row.penalty_at_zero
+        if annotated is None:
+            count = log_k.new_tensor(float(log_k.shape[0]))
+        else:
+            taken = annotated.to(log_k.dtype)
+            count = taken.sum()
+            h_over_p, g = h_over_p * taken[:, None], g * taken[:, None]
+            reward, own = reward * taken, own * taken
+        others = row.pair_sum(h_over_p, g) - own.sum()
+        at_least_two = torch.maximum(count, torch.full_like(count, 2))
+        return (
+            reward.sum() / at_least_two,
+            others / (at_least_two * (at_least_two - 1)) + row.penalty_at_zero,
+        )
+
+
+def aggregate(weight: Tensor, log_p: Tensor, annotators: Tensor, annotations: Tensor) -> Tensor:
+    """Combine an item's crowd labels into a posterior: the weighted-average aggregator g.
+
+    g(y) = softmax(sum_m W^m e(y^m) + b) with b = log p (paper, Section 3.1): each label picks a column of its
+    annotator's matrix. A missing label adds nothing, so the cost grows with the labels given, not with M. With
+    W^m = log confusion of independent annotators it is their exact posterior (Proposition D.3).
+
+    Args:
+        weight: (M, C, C), W: annotator, scored class, reported class.
+        log_p: (C,), log of the class prior.
+        annotators: (B, K) int64, who labelled each item, padded with -1.
+        annotations: (B, K) int64, what each of them said, padded with -1.
+
+    Returns:
+        (B, C), log-probabilities; the prior where an item has no annotations.
+
+    Example:
+        >>> weight = torch.tensor([[[0.9, 0.1], [0.2, 0.8]]]).log()  # one annotator's log confusion
+        >>> half = torch.tensor([0.5, 0.5]).log()
+        >>> aggregate(weight, half, torch.tensor([[0], [-1]]), torch.tensor([[0], [-1]])).exp()
+        tensor([[0.8182, 0.1818],
+                [0.5000, 0.5000]])
+    """
+    num_annotators, num_classes, _ = weight.shape
+    given = (annotators >= 0) & (annotations >= 0)
+    table = weight.transpose(1, 2).reshape(num_annotators * num_classes, num_classes)
+    index = torch.where(given, annotators * num_classes + annotations, 0)
+    score = embedding_bag(index, table, per_sample_weights=given.to(table.dtype), mode="sum")
+    with torch.autocast(score.device.type, enabled=False):
+        return (score + log_p).log_softmax(dim=-1)
+
+
+def forecast(log_h: Tensor, log_g: Tensor, log_p: Tensor) -> Tensor:
+    """Combine what the image says and what the crowd says: the data-crowds forecaster zeta.
+
+    zeta(x, y)_c is proportional to h(x)_c g(y)_c / p_c (paper, Section 3.1). Dividing by p keeps the prior, present
+    in both h and g, from counting twice.
+
+    Args:
+        log_h: (N, C), log-probabilities of the classifier, in nats.
+        log_g: (N, C), log-probabilities of the aggregator for the same items.
+        log_p: (C,), log of the class prior.
+
+    Returns:
+        (N, C), log-probabilities.
+
+    Example:
+        >>> half, says = torch.tensor([0.5, 0.5]).log(), torch.tensor([[0.8, 0.2]]).log()
+        >>> forecast(says, says, half).exp()
+        tensor([[0.9412, 0.0588]])
+    """
+    with torch.autocast(log_h.device.type, enabled=False):
+        return (widen(log_h) + widen(log_g) - widen(log_p)).log_softmax(dim=-1)
+
+
+def vote_share(annotations: Tensor, num_classes: int) -> Tensor:
+    """Count votes: Q, the share of each class among the labels that an item has (paper, Appendix B.2).
+
+    The paper averages over all M annotators; where labels are missing, the average is over the labels given.
+
+    Args:
+        annotations: (N, K) int64, the labels of each item, padded with -1.
+        num_classes: C.
+
+    Returns:
+        (N, C), float32, rows summing to one; a row of zeros for an item without annotations.
+
+    Example:
+        >>> vote_share(torch.tensor([[0, 0, 1, -1], [1, -1, -1, -1]]), num_classes=2)
+        tensor([[0.6667, 0.3333],
+                [0.0000, 1.0000]])
+    """
+    given = annotations >= 0
+    counts = torch.zeros(annotations.shape[0], num_classes, device=annotations.device)
+    counts.scatter_add_(1, torch.where(given, annotations, 0), given.to(counts.dtype))
+    return counts / torch.where(given.any(dim=1), given.sum(dim=1), 1)[:, None]
+
+
+def confusion_counts(
+    posterior: Tensor, annotators: Tensor, annotations: Tensor, num_annotators: int
+) -> Tensor:
+    """Count how often annotator m says r on items of class c, each item spread over classes by its posterior.
+
+    Counts of parts of a data set add up to the counts of the whole: a crowd of any size is counted in chunks.
+
+    Args:
+        posterior: (N, C), probabilities of the true class, such as the vote share.
+        annotators: (N, K) int64, who labelled each item, padded with -1.
+        annotations: (N, K) int64, what each of them said, padded with -1.
+        num_annotators: M.
+
+    Returns:
+        (M, C, C): annotator, true row, reported column; sum_i posterior_ic 1(y_i^m = r).
+
+    Example:
+        >>> posterior = torch.tensor([[0.8, 0.2], [0.0, 1.0]])
+        >>> confusion_counts(posterior, torch.tensor([[0], [0]]), torch.tensor([[0], [1]]), num_annotators=1)
+        tensor([[[0.8000, 0.0000],
+                 [0.2000, 1.0000]]])
+    """
+    num_classes = posterior.shape[1]
+    item, slot = ((annotators >= 0) & (annotations >= 0)).nonzero(as_tuple=True)
+    index = annotators[item, slot] * num_classes + annotations[item, slot]
+    counts = posterior.new_zeros(num_annotators * num_classes, num_classes)
+    counts.index_add_(0, index, posterior[item])
+    return counts.view(num_annotators, num_classes, num_classes).transpose(1, 2)
+
+
+def confusion(
+    posterior: Tensor,
+    annotators: Tensor,
+    annotations: Tensor,
+    num_annotators: int,
+    smoothing: float = 0.0,
+) -> Tensor:
+    """Estimate whom to trust on what: P(annotator m says r | true class c).
+
+    Args:
+        posterior: (N, C), probabilities of the true class: the vote share, h, g or the forecast.
+        annotators: (N, K) int64, who labelled each item, padded with -1.
+        annotations: (N, K) int64, what each of them said, padded with -1.
+        num_annotators: M.
+        smoothing: pseudo-labels added to each of the C^2 cells.
+
+    Returns:
+        (M, C, C): annotator, true row, reported column; each row sums to one, and is uniform where the annotator
+        labelled no item that could be of that class.
+
+    Example:
+        >>> truth = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+        >>> confusion(truth, torch.tensor([[0], [0], [0]]), torch.tensor([[0], [0], [1]]), num_annotators=1)
+        tensor([[[1.0000, 0.0000],
+                 [0.5000, 0.5000]]])
+    """
+    counts = confusion_counts(posterior, annotators, annotations, num_annotators)
+    return normalize_counts(counts, smoothing)
+
+
+def normalize_counts(counts: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Turn confusion counts into rows that sum to one.
+
+    Args:
+        counts: (M, C, C), as from `confusion_counts`.
+        smoothing: pseudo-labels added to each cell.
+
+    Returns:
+        (M, C, C), rows summing to one; uniform where a row counts nothing.
+
+    Example:
+        >>> normalize_counts(torch.tensor([[[3.0, 1.0], [0.0, 0.0]]]))
+        tensor([[[0.7500, 0.2500],
+                 [0.5000, 0.5000]]])
+    """
+    counts = counts + smoothing
+    total = counts.sum(dim=-1, keepdim=True)
+    return torch.where(total > 0, counts, 1 / counts.shape[-1]) / torch.where(total > 0, total, 1)
+
+
+def initial_weight(counts: Tensor, smoothing: float) -> Tensor:
+    """Start W from the crowd alone: the log of each annotator's confusion with the vote share (paper, equation 2).
+
+    W^m_{c,r} = log((sum_i Q_ic 1(y_i^m = r) + s) / (sum_i Q_ic + C s)), both sums over the items that annotator m
+    labelled, s the smoothing. An annotator without labels starts at zero and so says nothing.
+
+    Args:
+        counts: (M, C, C), `confusion_counts` of the vote share.
+        smoothing: s > 0, pseudo-labels added to each cell: what keeps the log finite where a pair never occurred.
+
+    Returns:
+        (M, C, C): annotator, scored class, reported class.
+
+    Raises:
+        ValueError: if `smoothing` is not positive.
+
+    Example:
+        >>> initial_weight(torch.tensor([[[3.0, 0.0], [0.0, 3.0]]]), smoothing=1.0).exp()
+        tensor([[[0.8000, 0.2000],
+                 [0.2000, 0.8000]]])
+    """
+    if not smoothing > 0:
+        raise ValueError(
+            f"`smoothing` must be positive, got {smoothing}: without it a label never given has log 0."
+        )
+    seen = counts.sum(dim=(1, 2)) > 0
+    return normalize_counts(counts, smoothing).log() * seen[:, None, None]
+
+
+def vote_share_prior(counts: Tensor) -> Tensor:
+    """Estimate the class prior from the vote share of the training crowd.
+
+    Args:
+        counts: (C,), the vote share summed over the annotated items.
+
+    Returns:
+        (C,), log-probabilities. One pseudo-item spread over the classes keeps a class nobody voted for above zero.
+
+    Example:
+        >>> vote_share_prior(torch.tensor([7.0, 2.0])).exp()
+        tensor([0.7500, 0.2500])
+    """
+    return ((counts + 1 / counts.shape[0]) / (counts.sum() + 1)).log()
+
+
+def widen(log_probability: Tensor) -> Tensor:
+    """Bring a half-precision tensor to float32; leave float32 and float64 as they are."""
+    return log_probability if log_probability.dtype == torch.float64 else log_probability.float()
+
+
+def _check_gain_inputs(log_h: Tensor, log_g: Tensor, log_p: Tensor) -> None:
+    if log_h.ndim != 2 or log_h.shape != log_g.shape:
+        raise ValueError(
+            f"`log_h` and `log_g` must have the same shape (N, C), got {tuple(log_h.shape)} and "
+            f"{tuple(log_g.shape)}: row i of both speaks of item i."
+        )
+    if log_p.shape != log_h.shape[1:]:
+        raise ValueError(
+            f"`log_p` must have shape (C,) = ({log_h.shape[1]},), got {tuple(log_p.shape)}."
+        )

@@ -1,0 +1,483 @@
+"""CrowdTrainer: `transformers.Trainer` for any crowd method; MaxMIGTrainer: the same for any Hub classifier.
+
+The trainer never asks which method it trains. It calls the few verbs that every crowd model has: `crowd_parameters`,
+`initialize_crowd`, `crowd_loss`, `gain` and `reorder_classes`.
+"""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.utils.data import DataLoader
+from transformers import EvalPrediction, PreTrainedModel, Trainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, PredictionOutput, TrainOutput
+from transformers.utils import logging
+
+from .data.columns import CrowdCollator, crowd_batches, crowd_names
+from .distributed import gather_with_gradient
+from .functional import widen
+from .hub import model_card
+from .metrics import NO_LABEL, accuracies
+from .modeling_maxmig import MaxMIGModel, is_annotated
+from .naming import best_names, votes_by_class
+from .training_args import MaxMIGTrainingArguments
+
+logger = logging.get_logger(__name__)
+
+
+class CrowdTrainer(Trainer):
+    """Train a crowd model: a classifier learns from the columns `annotators` and `annotations`.
+
+    Gold labels, where the data set has them, are only measured against. Everything else of `Trainer` works as ever.
+
+    Args:
+        model: a crowd model.
+        args: the arguments.
+        data_collator: a `CrowdCollator` by default, with `processing_class`.
+        train_dataset: with crowd columns.
+        eval_dataset: with crowd columns, gold labels, both or neither.
+        processing_class: the image processor, or the tokenizer; saved with the model.
+        compute_metrics: further metrics. Its `predictions` are the three (N, C) log-probabilities of h, g and the
+            forecast, its `label_ids` the gold labels, -100 where there are none.
+        **kwargs: as in `Trainer`.
+
+    Raises:
+        TypeError: if `args` are not `MaxMIGTrainingArguments`.
+        ValueError: if a data set's annotators or classes are not the model's.
+    """
+
+    loss_is_scaled_for_ga = False  # the gain of a batch is a mean: Trainer divides it by the accumulation steps
+
+    def __init__(
+        self,
+        model: PreTrainedModel | None = None,
+        args: MaxMIGTrainingArguments | None = None,
+        data_collator: Callable[[list[dict[str, Any]]], dict[str, Tensor]] | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        args = MaxMIGTrainingArguments() if args is None else args
+        if not isinstance(args, MaxMIGTrainingArguments):
+            raise TypeError(
+                f"`args` must be MaxMIGTrainingArguments, got {type(args).__name__}: they say how the aggregator is "
+                "trained."
+            )
+        if data_collator is None and model is not None:
+            data_collator = CrowdCollator(
+                num_annotators=model.config.num_annotators,
+                num_classes=model.config.num_labels,
+                processor=processing_class,
+                input_names=_input_names(model.classifier),
+            )
+        self._user_metrics = compute_metrics
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=data_collator,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            compute_metrics=self._crowd_metrics,
+            **kwargs,
+        )
+        self.model_accepts_loss_kwargs = False
+        self._empty_steps = torch.zeros((), device=self.args.device)
+        self._empty_steps_told = False
+        self._results: dict[str, float] = {}
+        for dataset in (train_dataset, eval_dataset):
+            for part in dataset.values() if isinstance(dataset, dict) else [dataset]:
+                self._check_names(part)
+
+    @property
+    def crowd_model(self) -> MaxMIGModel:
+        """The crowd model, without what accelerate or compile have put around it."""
+        return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+
+    # Training
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Train; a fresh run first starts the aggregator from the training crowd.
+
+        Args:
+            resume_from_checkpoint: as in `Trainer`; True takes the last checkpoint that was written whole.
+            trial: as in `Trainer`.
+            ignore_keys_for_eval: as in `Trainer`.
+
+        Returns:
+            As `Trainer.train`.
+        """
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = _last_whole_checkpoint(self.args.output_dir)
+        self._fresh = not resume_from_checkpoint
+        output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        if self.args.name_classes:
+            self.name_classes()
+        return output
+
+    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        # After a `model_init` and before anything wraps the model.
+        if self._fresh and self.args.init != "keep":
+            self.crowd_model.initialize_crowd(
+                self._training_crowd(), self.args.smoothing, self.args.init_strength
+            )
+        return super()._inner_training_loop(*args, **kwargs)
+
+    def _training_crowd(self) -> Any:
+        return crowd_batches(self.train_dataset, self._pair_checker())
+
+    def _pair_checker(self) -> CrowdCollator:
+        config = self.crowd_model.config
+        return CrowdCollator(config.num_annotators, config.num_labels)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor | tuple[Tensor, Any]:
+        """Compute minus the gain of a batch, over all devices; gold labels are set aside first."""
+        inputs = {name: value for name, value in inputs.items() if name != "labels"}
+        if "annotations" not in inputs:
+            raise ValueError(
+                "a training batch must have `annotators` and `annotations`, got "
+                f"{', '.join(inputs) or 'nothing'}: see `add_annotations`."
+            )
+        outputs = model(**inputs)
+        loss, empty = self.crowd_model.crowd_loss(
+            outputs,
+            inputs["annotators"],
+            inputs["annotations"],
+            gather_with_gradient if self.args.gather_across_devices else _as_it_is,
+        )
+        self._empty_steps += empty
+        return (loss, outputs) if return_outputs else loss
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Over several devices, leave out the last incomplete batch: filling it up would pair an item with itself."""
+        drop_last = self.args.dataloader_drop_last
+        if self.args.world_size > 1 and not drop_last:
+            self.args.dataloader_drop_last = True
+            logger.info("The last incomplete batch of an epoch is left out on several devices.")
+        try:
+            return super().get_train_dataloader()
+        finally:
+            self.args.dataloader_drop_last = drop_last
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Build the optimizer of `Trainer`, with a group of its own for the crowd's parameters: their rate, no decay."""
+        if self.optimizer is not None:
+            return self.optimizer
+        optimizer = super().create_optimizer(model)
+        crowd = list(self.crowd_model.crowd_parameters())
+        taken = {id(parameter) for parameter in crowd}
+        for group in optimizer.param_groups:
+            group["params"] = [p for p in group["params"] if id(p) not in taken]
+        optimizer.add_param_group(
+            {"params": crowd, "lr": self.args.aggregator_learning_rate, "weight_decay": 0.0}
+        )
+        return optimizer
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> LRScheduler:
+        """Build the schedule of `Trainer`; the last group, the crowd's, also has its own rise."""
+        if self.lr_scheduler is not None:
+            return self.lr_scheduler
+        scheduler = super().create_scheduler(num_training_steps, optimizer)
+        rise = int(self.args.aggregator_warmup_ratio * num_training_steps)
+        if rise and isinstance(scheduler, LambdaLR):
+            base = scheduler.lr_lambdas[-1]
+            scheduler.lr_lambdas[-1] = lambda step: base(step) * min(1.0, (step + 1) / rise) ** 2
+            scheduler.optimizer.param_groups[-1]["lr"] *= (1 / rise) ** 2
+            scheduler._last_lr = [group["lr"] for group in scheduler.optimizer.param_groups]
+        return scheduler
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log the gain and the prior beside the loss, and say once if steps had too few annotated items."""
+        if "loss" in logs:
+            logs["gain"] = -logs["loss"]
+            logs.update(self._prior_logs())
+            self._tell_empty_steps()
+        super().log(logs, start_time)
+
+    def _prior_logs(self) -> dict[str, float]:
+        log_p = self.crowd_model.prior().detach().double().cpu()
+        logs = {"prior_entropy": float(-(log_p.exp() * log_p).sum())}
+        if self.crowd_model.config.prior == "learned":
+            names = self.crowd_model.config.class_names
+            logs.update(
+                {f"prior_{name}": float(p) for name, p in zip(names, log_p.exp(), strict=True)}
+            )
+        return logs
+
+    def _tell_empty_steps(self) -> None:
+        if not self._empty_steps_told and self._empty_steps.item():
+            self._empty_steps_told = True
+            logger.warning(
+                "%d step(s) had fewer than 2 items with annotations and taught nothing: the gain compares each item "
+                "with the others. Use larger batches, or leave out items without labels.",
+                int(self._empty_steps),
+            )
+
+    def name_classes(self) -> list[str] | None:
+        """Give the classes the names that fit the training crowd's votes best, in classifier, W and prior.
+
+        The gain does not change when classes are exchanged, so training may leave two of them swapped.
+
+        Returns:
+            The names that the classes had before, in their new order; None if they were right already.
+        """
+        model = self.crowd_model
+        device = model.aggregator.table.device
+        posteriors = (
+            (
+                model.aggregator(
+                    model.prior(), annotators.to(device), annotations.to(device)
+                ).exp().detach().cpu(),
+                torch.where(annotators >= 0, annotations, -1),
+            )
+            for annotators, annotations in self._training_crowd()
+        )
+        order = best_names(votes_by_class(posteriors))
+        if torch.equal(order, torch.arange(len(order))):
+            return None
+        batch = self.data_collator([self.train_dataset[i] for i in range(min(8, len(self.train_dataset)))])
+        skipped = {"annotators", "annotations", "labels"}
+        inputs = {n: t.to(self.args.device) for n, t in batch.items() if n not in skipped}
+        names = [model.config.class_names[c] for c in order]
+        if not model.reorder_classes(order, inputs):
+            logger.warning(
+                "The votes say that classes came out exchanged (%s should be %s), but the output layer of %s was not "
+                "found: rename them in `id2label`, or set `name_classes=False`.",
+                ", ".join(names), ", ".join(model.config.class_names), type(model.classifier).__name__,
+            )  # fmt: skip
+            return None
+        logger.info("The votes name the classes in another order; it was changed from: %s.", ", ".join(names))
+        return names
+
+    # Evaluation
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[None, tuple[Tensor, ...], tuple[Tensor, Tensor]]:
+        """Compute the three posteriors of a batch, with or without gold labels or annotations.
+
+        Returns:
+            No loss; (B, C) log-probabilities of h, g and the forecast (without annotations g is the prior and the
+            forecast is h); gold labels (-100 for none) and which items are annotated.
+        """
+        inputs = self._prepare_inputs(inputs)
+        labels = inputs.pop("labels", None)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            outputs = model(**inputs)
+            log_h = widen(outputs.logits).log_softmax(dim=-1)
+            annotated = log_h.new_zeros(len(log_h), dtype=torch.bool)
+            log_g, log_forecast = outputs.aggregator_logits, outputs.forecast_logits
+            if log_g is None:
+                log_g, log_forecast = self.crowd_model.prior().expand_as(log_h).contiguous(), log_h
+            else:
+                annotated = is_annotated(inputs["annotators"], inputs["annotations"])
+        if labels is None:
+            labels = torch.full_like(annotated, NO_LABEL, dtype=torch.int64)
+        return None, (log_h, log_g, log_forecast), (labels, annotated)
+
+    def predict(
+        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """Predict the three posteriors.
+
+        Args:
+            test_dataset: with or without crowd columns.
+            ignore_keys: as in `Trainer`.
+            metric_key_prefix: as in `Trainer`.
+
+        Returns:
+            `predictions`: three (N, C) arrays, the log-probabilities of h, g and the forecast; `label_ids`: (N,) gold
+            labels, -100 for none; `metrics`.
+        """
+        self._check_names(test_dataset)
+        output = super().predict(test_dataset, ignore_keys, metric_key_prefix)
+        return output._replace(label_ids=output.label_ids[0])
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate as `Trainer` does; the results also go on the model card."""
+        metrics = super().evaluate(*args, **kwargs)
+        self._results.update(metrics)
+        return metrics
+
+    def create_model_card(self, **metadata: Any) -> None:
+        """Write `README.md`: what the pair is, what was measured, how it was trained and how to use it.
+
+        Args:
+            **metadata: `model_name`, `license`, `language`, `dataset` and the like, as in `Trainer`.
+        """
+        if not self.is_world_process_zero():
+            return
+        known = {"license": "license", "language": "language", "dataset": "datasets", "finetuned_from": "base_model"}
+        header = {known[k]: v for k, v in metadata.items() if k in known and v}
+        name = metadata.get("model_name") or Path(self.args.output_dir).name
+        card = model_card(
+            self.crowd_model, self._results, _listed_arguments(self.args), name, **header
+        )
+        folder = Path(self.args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        card.save(folder / "README.md")
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        """Check the names of the data set first."""
+        if eval_dataset is not None and not isinstance(eval_dataset, str):
+            self._check_names(eval_dataset)
+        return super().get_eval_dataloader(eval_dataset)
+
+    def _crowd_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
+        log_h, log_g, log_forecast = prediction.predictions
+        labels, annotated = prediction.label_ids
+        annotated = annotated.astype(bool)
+        metrics: dict[str, float] = {}
+        if annotated.sum() >= 2:
+            with torch.no_grad():
+                gain = self.crowd_model.gain(
+                    torch.from_numpy(log_h[annotated]).to(self.args.device),
+                    torch.from_numpy(log_g[annotated]).to(self.args.device),
+                )
+            metrics = {"loss": -float(gain), "gain": float(gain)}
+        metrics |= accuracies(log_h, log_g, log_forecast, labels, annotated)
+        if self._user_metrics is not None:
+            metrics |= self._user_metrics(
+                EvalPrediction(predictions=(log_h, log_g, log_forecast), label_ids=labels)
+            )
+        return metrics
+
+    def _check_names(self, dataset: Any) -> None:
+        """Annotator 7 of the data set must be annotator 7 of the model."""
+        annotators, classes = crowd_names(dataset)
+        config = self.crowd_model.config
+        if annotators is not None and config.annotators is not None and annotators != list(config.annotators):
+            new = sorted(set(annotators) - set(config.annotators))
+            raise ValueError(
+                f"the data set's annotators must be those of the model, in its order, got {len(annotators)} for "
+                f"{config.num_annotators}, {len(new)} of them unknown ({', '.join(new[:3]) or 'none'}): use "
+                "`align_annotators(dataset, model.config.annotators)`."
+            )
+        if classes is not None and classes != config.class_names:
+            raise ValueError(
+                f"the data set's classes must be those of the model, {config.class_names}, got {classes}: give "
+                "`add_annotations` the model's `classes`."
+            )
+
+
+class MaxMIGTrainer(CrowdTrainer):
+    """Train a classifier and an aggregator together by Max-MIG.
+
+    Args:
+        model: a `MaxMIGModel`; or a classifier of transformers or timm, which is wrapped in one: annotators and
+            classes are read off the training set's features, divergence and prior off `args`.
+        args: the arguments.
+        train_dataset: with crowd columns.
+        **kwargs: as in `CrowdTrainer`.
+
+    Raises:
+        ValueError: if the model is a plain classifier and the training set's features do not name annotators and
+            classes.
+
+    Example:
+        >>> from datasets import Dataset
+        >>> from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainer, MaxMIGTrainingArguments, add_annotations
+        >>> items = Dataset.from_dict({"name": ["a", "b"], "features": [[0.0, 1.0], [1.0, 0.0]]})
+        >>> votes = {"item": ["a", "b"], "annotator": ["ann", "ann"], "annotation": ["cat", "dog"]}
+        >>> trainer = MaxMIGTrainer(
+        ...     model=HeadClassifier(HeadConfig(input_size=2, num_labels=2)),
+        ...     args=MaxMIGTrainingArguments("out", report_to="none", use_cpu=True),
+        ...     train_dataset=add_annotations(items, votes, item_column="name"),
+        ... )
+        >>> trainer.crowd_model.config.annotators, trainer.crowd_model.config.class_names
+        (['ann'], ['cat', 'dog'])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        args: MaxMIGTrainingArguments | None = None,
+        data_collator: Any = None,
+        train_dataset: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        args = MaxMIGTrainingArguments() if args is None else args
+        if isinstance(model, nn.Module) and not hasattr(model, "crowd_loss"):
+            model = _wrap(model, args, train_dataset)
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=data_collator,
+            train_dataset=train_dataset,
+            **kwargs,
+        )
+
+
+def _wrap(classifier: nn.Module, args: MaxMIGTrainingArguments, dataset: Any) -> MaxMIGModel:
+    annotators, classes = crowd_names(dataset)
+    if annotators is None or classes is None:
+        raise ValueError(
+            "`train_dataset` must name annotators and classes in its features (see `add_annotations` and "
+            "`crowd_features`) for a plain classifier to be wrapped; or pass a `MaxMIGModel`."
+        )
+    return MaxMIGModel.from_classifier(
+        classifier,
+        annotators=annotators,
+        id2label=dict(enumerate(classes)),
+        divergence=args.divergence,
+        prior=args.prior_value,
+    )
+
+
+def _input_names(classifier: nn.Module) -> list[str]:
+    """Columns that the classifier's forward names; a catch-all would take file numbers for inputs."""
+    parameters = inspect.signature(classifier.forward).parameters.values()
+    return [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+
+
+def _listed_arguments(args: MaxMIGTrainingArguments) -> dict[str, Any]:
+    names = (
+        "learning_rate", "aggregator_learning_rate", "aggregator_warmup_ratio", "lr_scheduler_type",
+        "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "world_size", "init",
+        "init_strength", "smoothing", "seed",
+    )  # fmt: skip
+    values = {name: getattr(args, name) for name in names}
+    return {name: getattr(value, "value", value) for name, value in values.items()}
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _last_whole_checkpoint(output_dir: str) -> str:
+    """Find the newest checkpoint that was written to its end: the trainer's state is what is written last."""
+    checkpoints = sorted(
+        (p for p in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.split("-")[-1].isdigit()),
+        key=lambda path: int(path.name.split("-")[-1]),
+    )
+    for path in reversed(checkpoints):
+        if (path / "trainer_state.json").is_file():
+            return str(path)
+        logger.warning("%s was not written to its end and is passed over.", path)
+    raise ValueError(
+        f"`resume_from_checkpoint=True` needs a whole checkpoint in {output_dir}, got {len(checkpoints)} incomplete."
+    )

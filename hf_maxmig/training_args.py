@@ -1,0 +1,213 @@
+"""MaxMIGTrainingArguments: everything of `TrainingArguments`, and what a crowd adds."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+import torch
+from transformers import TrainingArguments
+
+AGGREGATOR_RATE_MULTIPLE = 10.0
+
+_PAPER: dict[str, Any] = {
+    # Adam without decay, clipping or schedule (Appendix B.2).
+    "optim": "adamw_torch",
+    "weight_decay": 0.0,
+    "max_grad_norm": 0.0,
+    "lr_scheduler_type": "constant",
+    "aggregator_learning_rate": 1e-4,
+    "aggregator_warmup_ratio": 0.0,
+    "smoothing": 0.01,
+    "init_strength": 1.0,
+    "name_classes": False,
+}
+PAPER_PRESETS: dict[str, dict[str, Any]] = {
+    # Rates and batch sizes are the paper's (Appendix B.2); the epochs are those of the authors' published code.
+    "paper_labelme": {
+        **_PAPER,
+        "learning_rate": 1e-4,
+        "per_device_train_batch_size": 64,
+        # The authors train 20 epochs on ten augmented copies of each image.
+        "num_train_epochs": 200,
+    },
+    "paper_cifar10": {
+        **_PAPER,
+        "learning_rate": 1e-3,
+        "per_device_train_batch_size": 64,
+        "num_train_epochs": 50,
+    },
+    "paper_dogs_vs_cats": {
+        **_PAPER,
+        "learning_rate": 1e-4,
+        "per_device_train_batch_size": 16,
+        "num_train_epochs": 20,
+        "prior": "learned",
+    },
+    "paper_luna16": {
+        **_PAPER,
+        "learning_rate": 1e-4,
+        "per_device_train_batch_size": 16,
+        "num_train_epochs": 20,
+        "prior": "learned",
+    },
+}
+
+
+@dataclass
+class MaxMIGTrainingArguments(TrainingArguments):
+    """`TrainingArguments` for training from crowd labels.
+
+    Defaults that differ from the parent: `remove_unused_columns=False` (the collator picks what the classifier
+    takes), `label_names=["labels"]`, `logging_nan_inf_filter=False` (a NaN loss shows), `learning_rate=1e-3`,
+    `lr_scheduler_type="cosine"`, `per_device_train_batch_size=64` (the gain compares the items of a batch),
+    `ddp_find_unused_parameters=False`, `dataloader_pin_memory` only with an accelerator; with `load_best_model_at_end`, `metric_for_best_model="gain"`.
+
+    Args:
+        divergence: row of Table 1, for a classifier that the trainer wraps.
+        prior: class prior, for a classifier that the trainer wraps.
+        aggregator_learning_rate: rate of W and of a learned prior; ten times `learning_rate` by default.
+        aggregator_warmup_ratio: share of training over which that rate rises from zero.
+        gather_across_devices: compute the gain over the items of all devices.
+        init: how the aggregator starts.
+        smoothing: pseudo-labels in each cell of the confusion matrices that W starts from.
+        init_strength: what that W is multiplied by; 1 is the paper's.
+        name_classes: name the classes after training by the votes.
+        preset: the paper's protocol for one of its data sets.
+
+    Raises:
+        ValueError: if a value is out of range, or an option of the parent cannot go with crowd labels.
+
+    Example:
+        >>> MaxMIGTrainingArguments("out", learning_rate=1e-4).aggregator_learning_rate
+        0.001
+    """
+
+    divergence: Literal["kl", "pearson", "jensen_shannon"] = field(
+        default="kl",
+        metadata={"help": "Row of Table 1, for a classifier that the trainer wraps in a `MaxMIGModel`."},
+    )
+    prior: str = field(
+        default="uniform",
+        metadata={
+            "help": "Class prior, for a classifier that the trainer wraps: `uniform`, `vote_share`, `learned`, or "
+            "numbers separated by commas, such as `0.8,0.2`."
+        },
+    )
+    aggregator_learning_rate: float | None = field(
+        default=None,
+        metadata={
+            "help": "Learning rate of the aggregator and of a learned prior. Default: ten times `learning_rate`."
+        },
+    )
+    aggregator_warmup_ratio: float = field(
+        default=0.3,
+        metadata={
+            "help": "Share of the training over which the aggregator's rate rises from zero, quadratically: slow while "
+            "the classes form, fast after."
+        },
+    )
+    gather_across_devices: bool = field(
+        default=True,
+        metadata={
+            "help": "Compute the gain over the items of all devices: the step then equals that of one process with "
+            "the same global batch."
+        },
+    )
+    init: Literal["vote_share", "keep"] = field(
+        default="vote_share",
+        metadata={
+            "help": "How the aggregator starts a fresh run: `vote_share` (paper, equation 2), or `keep` what the model "
+            "has. A resumed run always keeps it."
+        },
+    )
+    smoothing: float = field(
+        default=0.01,
+        metadata={"help": "Pseudo-labels added to each cell of the confusion matrices that W starts from."},
+    )
+    init_strength: float = field(
+        default=0.5,
+        metadata={
+            "help": "What the initial W is multiplied by; 1 is the paper's. An annotator's own labels are part of the "
+            "vote share they are compared with, and copies are counted as often as they occur: at full strength the "
+            "first aggregator is surer than it should be."
+        },
+    )
+    name_classes: bool = field(
+        default=True,
+        metadata={
+            "help": "After training, give each class the name that fits the votes best. The gain does not change when "
+            "classes are exchanged; without this, two of them may come out swapped."
+        },
+    )
+    preset: str | None = field(
+        default=None,
+        metadata={
+            "help": f"The paper's protocol for a data set: {', '.join(PAPER_PRESETS)}. It sets each argument that is "
+            "left at its default."
+        },
+    )
+
+    learning_rate: float = field(
+        default=1e-3, metadata={"help": "Learning rate of the classifier."}
+    )
+    lr_scheduler_type: str = field(default="cosine", metadata={"help": "Schedule of both rates."})
+    per_device_train_batch_size: int = field(
+        default=64, metadata={"help": "Items a device and step. The gain compares the items of a batch."}
+    )
+    remove_unused_columns: bool = field(
+        default=False, metadata={"help": "Must stay False: the collator picks what the classifier takes."}
+    )
+    label_names: list[str] | None = field(
+        default_factory=lambda: ["labels"], metadata={"help": "Where gold labels are, if there are any."}
+    )
+    logging_nan_inf_filter: bool = field(
+        default=False, metadata={"help": "Whether to hide steps whose loss is not finite."}
+    )
+    dataloader_pin_memory: bool = field(
+        default_factory=torch.accelerator.is_available,
+        metadata={"help": "Whether batches wait in pinned memory. Default: if there is an accelerator."},
+    )
+    ddp_find_unused_parameters: bool | None = field(
+        default=False, metadata={"help": "Whether DDP looks for parameters without gradient."}
+    )
+
+    def __post_init__(self) -> None:
+        if self.preset is not None:
+            self._apply_preset()
+        if self.load_best_model_at_end and self.metric_for_best_model is None:
+            self.metric_for_best_model = "gain"
+        super().__post_init__()
+        if self.aggregator_learning_rate is None:
+            self.aggregator_learning_rate = AGGREGATOR_RATE_MULTIPLE * self.learning_rate
+        for name in ("aggregator_learning_rate", "smoothing", "init_strength"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"`{name}` must be positive, got {getattr(self, name)}.")
+        if not 0 <= self.aggregator_warmup_ratio <= 1:
+            raise ValueError(
+                f"`aggregator_warmup_ratio` must lie in 0..1, got {self.aggregator_warmup_ratio}."
+            )
+        for name, value, why in (
+            ("remove_unused_columns", False, "the collator needs the crowd's columns"),
+            ("prediction_loss_only", False, "the gain is computed over the whole set, from all predictions"),
+            ("batch_eval_metrics", False, "the gain is computed over the whole set, not per batch"),
+            ("label_smoothing_factor", 0.0, "gold labels never reach the loss"),
+        ):
+            if getattr(self, name) != value:
+                raise ValueError(f"`{name}` must be {value}, got {getattr(self, name)}: {why}.")
+
+    @property
+    def prior_value(self) -> str | list[float]:
+        """The prior as a config takes it: a name, or numbers."""
+        if "," not in self.prior:
+            return self.prior
+        try:
+            return [float(part) for part in self.prior.split(",")]
+        except ValueError as error:
+            raise ValueError(f"`prior` must be a name or numbers separated by commas, got {self.prior!r}.") from error
+
+    def _apply_preset(self) -> None:
+        if self.preset not in PAPER_PRESETS:
+            raise ValueError(f"`preset` must be one of {', '.join(PAPER_PRESETS)}, got {self.preset!r}.")
+        defaults = {f.name: f.default for f in fields(self)}
+        for name, value in PAPER_PRESETS[self.preset].items():
+            if getattr(self, name) == defaults[name]:
+                setattr(self, name, value)

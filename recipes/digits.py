@@ -1,0 +1,103 @@
+"""Digits: the whole path in under a minute on two cores, with nothing to download.
+
+Data: the 1,797 handwritten digits, 8 x 8 grey, that come with scikit-learn (UCI, "Optical recognition of handwritten
+digits", CC BY 4.0); 1,078 to train, 719 to test. The crowd is simulated: the ten-class experts of the paper's Appendix B,
+with independent mistakes (case 4.1), a naive majority (4.2) or correlated mistakes (4.3), of high or low expertise.
+
+    accelerate launch recipes/digits.py --output_dir out/digits
+
+prints majority vote, aggregator, classifier and forecaster against the gold labels that training never saw, and saves the
+pair. Expect a classifier accuracy of 0.96 (gold labels give 0.965; majority vote, on the training images, 0.55).
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, concatenate_datasets
+from PIL import Image as Picture
+from recipe import Recipe, parse, run
+from sklearn.datasets import load_digits
+from transformers import ViTImageProcessor, set_seed
+
+from hf_maxmig import (
+    HeadClassifier,
+    HeadConfig,
+    MaxMIGTrainingArguments,
+    crowd_features,
+    experts,
+    simulate_crowd,
+)
+
+CLASSES = [str(digit) for digit in range(10)]
+NUM_TRAIN = 1078
+
+
+@dataclass
+class DigitsArguments:
+    """Which crowd to simulate."""
+
+    case: Literal["independent", "naive_majority", "correlated"] = field(
+        default="correlated", metadata={"help": "How the annotators' mistakes hang together (paper, cases 4.1-4.3)."}
+    )
+    expertise: Literal["high", "low"] = field(
+        default="high", metadata={"help": "How much the senior annotators know (paper, Appendix B)."}
+    )
+
+
+@dataclass
+class DigitsTrainingArguments(MaxMIGTrainingArguments):
+    """What differs from the defaults."""
+
+    # 17 steps an epoch: a thousand in all, for the classes to form and the aggregator to follow.
+    num_train_epochs: float = 60
+    # Two log lines tell as much as a hundred.
+    logging_steps: float = 200
+    save_strategy: str = "no"
+
+
+def digits(case: str, expertise: str, seed: int) -> DatasetDict:
+    """Split the digits and let a simulated crowd label the training images."""
+    source = load_digits()
+    shuffled = torch.randperm(len(source.target), generator=torch.Generator().manual_seed(0))
+    features = Features(image=Image(), label=ClassLabel(names=CLASSES))
+    splits = {}
+    for name, rows in (("train", shuffled[:NUM_TRAIN]), ("test", shuffled[NUM_TRAIN:])):
+        pictures = [Picture.fromarray((source.images[i] * 15.9375).astype("uint8")) for i in rows]
+        labels = source.target[rows.numpy()].tolist()
+        splits[name] = Dataset.from_dict({"image": pictures, "label": labels}, features=features)
+    crowd = simulate_crowd(
+        splits["train"]["label"][:],
+        experts("cifar10", expertise),
+        case,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    votes = Dataset.from_dict(
+        {"annotators": crowd.annotators.tolist(), "annotations": crowd.annotations.tolist()},
+        features=crowd_features(crowd.names, CLASSES),
+    )
+    splits["train"] = concatenate_datasets([splits["train"], votes], axis=1)
+    return DatasetDict(splits)
+
+
+def main() -> None:
+    arguments, training = parse(DigitsArguments, DigitsTrainingArguments)
+    set_seed(training.seed)
+    data = digits(arguments.case, arguments.expertise, training.seed)
+    # 3 channels: pipelines open every picture in colour.
+    classifier = HeadClassifier(HeadConfig(input_size=3 * 8 * 8, num_labels=10))
+    processor = ViTImageProcessor(size={"height": 8, "width": 8})
+    run(
+        Recipe(
+            classifier=classifier,
+            training=training,
+            train=data["train"],
+            test=data["test"],
+            processor=processor,
+            setting={"dataset": "digits", "case": arguments.case, "expertise": arguments.expertise},
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
