@@ -24,7 +24,8 @@ from .functional import aggregate, confusion, forecast, mutual_information_gain,
 from .modeling_maxmig import AUTO_CLASSES, MaxMIGModel, MaxMIGOutput
 
 if TYPE_CHECKING:
-    from .data.columns import CrowdCollator, add_annotations, align_annotators, crowd_features
+    from .data.collator import CrowdCollator
+    from .data.columns import add_annotations, align_annotators, crowd_features
     from .data.experts import Experts, experts
     from .data.simulation import simulate_crowd
     from .data.sources import labelme
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LAZY = {
-    "CrowdCollator": ".data.columns",
+    "CrowdCollator": ".data.collator",
     "CrowdTrainer": ".trainer",
     "Experts": ".data.experts",
     "MaxMIGTrainer": ".trainer",
@@ -55,9 +56,15 @@ def __getattr__(name: str) -> Any:
 
 
 for _model_class in (MaxMIGModel, *(model for _, model in CLASSIFIERS.values())):
-    AutoConfig.register(_model_class.config_class.model_type, _model_class.config_class, exist_ok=True)
+    AutoConfig.register(
+        _model_class.config_class.model_type, _model_class.config_class, exist_ok=True
+    )
     _model_class.config_class.register_for_auto_class()
-    for _auto_class in AUTO_CLASSES.values() if _model_class is MaxMIGModel else [AUTO_CLASSES["image-classification"]]:
+    for _auto_class in (
+        AUTO_CLASSES.values()
+        if _model_class is MaxMIGModel
+        else [AUTO_CLASSES["image-classification"]]
+    ):
         _auto_class.register(_model_class.config_class, _model_class, exist_ok=True)
 AutoModel.register(MaxMIGConfig, MaxMIGModel, exist_ok=True)
 MaxMIGModel.register_for_auto_class("AutoModel")

@@ -45,7 +45,9 @@ def check_prior(prior: str | list[float], num_classes: int) -> str | list[float]
         return prior
     values = [float(value) for value in prior]
     if len(values) != num_classes:
-        raise ValueError(f"`prior` must have C = {num_classes} numbers, one a class, got {len(values)}: {values}.")
+        raise ValueError(
+            f"`prior` must have C = {num_classes} numbers, one a class, got {len(values)}: {values}."
+        )
     if not all(0 < value < math.inf for value in values):
         raise ValueError(
             f"`prior` must be positive and finite, got {values}: a class of probability zero has no log; leave it out."
@@ -83,16 +85,22 @@ class ClassPrior(Float32Module):
         tensor([0.8000, 0.2000])
     """
 
+    logits: Tensor
+
     def __init__(self, num_classes: int, prior: str | list[float] = "uniform") -> None:
         super().__init__()
         self.prior = check_prior(prior, num_classes)
-        self.logits = nn.Parameter(self.initial_logits(num_classes), requires_grad=prior == "learned")
+        logits = self.initial_logits(num_classes)
+        if prior == "learned":
+            self.logits = nn.Parameter(logits)
+        else:  # a buffer: `from_pretrained` makes every parameter one that is trained
+            self.register_buffer("logits", logits)
 
     def initial_logits(self, num_classes: int) -> Tensor:
         """Return the (C,) logits before any crowd is seen."""
         if isinstance(self.prior, list):
             return torch.tensor(self.prior, dtype=torch.float32).log()
-        return torch.zeros(num_classes)
+        return torch.zeros(num_classes, dtype=torch.float32)
 
     def forward(self) -> Tensor:
         """Return (C,) log p, in float32 or wider."""
@@ -125,7 +133,9 @@ class WeightedAverageAggregator(Float32Module):
     def __init__(self, num_annotators: int, num_classes: int) -> None:
         super().__init__()
         # Kept as (annotator, reported, scored): a label reads one contiguous row, see `functional.aggregate`.
-        self.table = nn.Parameter(torch.zeros(num_annotators, num_classes, num_classes))
+        self.table = nn.Parameter(
+            torch.zeros(num_annotators, num_classes, num_classes, dtype=torch.float32)
+        )
 
     @property
     def weight(self) -> Tensor:

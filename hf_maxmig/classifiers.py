@@ -188,12 +188,11 @@ class HeadClassifier(_ClassifierModel):
         if encoder is None and config.encoder_config is not None:
             encoder = AutoModel.from_config(config.encoder_config)
         self.encoder = encoder
-        if encoder is not None:
-            encoder.requires_grad_(False).eval()
         self.fc = nn.Linear(config.input_size, config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)
         self.output = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
+        self.train(self.training)
 
     @classmethod
     def from_encoder(
@@ -226,10 +225,10 @@ class HeadClassifier(_ClassifierModel):
         return hidden.mean(dim=1) if hidden.ndim == 3 else hidden.flatten(2).mean(dim=2)
 
     def train(self, mode: bool = True) -> "HeadClassifier":
-        """Switch the head; the backbone stays as it was trained."""
+        """Switch the head; the backbone stays frozen, also after `from_pretrained`, which ends with `eval()`."""
         super().train(mode)
         if self.encoder is not None:
-            self.encoder.eval()
+            self.encoder.requires_grad_(False).eval()
         return self
 
     def forward(
@@ -242,9 +241,13 @@ class HeadClassifier(_ClassifierModel):
         """Classify (B, D) features, or pictures: through the backbone if there is one, else as flat vectors."""
         if features is None:
             if pixel_values is None:
-                raise ValueError("`HeadClassifier` must be given `features` or `pixel_values`, got neither.")
+                raise ValueError(
+                    "`HeadClassifier` must be given `features` or `pixel_values`, got neither."
+                )
             encoder = self.encoder
-            features = pixel_values.flatten(1) if encoder is None else self.encode(encoder, pixel_values)
+            features = (
+                pixel_values.flatten(1) if encoder is None else self.encode(encoder, pixel_values)
+            )
         hidden = self.fc(features.to(self.fc.weight.dtype)).relu()
         return self._output(self.output(self.dropout(hidden)), labels)
 

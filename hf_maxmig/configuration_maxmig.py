@@ -1,5 +1,6 @@
 """MaxMIGConfig: what a trained pair is made of, as it lies in `config.json`."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from transformers import AutoConfig, PreTrainedConfig
@@ -62,9 +63,9 @@ class MaxMIGConfig(PreTrainedConfig):
 
         if self.annotators is not None:
             self.annotators = [str(name) for name in self.annotators]
-            if len(set(self.annotators)) != len(self.annotators):
-                twice = next(n for n in self.annotators if self.annotators.count(n) > 1)
-                raise ValueError(f"`annotators` must be unique names, got {twice!r} more than once.")
+            (name, times), *_ = Counter(self.annotators).most_common(1) or [("", 1)]
+            if times > 1:
+                raise ValueError(f"`annotators` must be unique names, got {name!r} more than once.")
             if self.num_annotators not in (None, len(self.annotators)):
                 raise ValueError(
                     f"`num_annotators` must be the number of `annotators` = {len(self.annotators)}, "

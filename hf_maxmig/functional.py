@@ -6,7 +6,7 @@ What has parameters lives in `aggregator.py` and `prior.py`, the rows of Table 1
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag
+from torch.nn.functional import embedding
 
 from .divergences import get_divergence
 
@@ -44,7 +44,7 @@ def mutual_information_gain(
         >>> mutual_information_gain(h, h, half)  # 1 + log 2: with so few items the batch has no chance agreement
         tensor(1.6931)
     """
-    _check_gain_inputs(log_h, log_g, log_p)
+    _check_gain_inputs(log_h, log_g, log_p, annotated)
     count = log_h.shape[0] if annotated is None else int(annotated.sum())
     if count < 2:
         raise ValueError(
@@ -80,6 +80,8 @@ def reward_and_penalty(
     row = get_divergence(divergence)
     with torch.autocast(log_h.device.type, enabled=False):
         log_h, log_g, log_p = widen(log_h), widen(log_g), widen(log_p)
+        if annotated is not None:  # whatever the others hold, it must not come through as NaN * 0
+            log_h, log_g = (torch.where(annotated[:, None], t, log_p) for t in (log_h, log_g))
         log_h_over_p = log_h - log_p
         log_k = (log_h_over_p + log_g).logsumexp(dim=-1)  # of K_ii
         h_over_p, g = log_h_over_p.exp(), log_g.exp()
@@ -126,9 +128,9 @@ def aggregate(weight: Tensor, log_p: Tensor, annotators: Tensor, annotations: Te
     given = (annotators >= 0) & (annotations >= 0)
     table = weight.transpose(1, 2).reshape(num_annotators * num_classes, num_classes)
     index = torch.where(given, annotators * num_classes + annotations, 0)
-    score = embedding_bag(index, table, per_sample_weights=given.to(table.dtype), mode="sum")
-    with torch.autocast(score.device.type, enabled=False):
-        return (score + log_p).log_softmax(dim=-1)
+    with torch.autocast(weight.device.type, enabled=False):
+        columns = torch.where(given[..., None], widen(embedding(index, table)), 0.0)
+        return (columns.sum(dim=1) + widen(log_p)).log_softmax(dim=-1)
 
 
 def forecast(log_h: Tensor, log_g: Tensor, log_p: Tensor) -> Tensor:
@@ -307,7 +309,9 @@ def widen(log_probability: Tensor) -> Tensor:
     return log_probability if log_probability.dtype == torch.float64 else log_probability.float()
 
 
-def _check_gain_inputs(log_h: Tensor, log_g: Tensor, log_p: Tensor) -> None:
+def _check_gain_inputs(
+    log_h: Tensor, log_g: Tensor, log_p: Tensor, annotated: Tensor | None
+) -> None:
     if log_h.ndim != 2 or log_h.shape != log_g.shape:
         raise ValueError(
             f"`log_h` and `log_g` must have the same shape (N, C), got {tuple(log_h.shape)} and "
@@ -316,4 +320,8 @@ def _check_gain_inputs(log_h: Tensor, log_g: Tensor, log_p: Tensor) -> None:
     if log_p.shape != log_h.shape[1:]:
         raise ValueError(
             f"`log_p` must have shape (C,) = ({log_h.shape[1]},), got {tuple(log_p.shape)}."
+        )
+    if annotated is not None and annotated.shape != log_h.shape[:1]:
+        raise ValueError(
+            f"`annotated` must have shape (N,) = ({log_h.shape[0]},), got {tuple(annotated.shape)}."
         )

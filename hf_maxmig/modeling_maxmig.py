@@ -131,6 +131,8 @@ class MaxMIGModel(PreTrainedModel):
             classifier_task=_task_of(classifier),
             num_annotators=num_annotators,
             annotators=annotators,
+            # A composite config hands its own down to its parts.
+            attn_implementation=classifier.config._attn_implementation,
             **config_fields,
         )
         config.dtype = classifier.config.dtype
@@ -177,7 +179,9 @@ class MaxMIGModel(PreTrainedModel):
         """
         if (annotators is None) != (annotations is None):
             missing = "annotators" if annotators is None else "annotations"
-            raise ValueError(f"`annotators` and `annotations` must be given together, got no `{missing}`.")
+            raise ValueError(
+                f"`annotators` and `annotations` must be given together, got no `{missing}`."
+            )
         logits = self.classifier(**classifier_inputs, return_dict=True).logits
         log_g = zeta = loss = None
         if annotators is not None and annotations is not None:
@@ -188,7 +192,9 @@ class MaxMIGModel(PreTrainedModel):
             if return_loss:
                 loss = -self.gain(log_h, log_g, is_annotated(annotators, annotations))
         elif return_loss:
-            raise ValueError("a loss must be computed from `annotators` and `annotations`, got neither.")
+            raise ValueError(
+                "a loss must be computed from `annotators` and `annotations`, got neither."
+            )
         output = MaxMIGOutput(
             loss=loss, logits=logits, aggregator_logits=log_g, forecast_logits=zeta
         )
@@ -263,7 +269,9 @@ class MaxMIGModel(PreTrainedModel):
 
     def gain(self, log_h: Tensor, log_g: Tensor, annotated: Tensor | None = None) -> Tensor:
         """Compute the gain under this model's prior and divergence, see `functional.mutual_information_gain`."""
-        return mutual_information_gain(log_h, log_g, self.prior(), self.config.divergence, annotated)
+        return mutual_information_gain(
+            log_h, log_g, self.prior(), self.config.divergence, annotated
+        )
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Save like any model of transformers, but whole or not at all.

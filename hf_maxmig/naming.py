@@ -29,7 +29,9 @@ def votes_by_class(posteriors: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     """
     total: Tensor | float = 0.0
     for posterior, annotations in posteriors:
-        total = total + posterior.T @ vote_share(annotations, posterior.shape[1]).to(posterior.dtype)
+        total = total + posterior.T @ vote_share(annotations, posterior.shape[1]).to(
+            posterior.dtype
+        )
     mass = torch.as_tensor(total).sum(dim=1, keepdim=True)
     return total / torch.where(mass > 0, mass, 1)
 

@@ -4,8 +4,9 @@ The trainer never asks which method it trains. It calls the few verbs that every
 `initialize_crowd`, `crowd_loss`, `gain` and `reorder_classes`.
 """
 
+import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from transformers import EvalPrediction, PreTrainedModel, Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, PredictionOutput, TrainOutput
 from transformers.utils import logging
 
-from .data.columns import CrowdCollator, crowd_batches, crowd_names
+from .data.collator import CrowdCollator, crowd_batches
+from .data.columns import crowd_names
 from .distributed import gather_with_gradient
 from .functional import widen
 from .hub import model_card
@@ -51,7 +53,9 @@ class CrowdTrainer(Trainer):
         ValueError: if a data set's annotators or classes are not the model's.
     """
 
-    loss_is_scaled_for_ga = False  # the gain of a batch is a mean: Trainer divides it by the accumulation steps
+    loss_is_scaled_for_ga = (
+        False  # the gain of a batch is a mean: Trainer divides it by the accumulation steps
+    )
 
     def __init__(
         self,
@@ -168,14 +172,16 @@ class CrowdTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Over several devices, leave out the last incomplete batch: filling it up would pair an item with itself."""
-        drop_last = self.args.dataloader_drop_last
-        if self.args.world_size > 1 and not drop_last:
-            self.args.dataloader_drop_last = True
-            logger.info("The last incomplete batch of an epoch is left out on several devices.")
-        try:
+        with self._drop_last(self.args.dataloader_drop_last or self.args.world_size > 1):
             return super().get_train_dataloader()
+
+    @contextlib.contextmanager
+    def _drop_last(self, drop: bool) -> Iterator[None]:
+        before, self.args.dataloader_drop_last = self.args.dataloader_drop_last, drop
+        try:
+            yield
         finally:
-            self.args.dataloader_drop_last = drop_last
+            self.args.dataloader_drop_last = before
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Build the optimizer of `Trainer`, with a group of its own for the crowd's parameters: their rate, no decay."""
@@ -245,9 +251,10 @@ class CrowdTrainer(Trainer):
         device = model.aggregator.table.device
         posteriors = (
             (
-                model.aggregator(
-                    model.prior(), annotators.to(device), annotations.to(device)
-                ).exp().detach().cpu(),
+                model.aggregator(model.prior(), annotators.to(device), annotations.to(device))
+                .exp()
+                .detach()
+                .cpu(),
                 torch.where(annotators >= 0, annotations, -1),
             )
             for annotators, annotations in self._training_crowd()
@@ -255,7 +262,9 @@ class CrowdTrainer(Trainer):
         order = best_names(votes_by_class(posteriors))
         if torch.equal(order, torch.arange(len(order))):
             return None
-        batch = self.data_collator([self.train_dataset[i] for i in range(min(8, len(self.train_dataset)))])
+        batch = self.data_collator(
+            [self.train_dataset[i] for i in range(min(8, len(self.train_dataset)))]
+        )
         skipped = {"annotators", "annotations", "labels"}
         inputs = {n: t.to(self.args.device) for n, t in batch.items() if n not in skipped}
         names = [model.config.class_names[c] for c in order]
@@ -266,7 +275,10 @@ class CrowdTrainer(Trainer):
                 ", ".join(names), ", ".join(model.config.class_names), type(model.classifier).__name__,
             )  # fmt: skip
             return None
-        logger.info("The votes name the classes in another order; it was changed from: %s.", ", ".join(names))
+        logger.info(
+            "The votes name the classes in another order; it was changed from: %s.",
+            ", ".join(names),
+        )
         return names
 
     # Evaluation
@@ -300,7 +312,10 @@ class CrowdTrainer(Trainer):
         return None, (log_h, log_g, log_forecast), (labels, annotated)
 
     def predict(
-        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+        self,
+        test_dataset: Any,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
     ) -> PredictionOutput:
         """Predict the three posteriors.
 
@@ -313,7 +328,6 @@ class CrowdTrainer(Trainer):
             `predictions`: three (N, C) arrays, the log-probabilities of h, g and the forecast; `label_ids`: (N,) gold
             labels, -100 for none; `metrics`.
         """
-        self._check_names(test_dataset)
         output = super().predict(test_dataset, ignore_keys, metric_key_prefix)
         return output._replace(label_ids=output.label_ids[0])
 
@@ -331,7 +345,12 @@ class CrowdTrainer(Trainer):
         """
         if not self.is_world_process_zero():
             return
-        known = {"license": "license", "language": "language", "dataset": "datasets", "finetuned_from": "base_model"}
+        known = {
+            "license": "license",
+            "language": "language",
+            "dataset": "datasets",
+            "finetuned_from": "base_model",
+        }
         header = {known[k]: v for k, v in metadata.items() if k in known and v}
         name = metadata.get("model_name") or Path(self.args.output_dir).name
         card = model_card(
@@ -342,10 +361,17 @@ class CrowdTrainer(Trainer):
         card.save(folder / "README.md")
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Check the names of the data set first."""
+        """Check the names of the data set first; no item is dropped, whatever training does."""
         if eval_dataset is not None and not isinstance(eval_dataset, str):
             self._check_names(eval_dataset)
-        return super().get_eval_dataloader(eval_dataset)
+        with self._drop_last(False):
+            return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        """Check the names of the data set first; no item is dropped, whatever training does."""
+        self._check_names(test_dataset)
+        with self._drop_last(False):
+            return super().get_test_dataloader(test_dataset)
 
     def _crowd_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
         log_h, log_g, log_forecast = prediction.predictions
@@ -370,7 +396,11 @@ class CrowdTrainer(Trainer):
         """Annotator 7 of the data set must be annotator 7 of the model."""
         annotators, classes = crowd_names(dataset)
         config = self.crowd_model.config
-        if annotators is not None and config.annotators is not None and annotators != list(config.annotators):
+        if (
+            annotators is not None
+            and config.annotators is not None
+            and annotators != list(config.annotators)
+        ):
             new = sorted(set(annotators) - set(config.annotators))
             raise ValueError(
                 f"the data set's annotators must be those of the model, in its order, got {len(annotators)} for "
@@ -471,7 +501,11 @@ def _as_it_is(tensor: Tensor) -> Tensor:
 def _last_whole_checkpoint(output_dir: str) -> str:
     """Find the newest checkpoint that was written to its end: the trainer's state is what is written last."""
     checkpoints = sorted(
-        (p for p in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.split("-")[-1].isdigit()),
+        (
+            p
+            for p in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")
+            if p.name.split("-")[-1].isdigit()
+        ),
         key=lambda path: int(path.name.split("-")[-1]),
     )
     for path in reversed(checkpoints):

@@ -83,7 +83,9 @@ class MaxMIGTrainingArguments(TrainingArguments):
 
     divergence: Literal["kl", "pearson", "jensen_shannon"] = field(
         default="kl",
-        metadata={"help": "Row of Table 1, for a classifier that the trainer wraps in a `MaxMIGModel`."},
+        metadata={
+            "help": "Row of Table 1, for a classifier that the trainer wraps in a `MaxMIGModel`."
+        },
     )
     prior: str = field(
         default="uniform",
@@ -121,7 +123,9 @@ class MaxMIGTrainingArguments(TrainingArguments):
     )
     smoothing: float = field(
         default=0.01,
-        metadata={"help": "Pseudo-labels added to each cell of the confusion matrices that W starts from."},
+        metadata={
+            "help": "Pseudo-labels added to each cell of the confusion matrices that W starts from."
+        },
     )
     init_strength: float = field(
         default=0.5,
@@ -151,20 +155,25 @@ class MaxMIGTrainingArguments(TrainingArguments):
     )
     lr_scheduler_type: str = field(default="cosine", metadata={"help": "Schedule of both rates."})
     per_device_train_batch_size: int = field(
-        default=64, metadata={"help": "Items a device and step. The gain compares the items of a batch."}
+        default=64,
+        metadata={"help": "Items a device and step. The gain compares the items of a batch."},
     )
     remove_unused_columns: bool = field(
-        default=False, metadata={"help": "Must stay False: the collator picks what the classifier takes."}
+        default=False,
+        metadata={"help": "Must stay False: the collator picks what the classifier takes."},
     )
     label_names: list[str] | None = field(
-        default_factory=lambda: ["labels"], metadata={"help": "Where gold labels are, if there are any."}
+        default_factory=lambda: ["labels"],
+        metadata={"help": "Where gold labels are, if there are any."},
     )
     logging_nan_inf_filter: bool = field(
         default=False, metadata={"help": "Whether to hide steps whose loss is not finite."}
     )
     dataloader_pin_memory: bool = field(
         default_factory=torch.accelerator.is_available,
-        metadata={"help": "Whether batches wait in pinned memory. Default: if there is an accelerator."},
+        metadata={
+            "help": "Whether batches wait in pinned memory. Default: if there is an accelerator."
+        },
     )
     ddp_find_unused_parameters: bool | None = field(
         default=False, metadata={"help": "Whether DDP looks for parameters without gradient."}
@@ -187,7 +196,11 @@ class MaxMIGTrainingArguments(TrainingArguments):
             )
         for name, value, why in (
             ("remove_unused_columns", False, "the collator needs the crowd's columns"),
-            ("prediction_loss_only", False, "the gain is computed over the whole set, from all predictions"),
+            (
+                "prediction_loss_only",
+                False,
+                "the gain is computed over the whole set, from all predictions",
+            ),
             ("batch_eval_metrics", False, "the gain is computed over the whole set, not per batch"),
             ("label_smoothing_factor", 0.0, "gold labels never reach the loss"),
         ):
@@ -202,11 +215,15 @@ class MaxMIGTrainingArguments(TrainingArguments):
         try:
             return [float(part) for part in self.prior.split(",")]
         except ValueError as error:
-            raise ValueError(f"`prior` must be a name or numbers separated by commas, got {self.prior!r}.") from error
+            raise ValueError(
+                f"`prior` must be a name or numbers separated by commas, got {self.prior!r}."
+            ) from error
 
     def _apply_preset(self) -> None:
         if self.preset not in PAPER_PRESETS:
-            raise ValueError(f"`preset` must be one of {', '.join(PAPER_PRESETS)}, got {self.preset!r}.")
+            raise ValueError(
+                f"`preset` must be one of {', '.join(PAPER_PRESETS)}, got {self.preset!r}."
+            )
         defaults = {f.name: f.default for f in fields(self)}
         for name, value in PAPER_PRESETS[self.preset].items():
             if getattr(self, name) == defaults[name]:

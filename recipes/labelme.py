@@ -35,11 +35,15 @@ class LabelMeArguments:
     )
     backbone: str | None = field(
         default=None,
-        metadata={"help": "Frozen backbone: a Hub name or a folder. Default: the given VGG-16 features."},
+        metadata={
+            "help": "Frozen backbone: a Hub name or a folder. Default: the given VGG-16 features."
+        },
     )
     held_out_items: int = field(
         default=0,
-        metadata={"help": "Training items kept back; the gain on their votes chooses between settings."},
+        metadata={
+            "help": "Training items kept back; the gain on their votes chooses between settings."
+        },
     )
 
 
@@ -62,11 +66,12 @@ def with_features(data: DatasetDict, backbone: str) -> tuple[DatasetDict, AutoMo
         pixel_values = processor(pictures, return_tensors="pt")["pixel_values"]
         return {"features": HeadClassifier.encode(encoder, pixel_values).float().numpy()}
 
-    return data.map(encode, batched=True, batch_size=32, remove_columns="image", desc="Features"), encoder
+    return data.map(
+        encode, batched=True, batch_size=32, remove_columns="image", desc="Features"
+    ), encoder
 
 
-def main() -> None:
-    arguments, training = parse(LabelMeArguments, LabelMeTrainingArguments)
+def main(arguments: LabelMeArguments, training: LabelMeTrainingArguments) -> dict[str, float]:
     set_seed(training.seed)
     content = "features" if arguments.backbone is None else "images"
     data = labelme(arguments.data_dir, content=content)
@@ -82,7 +87,7 @@ def main() -> None:
         size = len(data["train"][0]["features"])
         classifier = HeadClassifier.from_encoder(encoder, input_size=size, id2label=names)
     train, held_out = split(data["train"], arguments.held_out_items)
-    run(
+    return run(
         Recipe(
             classifier=classifier,
             training=training,
@@ -104,4 +109,4 @@ def split(train: Dataset, held_out_items: int) -> tuple[Dataset, Dataset | None]
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse(LabelMeArguments, LabelMeTrainingArguments))

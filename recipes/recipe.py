@@ -16,7 +16,7 @@ from torch import nn
 from transformers import HfArgumentParser
 
 from hf_maxmig import MaxMIGTrainer, MaxMIGTrainingArguments, vote_share
-from hf_maxmig.data.columns import CrowdCollator, crowd_batches
+from hf_maxmig.data.collator import CrowdCollator, crowd_batches
 
 
 @dataclass
@@ -65,7 +65,9 @@ def parse(*dataclass_types: type, arguments: list[str] | None = None) -> tuple[A
         known = {f.name: f for kind in dataclass_types for f in dataclasses.fields(kind)}
         unknown = sorted(set(values) - set(known))
         if unknown:
-            raise ValueError(f"{given.config} must only have flags of this recipe, got {', '.join(unknown)}.")
+            raise ValueError(
+                f"{given.config} must only have flags of this recipe, got {', '.join(unknown)}."
+            )
         # YAML reads 1e-4 as a string; argparse brings a string default to the flag's type.
         parser.set_defaults(**{k: str(v) if isinstance(v, float) else v for k, v in values.items()})
     return parser.parse_args_into_dataclasses(args=rest)

@@ -1,27 +1,27 @@
-"""Crowd labels as two columns of a data set, and how a batch of them reaches the model.
+"""Crowd labels as two columns of a data set: their schema, and the joins that make them.
 
-`annotators` says who labelled an item, `annotations` what each of them said: ragged, of equal lengths, empty where
-an item has no labels. Reading files of votes is not done here, nor is any training.
+`annotators` says who labelled an item, `annotations` what each of them said: ragged, of equal
+lengths, empty where an item has no labels. How a batch of them reaches the model is in
+`collator.py`. Reading files of votes is not done here, nor is any training.
 """
 
 import difflib
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
-from datasets import ClassLabel, Dataset, Features, IterableDataset, List, concatenate_datasets
-from datasets.features import Sequence as SequenceFeature
-from torch import Tensor
+from datasets import ClassLabel, Dataset, Features, LargeList, List
 from transformers.utils import logging
-
-from ..metrics import NO_LABEL
 
 logger = logging.get_logger(__name__)
 
-GOLD_COLUMNS = ("labels", "label")
+CROWD_COLUMNS = ("annotators", "annotations")
+_VOTE_COLUMNS = ("item", "annotator", "annotation")
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _SHOWN = 5  # how many names an error or a warning lists
 
 
@@ -52,25 +52,27 @@ def crowd_names(dataset: Any) -> tuple[list[str] | None, list[str] | None]:
         dataset: a data set with crowd columns, or without; anything that has `features`.
 
     Returns:
-        Annotator names and class names; None where the features do not carry them. A dense column of annotations
-        (one place an annotator, -1 for none) of fixed length gives numbers for the annotators' names.
+        Annotator names and class names; None where the features do not carry them. A dense column
+        of annotations (one place an annotator, -1 for none) of fixed length gives numbers for the
+        annotators' names.
 
     Example:
         >>> features = crowd_features(["ann", "bob"], ["cat", "dog"])
-        >>> crowd_names(Dataset.from_dict({"annotators": [[0]], "annotations": [[1]]}, features=features))
+        >>> columns = {"annotators": [[0]], "annotations": [[1]]}
+        >>> crowd_names(Dataset.from_dict(columns, features=features))
         (['ann', 'bob'], ['cat', 'dog'])
     """
     features = getattr(dataset, "features", None) or {}
-    annotations = _inner(features.get("annotations"))
-    annotators = _inner(features.get("annotators"))
-    names = list(annotators.names) if isinstance(annotators, ClassLabel) else None
-    if annotators is None and getattr(features.get("annotations"), "length", -1) > 0:
-        names = [str(m) for m in range(features["annotations"].length)]
-    return names, list(annotations.names) if isinstance(annotations, ClassLabel) else None
+    length = getattr(features.get("annotations"), "length", -1)
+    annotators = _names(features.get("annotators"))
+    if "annotators" not in features and length > 0:
+        annotators = [str(m) for m in range(length)]
+    return annotators, _names(features.get("annotations"))
 
 
-def _inner(feature: Any) -> Any:
-    return feature.feature if isinstance(feature, List | SequenceFeature) else None
+def _names(feature: Any) -> list[str] | None:
+    inner = feature.feature if isinstance(feature, List | LargeList) else None
+    return list(inner.names) if isinstance(inner, ClassLabel) else None
 
 
 def add_annotations(
@@ -84,412 +86,342 @@ def add_annotations(
     """Join a long table of votes to a data set, as its crowd columns.
 
     Args:
-        dataset: the items, one a row.
-        votes: a table with columns `item`, `annotator`, `annotation`, one vote a row: a `datasets.Dataset`, a pandas
-            data frame, an Arrow table or a dict of lists.
-        item_column: the column of `dataset` that the votes' `item` refers to; its values must be unique.
-        classes: C class names in the order of their numbers; by default those of the votes' `ClassLabel`, else the
-            names that occur, sorted.
-        max_unknown_share: share of votes that may refer to items that `dataset` does not have; they are left out with
-            a warning.
+        dataset: the items, one a row. A format or a transform that is set on it stays; a transform
+            is given the columns that it had, and the rest is put beside what it returns.
+        votes: a table with columns `item`, `annotator`, `annotation`, one vote a row: a
+            `datasets.Dataset`, a pandas data frame, an Arrow table or a dict of lists. Names may
+            be text or numbers.
+        item_column: the column of `dataset` that the votes' `item` refers to, text or integers;
+            its values must be unique.
+        classes: C class names in the order of their numbers; by default those of the votes'
+            `ClassLabel`, else the names that occur, sorted.
+        max_unknown_share: share of votes that may refer to items that `dataset` does not have;
+            they are left out with a warning.
 
     Returns:
-        The data set with `annotators` and `annotations`; items without votes have empty lists. The order of an item's
-        votes is that of the table, and annotators are sorted by name.
+        The data set with `annotators` and `annotations`; items without votes have empty lists. The
+        order of an item's votes is that of the table. Annotators are sorted by name, numbers as
+        numbers, and are those of the whole table: splits joined to one table agree.
 
     Raises:
+        TypeError: if `dataset` is not a `datasets.Dataset`, or names are neither text nor numbers.
         KeyError: if a column is absent.
-        ValueError: if the data set has crowd columns already, items are not unique, a value is missing, a class is not
-            in `classes`, or too many votes refer to unknown items.
+        ValueError: if the data set has crowd columns already, items are not unique, there are no
+            votes, a value is missing, a class is not in `classes`, or too many votes refer to
+            unknown items.
 
     Example:
         >>> images = Dataset.from_dict({"file_name": ["a.jpg", "b.jpg"]})
-        >>> votes = {"item": ["a.jpg", "a.jpg"], "annotator": ["bob", "ann"], "annotation": ["cat", "dog"]}
+        >>> votes = {"item": ["a.jpg", "a.jpg"], "annotator": ["bob", "ann"]}
+        >>> votes["annotation"] = ["cat", "dog"]
         >>> joined = add_annotations(images, votes, item_column="file_name")
         >>> joined["annotators"][:], joined["annotations"][:]
         ([[1, 0], []], [[0, 1], []])
     """
-    table, vote_classes = _votes_table(votes)
+    _check_is_dataset(dataset)
     if item_column not in dataset.column_names:
         raise KeyError(
-            f"`item_column` must be a column of the data set, one of {', '.join(dataset.column_names)}, "
-            f"got {item_column!r}."
+            "`item_column` must be a column of the data set, one of "
+            f"{', '.join(dataset.column_names)}, got {item_column!r}."
         )
-    for name in ("annotators", "annotations"):
+    for name in CROWD_COLUMNS:
         if name in dataset.column_names:
-            raise ValueError(f"`dataset` must not have a column {name!r} yet; remove it to join other votes.")
+            raise ValueError(
+                f"`dataset` must not have a column {name!r} yet; remove it to join other votes."
+            )
+    table, vote_classes = _votes_table(votes)
     position = _positions(dataset, table["item"], item_column, max_unknown_share)
+    annotator_names, annotator = _encode(table["annotator"])
+    class_names, annotation = _encode(table["annotation"])
+    classes = vote_classes if classes is None else [str(name) for name in classes]
+    if classes is not None:
+        class_names, annotation = classes, _recode(class_names, annotation, classes)
+
     known = position >= 0
-    annotator_names, annotator = _encode_annotators(table["annotator"])
-    class_names, annotation = _encode_classes(table["annotation"], classes or vote_classes)
+    position, annotator, annotation = position[known], annotator[known], annotation[known]
+    order = np.argsort(position, kind="stable")
+    lengths = np.bincount(position, minlength=len(dataset))
+    return _with_columns(
+        dataset,
+        crowd_features(annotator_names, class_names),
+        {
+            "annotators": _lists(annotator[order], lengths),
+            "annotations": _lists(annotation[order], lengths),
+        },
+    )
 
-    order = np.argsort(position[known], kind="stable")
-    lengths = np.bincount(position[known], minlength=len(dataset))
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    features = crowd_features(annotator_names, class_names)
-    columns = {
-        name: pa.ListArray.from_arrays(
-            pa.array(offsets, pa.int32()), pa.array(values[known][order], pa.int64())
+
+def align_annotators(dataset: Dataset, annotators: Sequence[str]) -> Dataset:
+    """Number the annotators of a data set as a model numbers them; unknown ones become -1.
+
+    Args:
+        dataset: with crowd columns; the features of `annotators` carry names.
+        annotators: the model's names, `model.config.annotators`.
+
+    Returns:
+        The data set with `annotators` renumbered. Labels of annotators whom the model does not
+        know stay, and add nothing; how many there are is logged.
+
+    Raises:
+        TypeError: if `dataset` is not a `datasets.Dataset`.
+        ValueError: if the features of the data set do not name the annotators, or a number is out
+            of range.
+
+    Example:
+        >>> features = crowd_features(["bob", "eve"], ["cat", "dog"])
+        >>> columns = {"annotators": [[0, 1]], "annotations": [[1, 1]]}
+        >>> dataset = Dataset.from_dict(columns, features=features)
+        >>> align_annotators(dataset, ["ann", "bob"])["annotators"][:]
+        [[1, -1]]
+    """
+    _check_is_dataset(dataset)
+    names = _names(dataset.features.get("annotators"))
+    if names is None:
+        raise ValueError(
+            "`dataset` must have a column `annotators` whose features name them, got "
+            f"{dataset.features.get('annotators', 'no such column')}: see `crowd_features`."
         )
-        for name, values in (("annotators", annotator), ("annotations", annotation))
-    }
-    crowd = Dataset(pa.table(columns)).cast(features)
-    joined = concatenate_datasets([dataset.with_format(None), crowd], axis=1)
-    return joined.with_format(**dataset.format) if dataset.format["type"] else joined
+    number = {name: m for m, name in enumerate(annotators)}
+    renumbered = np.array([number.get(name, -1) for name in names] + [-1])  # the last is for -1
+    column = dataset.select_columns(["annotators"]).with_format("arrow")[:]["annotators"]
+    values, lengths = flat_lists("annotators", column)
+    check_range("annotators", values, lengths, len(names))
+    unknown = [name for name in names if name not in number]
+    if unknown:
+        logger.warning(
+            "%d of %d annotators are not among the model's %d, such as %s: their labels add "
+            "nothing.",
+            len(unknown), len(names), len(number), ", ".join(map(repr, unknown[:_SHOWN])),
+        )  # fmt: skip
+    feature = Features(annotators=List(ClassLabel(names=list(annotators))))
+    return _with_columns(dataset, feature, {"annotators": _lists(renumbered[values], lengths)})
 
 
-def _votes_table(votes: Any) -> tuple[pa.Table, list[str] | None]:
-    """Bring votes to Arrow; a ClassLabel annotation becomes its names."""
-    names = None
+# List columns, without a Python object a row
+
+
+def flat_lists(name: str, column: pa.ChunkedArray, start: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Take a column of lists of integers apart.
+
+    Args:
+        name: of the column, for errors.
+        column: lists, large lists or lists of fixed length; sliced and in chunks as may be.
+        start: number of the first item, for errors.
+
+    Returns:
+        All values in a row, and the (n,) length of each item's list.
+
+    Raises:
+        ValueError: if the column holds anything else, or a None.
+    """
+    kind = column.type
+    nested = (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+    if not nested or not (
+        pa.types.is_integer(kind.value_type) or pa.types.is_null(kind.value_type)
+    ):
+        raise ValueError(f"`{name}` must be lists of integers, got a column of {kind}.")
+    lists = column.combine_chunks()
+    if lists.null_count:
+        row = pc.index(lists.is_null(), True).as_py()
+        raise ValueError(
+            f"`{name}` must be a list, got None at item {start + row}: an item without labels has "
+            "an empty list."
+        )
+    values, lengths = lists.flatten(), np.asarray(pc.list_value_length(lists))
+    if values.null_count:
+        place = pc.index(values.is_null(), True).as_py()
+        row = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
+        raise ValueError(
+            f"`{name}` must hold integers, got None at item {start + row}: None is no label, leave "
+            "it out."
+        )
+    return np.asarray(values.cast(pa.int64())), lengths
+
+
+def check_range(
+    name: str, values: np.ndarray, lengths: np.ndarray, number: int, start: int = 0
+) -> None:
+    """Check a column of lists that was taken apart.
+
+    Args:
+        name: of the column.
+        values: all values in a row.
+        lengths: (n,), of the items' lists.
+        number: values must lie below, M or C.
+        start: number of the first item.
+
+    Raises:
+        ValueError: naming the first item with a value out of range.
+    """
+    bad = (values < -1) | (values >= number)
+    if bad.any():
+        place = int(bad.argmax())
+        row = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
+        raise ValueError(
+            f"`{name}` must lie in 0..{number - 1} or be -1 for padding, got "
+            f"{int(values[place])} at item {start + row}."
+        )
+
+
+def _lists(values: np.ndarray, lengths: np.ndarray) -> pa.ListArray:
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, pa.int64()))
+
+
+def _with_columns(dataset: Dataset, features: Features, columns: dict[str, pa.Array]) -> Dataset:
+    """Add or replace columns; format, transform and the order of the columns stay."""
+    joined = dataset.with_format(None)
+    joined = joined.remove_columns([name for name in columns if name in dataset.column_names])
+    for name, column in columns.items():
+        joined = joined.add_column(name, column, feature=features[name])
+    added = [name for name in columns if name not in dataset.column_names]
+    joined = joined.select_columns(dataset.column_names + added)
+    form = dataset.format
+    if form["type"] == "custom" and added:
+        form["output_all_columns"] = True
+    elif set(form["columns"]) == set(dataset.column_names):
+        form["columns"] = None
+    else:
+        form["columns"] = form["columns"] + added
+    return joined.with_format(**form)
+
+
+def _check_is_dataset(dataset: Any) -> None:
+    if not isinstance(dataset, Dataset):
+        hint = f"one of its splits, {', '.join(dataset)}" if isinstance(dataset, dict) else "one"
+        raise TypeError(
+            f"`dataset` must be a datasets.Dataset, got {type(dataset).__name__}: pass {hint}."
+        )
+
+
+# Votes
+
+
+def _votes_table(votes: Any) -> tuple[dict[str, pa.ChunkedArray], list[str] | None]:
+    """Bring the three columns of votes to Arrow; and class names, if a ClassLabel has them."""
+    features: dict[str, Any] = {}
     if isinstance(votes, Dataset):
-        feature = votes.features.get("annotation")
-        names = list(feature.names) if isinstance(feature, ClassLabel) else None
-        table = votes.with_format("arrow")[:]
+        features, table = votes.features, votes.with_format("arrow")[:]
     elif isinstance(votes, pa.Table):
         table = votes
     elif isinstance(votes, dict):
         table = pa.table(votes)
     else:
         table = pa.Table.from_pandas(votes, preserve_index=False)
-    for column in ("item", "annotator", "annotation"):
-        if column not in table.column_names:
+    columns, classes = {}, None
+    for name in _VOTE_COLUMNS:
+        if name not in table.column_names:
             raise KeyError(
-                f"`votes` must have the columns item, annotator and annotation, got {', '.join(table.column_names)}: "
-                f"{column!r} is missing; rename yours."
+                "`votes` must have the columns item, annotator and annotation, got "
+                f"{', '.join(table.column_names)}: {name!r} is missing; rename yours."
             )
-        if table[column].null_count:
-            row = pc.index(pc.is_null(table[column]), True).as_py()
-            raise ValueError(f"`votes` must not have missing values, got none for {column!r} at row {row}.")
-    if names is not None:
-        codes = np.asarray(table["annotation"])
-        table = table.set_column(
-            table.column_names.index("annotation"), "annotation", pa.array(names).take(pa.array(codes))
-        )
-    return table, names
+        column = table[name]
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        missing = pc.is_null(column, nan_is_null=True)
+        if isinstance(features.get(name), ClassLabel):
+            names = list(features[name].names)
+            missing = pc.or_(missing, pc.less(pc.fill_null(column, 0), 0))
+            classes = names if name == "annotation" else classes
+        if (row := pc.index(missing, True).as_py()) >= 0:
+            raise ValueError(
+                f"`votes` must not have missing values, got {column[row].as_py()} for {name!r} at "
+                f"row {row}."
+            )
+        if isinstance(features.get(name), ClassLabel):
+            column = pa.chunked_array(
+                [pa.array(names, pa.large_string()).take(column.combine_chunks())]
+            )
+        columns[name] = _plain(f"column {name!r} of `votes`", column)
+    if not len(columns["item"]):
+        raise ValueError("`votes` must hold at least one vote, got none.")
+    return columns, classes
+
+
+def _plain(what: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Bring whole numbers to int64, and everything else that can be a name to text."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind := kind.value_type)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        try:
+            return column.cast(pa.int64())
+        except pa.ArrowInvalid:
+            return column.cast(pa.large_string())  # 2.5, or more than 64 bits
+    if not (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_null(kind)
+    ):
+        raise TypeError(f"{what} must hold text or numbers, got {kind}.")
+    return column.cast(pa.large_string())
 
 
 def _positions(
     dataset: Dataset, items: pa.ChunkedArray, item_column: str, max_unknown_share: float
 ) -> np.ndarray:
     """Row of the data set for each vote; -1 where there is none."""
-    rows = dataset.select_columns([item_column]).with_format("arrow")[:][item_column].combine_chunks()
+    rows = dataset.select_columns([item_column]).with_format("arrow")[:][item_column]
+    rows = _plain(f"column {item_column!r}", rows).combine_chunks()
     if len(rows.unique()) != len(rows):
         counts = rows.value_counts()
         twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))[0].as_py()
-        raise ValueError(f"column {item_column!r} must identify the items, got {twice!r} more than once.")
-    if pa.types.is_string(rows.type) != pa.types.is_string(items.type):
-        # Numbers on one side, strings on the other: the data set's own type decides.
+        raise ValueError(
+            f"column {item_column!r} must identify the items, got {twice!r} more than once."
+        )
+    if rows.type != items.type:  # numbers here, text there: the data set decides
         try:
             items = items.cast(rows.type)
         except pa.ArrowInvalid as error:
             raise ValueError(
-                f"`votes` must name items as column {item_column!r} does ({rows.type}), got {items.type}: {error}"
+                f"`votes` must name items as column {item_column!r} does, by {rows.type}, got "
+                f"{items.type}: {error}."
             ) from error
-    position = np.asarray(pc.fill_null(pc.index_in(items, value_set=rows.cast(items.type)), -1))
+    position = np.asarray(pc.fill_null(pc.index_in(items, value_set=rows), -1))
     unknown = position < 0
     if unknown.any():
         shown = pc.unique(items.filter(pa.array(unknown))).to_pylist()
         text = (
-            f"{int(unknown.sum())} of {len(unknown)} votes refer to {len(shown)} items that column {item_column!r} "
-            f"does not have, such as {', '.join(map(repr, shown[:_SHOWN]))}"
+            f"{int(unknown.sum())} of {len(unknown)} votes refer to {len(shown)} items that column "
+            f"{item_column!r} does not have, such as {', '.join(map(repr, shown[:_SHOWN]))}"
         )
         if unknown.mean() > max_unknown_share:
             raise ValueError(
-                f"{text}: more than `max_unknown_share` = {max_unknown_share}. Check `item_column`, or allow more."
+                f"{text}: more than `max_unknown_share` = {max_unknown_share}. Check "
+                "`item_column`, or allow more."
             )
         logger.warning("%s; they are left out.", text)
     return position
 
 
-def _encode_annotators(annotators: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
-    encoded = annotators.cast(pa.string()).combine_chunks().dictionary_encode()
-    order = pc.sort_indices(encoded.dictionary)
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[np.asarray(order)] = np.arange(len(order))
-    return encoded.dictionary.take(order).to_pylist(), rank[np.asarray(encoded.indices)]
+def _encode(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
+    """Number the names that occur in sorted order: numbers as numbers, 2 before 10."""
+    encoded = column.combine_chunks().dictionary_encode()
+    occurring = encoded.dictionary.cast(pa.large_string()).to_pylist()
+    if all(_NUMBER.fullmatch(name) for name in occurring):
+        names = sorted(occurring, key=lambda name: (Decimal(name), name))
+    else:
+        names = sorted(occurring)
+    number = {name: i for i, name in enumerate(names)}
+    renumbered = np.array([number[name] for name in occurring], dtype=np.int64)
+    return names, renumbered[np.asarray(encoded.indices)]
 
 
-def _encode_classes(
-    annotations: pa.ChunkedArray, classes: Sequence[str] | None
-) -> tuple[list[str], np.ndarray]:
-    values = annotations.cast(pa.string())
-    names = sorted(pc.unique(values).to_pylist()) if classes is None else [str(name) for name in classes]
-    codes = pc.index_in(values, value_set=pa.array(names, pa.string()))
-    if codes.null_count:
-        row = pc.index(pc.is_null(codes), True).as_py()
-        name = values[row].as_py()
-        near = difflib.get_close_matches(name, names, n=1)
+def _recode(names: list[str], codes: np.ndarray, classes: list[str]) -> np.ndarray:
+    """Number the classes as the caller does."""
+    number = {name: c for c, name in enumerate(classes)}
+    recoded = np.array([number.get(name, -1) for name in names], dtype=np.int64)[codes]
+    if (recoded < 0).any():
+        row = int((recoded < 0).argmax())
+        name = names[codes[row]]
+        near = difflib.get_close_matches(name, classes, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise ValueError(
-            f"`votes`, row {row}: annotation {name!r} is not one of the {len(names)} classes{hint}."
+            f"`votes`, row {row}: annotation {name!r} is not one of the {len(classes)} "
+            f"classes{hint}."
         )
-    return names, np.asarray(codes).astype(np.int64)
-
-
-def align_annotators(dataset: Dataset, annotators: Sequence[str]) -> Dataset:
-    """Number the annotators of a data set as a model numbers them; those it does not know become -1.
-
-    Args:
-        dataset: with crowd columns whose features carry names.
-        annotators: the model's names, `model.config.annotators`.
-
-    Returns:
-        The data set with `annotators` renumbered. Labels of unknown annotators stay, and add nothing.
-
-    Raises:
-        ValueError: if the data set's features do not name the annotators.
-
-    Example:
-        >>> features = crowd_features(["bob", "eve"], ["cat", "dog"])
-        >>> dataset = Dataset.from_dict({"annotators": [[0, 1]], "annotations": [[1, 1]]}, features=features)
-        >>> align_annotators(dataset, ["ann", "bob"])["annotators"][:]
-        [[1, -1]]
-    """
-    names, classes = crowd_names(dataset)
-    if names is None or classes is None:
-        raise ValueError("`dataset` must have `annotators` and `annotations` with named features, got neither name.")
-    known = {name: m for m, name in enumerate(annotators)}
-    renumber = pa.array([known.get(name, -1) for name in names], pa.int64())
-    pairs = dataset.select_columns(["annotators", "annotations"]).with_format("arrow")[:].combine_chunks()
-    column = pairs["annotators"].combine_chunks()
-    renumbered = pa.ListArray.from_arrays(column.offsets, renumber.take(column.values))
-    crowd = Dataset(pa.table({"annotators": renumbered, "annotations": pairs["annotations"]}))
-    crowd = crowd.cast(crowd_features(annotators, classes))
-    rest = dataset.with_format(None).remove_columns(["annotators", "annotations"])
-    joined = concatenate_datasets([rest, crowd], axis=1)
-    return joined.with_format(**dataset.format) if dataset.format["type"] else joined
-
-
-def crowd_batches(
-    dataset: Any, collator: "CrowdCollator", batch_size: int = 65_536
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Read only the crowd columns of a data set, chunk by chunk, as padded pairs.
-
-    Args:
-        dataset: a `datasets.Dataset` (read through Arrow), an `IterableDataset`, or any data set with a length.
-        collator: checks and pads.
-        batch_size: items in a chunk.
-
-    Yields:
-        Annotators and annotations, each (n, K) int64 padded with -1.
-
-    Raises:
-        ValueError: if a value is out of range, see `CrowdCollator`.
-    """
-    if isinstance(dataset, Dataset):
-        columns = [name for name in ("annotators", "annotations") if name in dataset.column_names]
-        rows = dataset.select_columns(columns).with_format("arrow")
-        for start in range(0, len(rows), batch_size):
-            table = rows[start : start + batch_size]
-            yield collator.pairs({name: _ragged(table[name], name) for name in columns}, start)
-        return
-    examples: list[dict[str, Any]] = []
-    start = 0
-    if isinstance(dataset, IterableDataset):
-        stream = iter(dataset.select_columns(["annotators", "annotations"]))
-    else:
-        stream = (dataset[i] for i in range(len(dataset)))
-    for example in stream:
-        examples.append(example)
-        if len(examples) == min(batch_size, 1024):
-            yield collator.crowd(examples, start)
-            start += len(examples)
-            examples = []
-    if examples:
-        yield collator.crowd(examples, start)
-
-
-def _ragged(column: pa.ChunkedArray, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Values and lengths of a list column, without a Python object a row."""
-    column = column.combine_chunks()
-    if column.null_count:
-        row = pc.index(pc.is_null(column), True).as_py()
-        raise ValueError(f"`{name}` must be a list, got None at item {row}: an item without labels has an empty list.")
-    values = column.flatten()
-    if values.null_count:
-        raise ValueError(f"`{name}` must not hold None, got {values.null_count} of them.")
-    lengths = np.asarray(pc.list_value_length(column))
-    return np.asarray(values), lengths
-
-
-class CrowdCollator:
-    """Turn examples with crowd columns into a batch: padded pairs, pictures through the image processor, the rest.
-
-    Ragged pairs come as `annotators` and `annotations`; a dense row of annotations alone (one place an annotator, -1
-    for none) is taken too. Duplicate pairs are allowed: an annotator may label an item twice. Gold labels in `label`
-    or `labels` pass through, -100 where there is none (None or -1).
-
-    Args:
-        num_annotators: M.
-        num_classes: C.
-        processor: an image processor, or a tokenizer.
-        input_names: the columns that the classifier takes; every numeric column by default.
-
-    Raises:
-        ValueError: naming the item: if lists differ in length, hold None, or hold a number out of range; if only part
-            of the examples have crowd columns; if there are pictures but no processor.
-
-    Example:
-        >>> collate = CrowdCollator(num_annotators=3, num_classes=2)
-        >>> batch = collate([{"x": 0.5, "annotators": [2, 0], "annotations": [1, 1]},
-        ...                  {"x": 0.1, "annotators": [], "annotations": []}])
-        >>> batch["annotators"].tolist(), batch["annotations"].tolist()
-        ([[2, 0], [-1, -1]], [[1, 1], [-1, -1]])
-    """
-
-    def __init__(
-        self,
-        num_annotators: int,
-        num_classes: int,
-        processor: Any = None,
-        input_names: Sequence[str] | None = None,
-    ) -> None:
-        self.num_annotators = num_annotators
-        self.num_classes = num_classes
-        self.processor = processor
-        self.input_names = input_names
-
-    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
-        """Collate B examples: (B, K) annotators and annotations, (B,) labels, and the classifier's inputs."""
-        batch = self._inputs(examples)
-        if any("annotations" in example for example in examples):
-            batch["annotators"], batch["annotations"] = self.crowd(examples)
-        labels = self._gold(examples)
-        if labels is not None:
-            batch["labels"] = labels
-        return batch
-
-    def crowd(self, examples: list[dict[str, Any]], start: int = 0) -> tuple[Tensor, Tensor]:
-        """Pad the crowd columns of some examples; `start` is the number of the first, for errors."""
-        columns = {}
-        for name in ("annotators", "annotations"):
-            rows = [example.get(name) for example in examples]
-            if name == "annotators" and all(row is None for row in rows):
-                continue  # dense annotations
-            for i, row in enumerate(rows):
-                if row is None:
-                    raise ValueError(
-                        f"`{name}` must be a list, got None at item {start + i}: an item without labels has an empty "
-                        "list."
-                    )
-            arrays = [np.asarray(row) for row in rows]
-            for i, array in enumerate(arrays):
-                if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-                    raise ValueError(
-                        f"`{name}` must be a flat list of integers, got {rows[i]!r} at item {start + i}: "
-                        "None and NaN are no labels, leave them out."
-                    )
-            columns[name] = (
-                np.concatenate(arrays).astype(np.int64),
-                np.array([len(array) for array in arrays]),
-            )
-        return self.pairs(columns, start)
-
-    def pairs(
-        self, columns: dict[str, tuple[np.ndarray, np.ndarray]], start: int = 0
-    ) -> tuple[Tensor, Tensor]:
-        """Check and pad flat columns.
-
-        Args:
-            columns: for `annotations`, and `annotators` unless dense: all values in a row, and the length of each
-                item's list.
-            start: number of the first item, for errors.
-
-        Returns:
-            Annotators and annotations, each (n, K) int64 padded with -1, K at least 1.
-        """
-        annotations, lengths = columns["annotations"]
-        item = np.repeat(np.arange(len(lengths)), lengths)
-        self._check("annotations", annotations, self.num_classes, item, start)
-        if "annotators" in columns:
-            annotators, others = columns["annotators"]
-            if (lengths != others).any():
-                i = int((lengths != others).argmax())
-                raise ValueError(
-                    f"`annotators` and `annotations` must have the same length, got {others[i]} and {lengths[i]} at "
-                    f"item {start + i}."
-                )
-            self._check("annotators", annotators, self.num_annotators, item, start)
-        else:
-            if (lengths != self.num_annotators).any():
-                i = int((lengths != self.num_annotators).argmax())
-                raise ValueError(
-                    f"dense `annotations` must have one place an annotator, M = {self.num_annotators}, got "
-                    f"{lengths[i]} at item {start + i}: ragged ones need a column `annotators`."
-                )
-            given = annotations >= 0
-            annotators = np.tile(np.arange(self.num_annotators), len(lengths))[given]
-            annotations, item = annotations[given], item[given]
-            lengths = np.bincount(item, minlength=len(lengths))
-        width = max(1, int(lengths.max(initial=0)))
-        place = np.arange(len(item)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        padded = np.full((2, len(lengths), width), -1, dtype=np.int64)
-        padded[0, item, place] = annotators
-        padded[1, item, place] = annotations
-        return torch.from_numpy(padded[0]), torch.from_numpy(padded[1])
-
-    def _check(
-        self, name: str, values: np.ndarray, number: int, item: np.ndarray, start: int
-    ) -> None:
-        bad = (values < -1) | (values >= number)
-        if bad.any():
-            i = int(bad.argmax())
-            raise ValueError(
-                f"`{name}` must lie in 0..{number - 1} or be -1 for padding, got {values[i]} at item "
-                f"{start + int(item[i])}."
-            )
-
-    def _gold(self, examples: list[dict[str, Any]]) -> Tensor | None:
-        column = next((name for name in GOLD_COLUMNS if name in examples[0]), None)
-        if column is None:
-            return None
-        values = []
-        for i, example in enumerate(examples):
-            value = example.get(column)
-            value = NO_LABEL if value is None or value == -1 else int(value)
-            if value != NO_LABEL and not 0 <= value < self.num_classes:
-                raise ValueError(
-                    f"`{column}` must lie in 0..{self.num_classes - 1}, or be None, -1 or {NO_LABEL} for no gold "
-                    f"label, got {value} at item {i}."
-                )
-            values.append(value)
-        return torch.tensor(values)
-
-    def _inputs(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
-        batch: dict[str, Tensor] = {}
-        skipped = {"annotators", "annotations", *GOLD_COLUMNS}
-        names = [name for name in examples[0] if name not in skipped]
-        for name in names:
-            values = [example[name] for example in examples]
-            if hasattr(values[0], "convert"):  # a PIL picture
-                if "pixel_values" not in names:
-                    batch["pixel_values"] = self._pictures(values)
-            elif self.input_names is not None and name not in self.input_names:
-                continue
-            elif name == "input_ids" and hasattr(self.processor, "pad"):
-                fields = [n for n in self.processor.model_input_names if n in names]
-                batch.update(
-                    self.processor.pad([{n: e[n] for n in fields} for e in examples], return_tensors="pt")
-                )
-            elif name not in batch and not isinstance(values[0], str | bytes | None.__class__):
-                batch[name] = _stack(name, values)
-        return batch
-
-    def _pictures(self, pictures: list[Any]) -> Tensor:
-        if self.processor is None:
-            raise ValueError(
-                "a data set with pictures must come with an image processor: pass `processing_class`, or compute "
-                "`pixel_values` yourself."
-            )
-        colour = [picture.convert("RGB") for picture in pictures]
-        return self.processor(colour, return_tensors="pt")["pixel_values"]
-
-
-def _stack(name: str, values: list[Any]) -> Tensor:
-    if isinstance(values[0], Tensor):
-        return torch.stack(values)
-    try:
-        array = np.stack([np.asarray(value) for value in values])
-    except ValueError as error:
-        raise ValueError(f"column {name!r} must have rows of one shape to be stacked: {error}.") from error
-    return torch.from_numpy(array.astype(np.float32) if array.dtype == np.float64 else array)
+    return recoded

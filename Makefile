@@ -1,0 +1,23 @@
+# `make help` lists what there is. CI and pre-commit call the same targets.
+export HF_HUB_OFFLINE = 1
+export OMP_NUM_THREADS = 1
+PYTHON ?= python
+
+.PHONY: help check test test-all digits
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+check:  ## lint, format and types
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+
+test:  ## the fast tests and the doctests, under two minutes
+	$(PYTHON) -m pytest -m "not slow"
+
+test-all:  ## all tests
+	$(PYTHON) -m pytest
+
+digits:  ## the main job: digits, nothing to download
+	accelerate launch recipes/digits.py --output_dir out/digits

@@ -1,0 +1,374 @@
+"""How a batch of items reaches the model: crowd columns padded, pictures and text processed.
+
+The columns themselves are made in `columns.py`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset, IterableDataset
+from PIL.Image import Image
+from torch import Tensor
+from transformers import DataCollatorWithPadding
+
+from ..metrics import NO_LABEL
+from .columns import CROWD_COLUMNS, check_range, flat_lists
+
+GOLD_COLUMNS = ("labels", "label")
+_CELLS = 2**22  # places of a padded chunk: one item with very many labels must not widen a million
+
+FlatLists = tuple[np.ndarray, np.ndarray]  # all values in a row, and the length of each list
+
+
+class CrowdCollator:
+    """Turn examples into a batch: padded crowd columns, gold labels, the classifier's inputs.
+
+    Ragged pairs come as `annotators` and `annotations`; a dense row of annotations alone (one place
+    an annotator, -1 for none) is taken too. Duplicate pairs are allowed: an annotator may label an
+    item twice. Lists, arrays and tensors are all fine.
+
+    Gold labels in `labels`, or else `label`, pass through, -100 where there is none: absent, None,
+    NaN (what None becomes in the torch format), -1 or -100.
+
+    Inputs: a column of pictures goes through the image processor, as RGB; what a tokenizer or a
+    feature extractor knows is padded by it; other columns of numbers are stacked, float64 as
+    float32. Columns of text, dates or structures are left out.
+
+    Args:
+        num_annotators: M.
+        num_classes: C.
+        processor: an image processor, a tokenizer or a feature extractor.
+        input_names: the inputs that the classifier takes; all that there are by default.
+
+    Raises:
+        ValueError: naming the item: if lists differ in length, hold None, or hold a number out of
+            range; if only part of the examples have a column; if a gold label is no class. Naming
+            the column: if its numbers are not of one shape, there are pictures but no image
+            processor, or two columns of pictures.
+
+    Example:
+        >>> collate = CrowdCollator(num_annotators=3, num_classes=2)
+        >>> batch = collate([{"x": 0.5, "annotators": [2, 0], "annotations": [1, 1]},
+        ...                  {"x": 0.1, "annotators": [], "annotations": []}])
+        >>> batch["annotators"].tolist(), batch["annotations"].tolist()
+        ([[2, 0], [-1, -1]], [[1, 1], [-1, -1]])
+    """
+
+    def __init__(
+        self,
+        num_annotators: int,
+        num_classes: int,
+        processor: Any = None,
+        input_names: Sequence[str] | None = None,
+    ) -> None:
+        self.num_annotators = num_annotators
+        self.num_classes = num_classes
+        self.processor = processor
+        self.input_names = input_names
+
+    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+        """Collate B examples: (B, K) annotators and annotations, (B,) labels, and the inputs."""
+        batch = self._inputs(examples)
+        if any(name in example for example in examples for name in CROWD_COLUMNS):
+            batch["annotators"], batch["annotations"] = self.crowd(examples)
+        labels = self._gold(examples)
+        if labels is not None:
+            batch["labels"] = labels
+        return batch
+
+    # The crowd
+
+    def crowd(self, examples: list[dict[str, Any]], start: int = 0) -> tuple[Tensor, Tensor]:
+        """Pad the crowd columns of some examples; `start` is the first one's number, for errors."""
+        return self.pairs(_flat_columns(examples, start), start)
+
+    def pairs(self, columns: dict[str, FlatLists], start: int = 0) -> tuple[Tensor, Tensor]:
+        """Check and pad flat columns.
+
+        Args:
+            columns: for `annotations`, and `annotators` unless dense: all values in a row, and the
+                length of each item's list.
+            start: number of the first item, for errors.
+
+        Returns:
+            Annotators and annotations, each (n, K) int64 padded with -1, K at least 1.
+        """
+        annotations, lengths = columns["annotations"]
+        check_range("annotations", annotations, lengths, self.num_classes, start)
+        item = np.repeat(np.arange(len(lengths)), lengths)
+        if "annotators" in columns:
+            annotators, others = columns["annotators"]
+            if (lengths != others).any():
+                i = int((lengths != others).argmax())
+                raise ValueError(
+                    "`annotators` and `annotations` must have the same length, got "
+                    f"{others[i]} and {lengths[i]} at item {start + i}."
+                )
+            check_range("annotators", annotators, lengths, self.num_annotators, start)
+        else:
+            if (lengths != self.num_annotators).any():
+                i = int((lengths != self.num_annotators).argmax())
+                raise ValueError(
+                    "dense `annotations` must have one place an annotator, M = "
+                    f"{self.num_annotators}, got {lengths[i]} at item {start + i}: ragged ones "
+                    "need a column `annotators`."
+                )
+            given = annotations >= 0
+            annotators = np.tile(np.arange(self.num_annotators), len(lengths))[given]
+            annotations, item = annotations[given], item[given]
+            lengths = np.bincount(item, minlength=len(lengths))
+        width = max(1, int(lengths.max(initial=0)))
+        place = np.arange(len(item)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        padded = np.full((2, len(lengths), width), -1, dtype=np.int64)
+        padded[0, item, place] = annotators
+        padded[1, item, place] = annotations
+        return torch.from_numpy(padded[0]), torch.from_numpy(padded[1])
+
+    # Gold labels
+
+    def _gold(self, examples: list[dict[str, Any]]) -> Tensor | None:
+        column = next((name for name in GOLD_COLUMNS if any(name in e for e in examples)), None)
+        if column is None:
+            return None
+        values = [example.get(column) for example in examples]
+        arrays = [np.asarray(NO_LABEL if value is None else value) for value in values]
+        whole = np.array([array.ndim == 0 and array.dtype.kind in "biuf" for array in arrays])
+        numbers = np.array(
+            [float(a) if ok else -np.inf for a, ok in zip(arrays, whole, strict=True)]
+        )
+        none = np.isnan(numbers) | (numbers == -1) | (numbers == NO_LABEL)
+        good = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < self.num_classes)
+        if not (good | none).all():
+            i = int((good | none).argmin())
+            raise ValueError(
+                f"`{column}` must lie in 0..{self.num_classes - 1}, or be None, -1 or {NO_LABEL} "
+                f"for no gold label, got {values[i]!r} at item {i}."
+            )
+        return torch.from_numpy(np.where(none, NO_LABEL, numbers).astype(np.int64))
+
+    # Inputs
+
+    def _takes(self, name: str) -> bool:
+        return self.input_names is None or name in self.input_names
+
+    def _inputs(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+        names = dict.fromkeys(name for example in examples for name in example)
+        columns = {
+            name: [example.get(name) for example in examples]
+            for name in names
+            if name not in (*CROWD_COLUMNS, *GOLD_COLUMNS)
+        }
+        pictures = {n: v for n, v in columns.items() if any(isinstance(x, Image) for x in v)}
+        columns = {n: v for n, v in columns.items() if n not in pictures and self._takes(n)}
+        batch: dict[str, Tensor] = {}
+        if self._takes("pixel_values") and "pixel_values" not in columns and pictures:
+            batch.update(self._process(pictures))
+        known = getattr(self.processor, "model_input_names", ())
+        if (
+            hasattr(self.processor, "pad")
+            and "pixel_values" not in known
+            and {*known[:1]} & {*columns}
+        ):
+            batch.update(self._pad({name: columns.pop(name) for name in known if name in columns}))
+        for name, values in columns.items():
+            if _is_numeric(values):
+                batch[name] = _stack(name, values)
+        if self.input_names is not None and not batch:
+            raise ValueError(
+                "examples must have an input of the classifier, one of "
+                f"{', '.join(self.input_names)}, got {', '.join(names)}: rename your column."
+            )
+        return {name: tensor for name, tensor in batch.items() if self._takes(name)}
+
+    def _process(self, columns: dict[str, list[Any]]) -> dict[str, Tensor]:
+        """Put pictures through the image processor."""
+        (name, pictures), *others = columns.items()
+        if others:
+            raise ValueError(
+                f"examples must have one column of pictures, got {', '.join(columns)}: remove the "
+                "others, or compute `pixel_values` yourself."
+            )
+        known = getattr(self.processor, "model_input_names", ["pixel_values"])
+        if self.processor is None or "pixel_values" not in known:
+            got = "none" if self.processor is None else type(self.processor).__name__
+            raise ValueError(
+                f"a data set with pictures (column {name!r}) must come with an image processor, "
+                f"got {got}: pass `processing_class`, or compute `pixel_values` yourself."
+            )
+        colour = [_rgb(picture, name, i) for i, picture in enumerate(pictures)]
+        return dict(self.processor(colour, return_tensors="pt"))
+
+    def _pad(self, columns: dict[str, list[Any]]) -> dict[str, Tensor]:
+        """Let the tokenizer, or the feature extractor, pad what it knows."""
+        for name, values in columns.items():
+            _check_complete(name, values)
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return dict(DataCollatorWithPadding(self.processor)(rows))
+
+
+def crowd_batches(
+    dataset: Any, collator: CrowdCollator, batch_size: int = 65_536
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Read only the crowd columns of a data set, chunk by chunk, as padded pairs.
+
+    Args:
+        dataset: a `datasets.Dataset` (read through Arrow, without its transform), an
+            `IterableDataset` (from its start, even if it was resumed in the middle), or any data
+            set with a length.
+        collator: checks and pads.
+        batch_size: the most items in a chunk; it has fewer where an item has very many labels.
+
+    Yields:
+        Annotators and annotations, each (n, K) int64 padded with -1, in the order of the items.
+
+    Raises:
+        ValueError: if there are no annotations, or a value is out of range, see `CrowdCollator`.
+    """
+    for columns, start in _flat_chunks(dataset, batch_size):
+        yield from _padded(columns, start, collator)
+
+
+def _flat_chunks(dataset: Any, batch_size: int) -> Iterator[tuple[dict[str, FlatLists], int]]:
+    if isinstance(dataset, Dataset) and "annotations" in dataset.column_names:
+        columns = [name for name in CROWD_COLUMNS if name in dataset.column_names]
+        rows = dataset.select_columns(columns).with_format("arrow")
+        for start in range(0, len(rows), batch_size):
+            table = rows[start : start + batch_size]
+            yield {name: flat_lists(name, table[name], start) for name in columns}, start
+        return
+    examples: list[dict[str, Any]] = []
+    start = 0
+    for example in _examples(dataset):
+        examples.append(example)
+        if len(examples) == min(batch_size, 1024):
+            yield _flat_columns(examples, start), start
+            start += len(examples)
+            examples = []
+    if examples:
+        yield _flat_columns(examples, start), start
+
+
+def _examples(dataset: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(dataset, IterableDataset):
+        names: Any = dataset.column_names or next(iter(dataset.take(1)), {})
+        # A selection is a stream of its own: it starts at the start.
+        return iter(dataset.select_columns([name for name in CROWD_COLUMNS if name in names]))
+    if hasattr(dataset, "__len__"):
+        return (dataset[i] for i in range(len(dataset)))
+    return iter(dataset)
+
+
+def _padded(
+    columns: dict[str, FlatLists], start: int, collator: CrowdCollator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pad a chunk, in halves where an item with many labels would make it too wide."""
+    lengths = columns["annotations"][1]
+    half = len(lengths) // 2
+    if half and len(lengths) * int(lengths.max()) > _CELLS:
+        left, right = {}, {}
+        for name, (values, its_lengths) in columns.items():
+            cut = int(its_lengths[:half].sum())
+            left[name] = values[:cut], its_lengths[:half]
+            right[name] = values[cut:], its_lengths[half:]
+        yield from _padded(left, start, collator)
+        yield from _padded(right, start + half, collator)
+    else:
+        yield collator.pairs(columns, start)
+
+
+def _flat_columns(examples: list[dict[str, Any]], start: int) -> dict[str, FlatLists]:
+    """Take the crowd columns of some examples apart; dense annotations come without annotators."""
+    dense = not any("annotators" in example for example in examples)
+    return {
+        name: _flat_rows(name, [example.get(name) for example in examples], start)
+        for name in CROWD_COLUMNS[dense:]
+    }
+
+
+def _flat_rows(name: str, rows: list[Any], start: int) -> FlatLists:
+    arrays = [_integers(row) for row in rows]
+    bad = [i for i, array in enumerate(arrays) if array is None]
+    if bad:
+        # Beside a None the torch format turns other rows to floats too: find the one that has it.
+        i = next((i for i in bad if _has_nan(rows[i])), bad[0])
+        if rows[i] is None:
+            raise ValueError(
+                f"`{name}` must be a list, got None at item {start + i}: an item without labels "
+                "has an empty list."
+            )
+        raise ValueError(
+            f"`{name}` must be a flat list of integers, got {rows[i]!r} at item {start + i}: None "
+            "and NaN are no labels, leave them out."
+        )
+    flat = [array for array in arrays if array is not None]
+    return np.concatenate(flat), np.array([len(array) for array in flat])
+
+
+def _integers(row: Any) -> np.ndarray | None:
+    """Turn a list, an array or a tensor to (k,) integers; None if it is none of them."""
+    try:
+        array = np.asarray(row)
+    except ValueError:  # lists of unequal lengths
+        return None
+    if array.ndim == 1 and not array.size:
+        return array.astype(np.int64)
+    return array if array.ndim == 1 and array.dtype.kind in "iu" else None
+
+
+def _has_nan(row: Any) -> bool:
+    return isinstance(row, np.ndarray | Tensor) and bool(np.any(np.asarray(row != row)))
+
+
+def _rgb(picture: Any, name: str, i: int) -> Image:
+    if not isinstance(picture, Image):
+        raise ValueError(
+            f"column {name!r} must hold a picture in every example, got {picture!r} at item {i}."
+        )
+    if picture.mode.startswith(("I", "F")):
+        raise ValueError(
+            f"column {name!r} must hold pictures of 8 bits a channel, got mode {picture.mode!r} at "
+            f"item {i}, which RGB would cut off: scale them, or compute `pixel_values` yourself."
+        )
+    if "transparency" in picture.info:  # Pillow warns when it has to drop this itself
+        picture = picture.convert("RGBA")
+    return picture.convert("RGB")
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Yield what nested lists hold, None left out."""
+    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.dtype == object):
+        for part in value:
+            yield from _leaves(part)
+    elif value is not None:
+        yield value
+
+
+def _is_numeric(values: list[Any]) -> bool:
+    leaf = next((leaf for value in values for leaf in _leaves(value)), None)
+    return isinstance(leaf, Tensor) or np.asarray(leaf).dtype.kind in "biuf"
+
+
+def _check_complete(name: str, values: list[Any]) -> None:
+    for i, value in enumerate(values):
+        if value is None:
+            raise ValueError(
+                f"column {name!r} must have a value in every example, got none at item {i}."
+            )
+
+
+def _stack(name: str, values: list[Any]) -> Tensor:
+    _check_complete(name, values)
+    try:
+        if all(isinstance(value, Tensor) for value in values):
+            stacked = torch.stack(values)
+        else:
+            stacked = torch.from_numpy(np.stack([np.asarray(value) for value in values]))
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"column {name!r} must hold numbers of one shape in all examples, got unlike ones: "
+            f"{error}. Pad them (a tokenizer given as `processing_class` pads text), or remove the "
+            "column."
+        ) from error
+    return stacked.float() if stacked.dtype == torch.float64 else stacked

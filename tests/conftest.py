@@ -1,0 +1,73 @@
+"""Settings and fixtures that several test files share."""
+
+import os
+
+# Before the libraries are imported: a Hub call without a network takes half a minute to fail, and small steps on two
+# threads take ten times as long as on one.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel, MaxMIGTrainingArguments
+from tests.worlds import ANNOTATORS, CLASSES, make_crowd
+
+torch.set_num_threads(1)
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def root():
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """Real crowds that lie beside the checkout where they may be read; not part of the project."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("no folder of real crowd data beside the checkout")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def crowd():
+    return make_crowd()
+
+
+@pytest.fixture
+def make_model():
+    def build(dropout=0.0, seed=0, **config_fields):
+        torch.manual_seed(seed)
+        head = HeadConfig(
+            input_size=5, hidden_size=16, dropout=dropout, id2label=dict(enumerate(CLASSES))
+        )
+        return MaxMIGModel.from_classifier(
+            HeadClassifier(head), annotators=ANNOTATORS, **config_fields
+        )
+
+    return build
+
+
+@pytest.fixture
+def make_args(tmp_path):
+    def build(**changes):
+        settings = {
+            "output_dir": str(tmp_path / "out"),
+            "use_cpu": True,
+            "report_to": "none",
+            "disable_tqdm": True,
+            "per_device_train_batch_size": 16,
+            "num_train_epochs": 2,
+            "save_strategy": "no",
+            "logging_strategy": "no",
+            "learning_rate": 1e-2,
+        }
+        return MaxMIGTrainingArguments(**{**settings, **changes})
+
+    return build

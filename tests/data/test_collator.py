@@ -1,0 +1,625 @@
+"""Tests of `hf_maxmig.data.collator`: batches of crowd columns, gold labels and inputs."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import (
+    ClassLabel,
+    Dataset,
+    Features,
+    IterableDataset,
+    List,
+    Value,
+    concatenate_datasets,
+)
+from PIL import Image
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, ViTImageProcessor, Wav2Vec2FeatureExtractor
+
+from hf_maxmig.data import collator
+from hf_maxmig.data.collator import CrowdCollator, crowd_batches
+from hf_maxmig.data.columns import crowd_features
+
+# N = 6 items, M = 4 annotators, C = 3 classes, K = 5: item 4 has two labels by one annotator.
+ANNOTATORS = [[3, 0], [], [1], [2, -1], [0, 0, 3, 2, 1], []]
+ANNOTATIONS = [[2, 1], [], [0], [-1, 2], [1, 2, 0, 0, 1], []]
+DENSE = [[1, -1, -1, 2], [-1, -1, -1, -1], [0, 2, 1, -1]]
+
+COLLATE = CrowdCollator(num_annotators=4, num_classes=3)
+
+
+def padded(rows: list[list[int]]) -> Tensor:
+    """Pad lists with -1 in a naive loop."""
+    width = max(1, *map(len, rows))
+    return torch.tensor([row + [-1] * (width - len(row)) for row in rows])
+
+
+def crowd(kind: Callable[[list[int]], Any] = list) -> list[dict[str, Any]]:
+    """Return the items as examples, each list turned into `kind`."""
+    return [
+        {"x": float(i), "annotators": kind(m), "annotations": kind(c)}
+        for i, (m, c) in enumerate(zip(ANNOTATORS, ANNOTATIONS, strict=True))
+    ]
+
+
+def data(rows: list[dict[str, Any]] | None = None) -> Dataset:
+    """Return the items as a data set with names."""
+    names = crowd_features(["a", "b", "c", "d"], ["u", "v", "w"])
+    return Dataset.from_list(
+        crowd() if rows is None else rows, features=Features(x=Value("float32"), **names)
+    )
+
+
+def ints(row: list[int]) -> np.ndarray:
+    """Return an array as NumPy's format does."""
+    return np.array(row, dtype=np.int32)
+
+
+# The crowd in a batch
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [list, tuple, ints, np.array, torch.tensor, lambda row: torch.tensor(row, dtype=torch.int32)],
+    ids=["lists", "tuples", "int32", "arrays", "tensors", "int32_tensors"],
+)
+def test_collator_pads_ragged_pairs(kind: Callable[[list[int]], Any]) -> None:
+    """A label moved to another place of its item would meet another annotator."""
+    batch = COLLATE(crowd(kind))
+    assert torch.equal(batch["annotators"], padded(ANNOTATORS))
+    assert torch.equal(batch["annotations"], padded(ANNOTATIONS))
+    assert batch["annotators"].dtype == batch["annotations"].dtype == torch.int64
+    assert torch.equal(batch["x"], torch.arange(6.0))
+
+
+@pytest.mark.parametrize("form", [None, "numpy", "torch"])
+@pytest.mark.parametrize("batched", [False, True])
+def test_collator_takes_every_format(form: str | None, batched: bool) -> None:
+    """Formats give lists, arrays of arrays or tensors, and another type to empty lists."""
+    rows = data().with_format(form)
+    examples = rows.__getitems__(list(range(6))) if batched else [rows[i] for i in range(6)]
+    batch = COLLATE(examples)
+    assert torch.equal(batch["annotators"], padded(ANNOTATORS))
+    assert torch.equal(batch["annotations"], padded(ANNOTATIONS))
+    assert torch.equal(batch["x"], torch.arange(6.0))
+
+
+def test_collator_gives_one_empty_place_to_a_batch_without_labels() -> None:
+    """K = 0 would make reductions over an empty dimension."""
+    batch = COLLATE([{"annotators": [], "annotations": []} for _ in range(2)])
+    assert torch.equal(batch["annotators"], torch.full((2, 1), -1))
+    assert torch.equal(batch["annotations"], torch.full((2, 1), -1))
+
+
+@pytest.mark.parametrize("kind", [list, ints, torch.tensor], ids=["lists", "arrays", "tensors"])
+def test_collator_takes_dense_annotations(kind: Callable[[list[int]], Any]) -> None:
+    """A place read as another annotator's, or a row of -1 that shifts its neighbours."""
+    batch = COLLATE([{"annotations": kind(row)} for row in DENSE])
+    assert torch.equal(batch["annotators"], torch.tensor([[0, 3, -1], [-1, -1, -1], [0, 1, 2]]))
+    assert torch.equal(batch["annotations"], torch.tensor([[1, 2, -1], [-1, -1, -1], [0, 2, 1]]))
+    nobody = COLLATE([{"annotations": kind(DENSE[1])}] * 2)
+    assert torch.equal(nobody["annotators"], torch.full((2, 1), -1))
+
+
+def test_collator_refuses_dense_annotations_of_another_length() -> None:
+    """Ragged labels whose column `annotators` is missing must not be read as dense ones."""
+    with pytest.raises(
+        ValueError, match=r"one place an annotator, M = 4, got 3 at item 1: ragged ones need"
+    ):
+        COLLATE([{"annotations": DENSE[0]}, {"annotations": [0, 1, 2]}])
+
+
+def test_collator_without_crowd_columns_gives_none() -> None:
+    """A held-out set has gold labels only."""
+    assert set(COLLATE([{"x": 1.0, "label": 2}, {"x": 2.0, "label": 0}])) == {"x", "labels"}
+
+
+@pytest.mark.parametrize("name", ["annotators", "annotations"])
+@pytest.mark.parametrize(
+    ("wrong", "shown"),
+    [
+        ([9, 0], "in 0..{last} or be -1 for padding, got 9 at item 2."),
+        ([0, -2], "in 0..{last} or be -1 for padding, got -2 at item 2."),
+        (np.array([2**64 - 1, 0], dtype=np.uint64), "padding, got 1844674407370955161"),
+        (None, "be a list, got None at item 2: an item without labels has an empty list."),
+        ([0, None], "be a flat list of integers, got [0, None] at item 2"),
+        ([0.0, 1.0], "be a flat list of integers, got [0.0, 1.0] at item 2"),
+        ([True, False], "be a flat list of integers, got [True, False] at item 2"),
+        (["0", "1"], "be a flat list of integers, got ['0', '1'] at item 2"),
+        ([[0, 1]], "be a flat list of integers, got [[0, 1]] at item 2"),
+        ([[0], [1, 1]], "be a flat list of integers, got [[0], [1, 1]] at item 2"),
+        (1, "be a flat list of integers, got 1 at item 2"),
+        ("10", "be a flat list of integers, got '10' at item 2"),
+        (torch.tensor([0.0, float("nan")]), "got tensor([0., nan]) at item 2: None and NaN"),
+    ],
+    ids=str,
+)
+def test_collator_refuses_what_are_no_labels(name: str, wrong: Any, shown: str) -> None:
+    """Each of these would index another annotator or class, or be cast, in silence."""
+    examples = crowd()[:3]
+    examples[2] = {"annotators": [0, 1], "annotations": [0, 1]} | {"x": 2.0, name: wrong}
+    with pytest.raises(ValueError, match=f"`{name}`") as caught:
+        COLLATE(examples)
+    assert shown.format(last={"annotators": 3, "annotations": 2}[name]) in str(caught.value)
+
+
+def test_collator_error_is_worded_as_documented() -> None:
+    """The text that users search for."""
+    with pytest.raises(ValueError, match="annotations") as caught:
+        CrowdCollator(5, 8)(
+            [{"annotators": [0] * (i + 1), "annotations": [i + 5] * (i + 1)} for i in range(4)]
+        )
+    assert (
+        str(caught.value) == "`annotations` must lie in 0..7 or be -1 for padding, got 8 at item 3."
+    )
+
+
+def test_collator_names_the_item_with_none_in_torch_format() -> None:
+    """Beside a None the torch format makes floats of the other items' labels too."""
+    rows = [{"annotators": [0], "annotations": [1]}, {"annotators": [1], "annotations": [None]}]
+    examples = Dataset.from_list(rows).with_format("torch").__getitems__([0, 1])
+    assert examples[0]["annotations"].is_floating_point()  # else the test is vacuous
+    with pytest.raises(ValueError, match=r"`annotations` .* got tensor\(\[nan\]\) at item 1"):
+        COLLATE(examples)
+
+
+def test_collator_refuses_pairs_of_unequal_length() -> None:
+    """Cut to the shorter list, or padded, labels would lose their annotator."""
+    examples = crowd()
+    examples[4]["annotations"].pop()
+    with pytest.raises(ValueError, match="must have the same length, got 5 and 4 at item 4"):
+        COLLATE(examples)
+    # Equal in total, so that only a comparison item by item sees it.
+    examples[0]["annotations"].append(0)
+    with pytest.raises(ValueError, match="must have the same length, got 2 and 3 at item 0"):
+        COLLATE(examples)
+
+
+@pytest.mark.parametrize("lacking", [0, 3])
+@pytest.mark.parametrize(
+    "names", [("annotators",), ("annotations",), ("annotators", "annotations")]
+)
+def test_collator_refuses_crowd_columns_in_part_of_the_examples(
+    lacking: int, names: tuple[str, ...]
+) -> None:
+    """A look at the first example only would drop the crowd of the others."""
+    examples = crowd()
+    for name in names:
+        del examples[lacking][name]
+    with pytest.raises(ValueError, match=rf"must be a list, got None at item {lacking}"):
+        COLLATE(examples)
+
+
+def test_collator_refuses_annotators_without_annotations() -> None:
+    """Who labelled without what they said is no crowd, and must not pass for a set without one."""
+    with pytest.raises(ValueError, match="`annotations` must be a list, got None at item 0"):
+        COLLATE([{"annotators": [0]}])
+
+
+# Gold labels
+
+
+@pytest.mark.parametrize("column", ["label", "labels"])
+def test_collator_passes_gold_labels(column: str) -> None:
+    """An item without a gold label must not count as one of class -1, 0 or NaN."""
+    given = [2, None, -1, -100, np.int64(1), torch.tensor(0), float("nan"), torch.tensor(2.0), True]
+    examples = [{"x": 1.0, column: label} for label in given]
+    batch = COLLATE(examples)
+    assert batch["labels"].tolist() == [2, -100, -100, -100, 1, 0, -100, 2, 1]
+    assert batch["labels"].dtype == torch.int64
+    assert set(batch) == {"x", "labels"}
+    # Absent is the same as None, in the first example as in any.
+    assert COLLATE([{"x": 1.0}, *examples])["labels"].tolist()[:3] == [-100, 2, -100]
+    assert COLLATE([{column: None}] * 2)["labels"].tolist() == [-100, -100]
+
+
+def test_collator_takes_gold_labels_of_torch_format() -> None:
+    """One None makes the whole column of the batch floats."""
+    rows = Dataset.from_dict({"label": [2, None, 1]}).with_format("torch")
+    assert COLLATE(rows.__getitems__([0, 1, 2]))["labels"].tolist() == [2, -100, 1]
+    assert COLLATE([rows[i] for i in range(3)])["labels"].tolist() == [2, -100, 1]
+
+
+def test_collator_takes_labels_before_label() -> None:
+    """Two columns of gold labels must not be mixed."""
+    assert COLLATE([{"label": 0, "labels": 2}, {"label": 1, "labels": None}])[
+        "labels"
+    ].tolist() == [2, -100]
+
+
+@pytest.mark.parametrize(
+    "wrong", [3, -2, 0.5, float("inf"), "1", [1], torch.tensor([1, 0])], ids=str
+)
+def test_collator_refuses_gold_labels_that_are_no_class(wrong: Any) -> None:
+    """A gold label of another set of classes would only lower the accuracy."""
+    with pytest.raises(
+        ValueError, match=r"`label` must lie in 0..2, or be None, -1 or -100 .* got .* at item 1\."
+    ) as caught:
+        COLLATE([{"label": 0}, {"label": wrong}])
+    assert f"got {wrong!r} at" in str(caught.value)
+
+
+# Pictures
+
+PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8))
+PROCESSOR = ViTImageProcessor(size={"height": 8, "width": 8})
+TEXT = PreTrainedTokenizerFast(
+    tokenizer_object=Tokenizer(WordLevel({"[PAD]": 0, "a": 1, "b": 2}, unk_token="[PAD]")),
+    pad_token="[PAD]",
+)
+
+
+def test_collator_processes_pictures_of_every_mode() -> None:
+    """Grey pictures, palettes and alpha channels stand beside each other in real folders."""
+    palette = PICTURE.convert("P")
+    palette.info["transparency"] = bytes([0, 0, 0])
+    pictures = [PICTURE, *(PICTURE.convert(mode) for mode in ("L", "RGBA", "P", "1")), palette]
+    assert len({picture.mode for picture in pictures}) == 5
+    batch = CrowdCollator(4, 3, PROCESSOR)([{"image": picture} for picture in pictures])
+    assert set(batch) == {"pixel_values"}
+    assert batch["pixel_values"].shape == (6, 3, 8, 8)
+    for values, picture in zip(batch["pixel_values"], pictures, strict=True):
+        expected = PROCESSOR(picture.convert("RGBA").convert("RGB"), return_tensors="pt")
+        assert torch.equal(values, expected["pixel_values"][0])
+    assert not torch.equal(batch["pixel_values"][0], batch["pixel_values"][1])
+
+
+def test_collator_names_what_pictures_lack() -> None:
+    """A picture skipped because the first example has none would give batches without inputs."""
+    process = CrowdCollator(4, 3, PROCESSOR)
+    with pytest.raises(ValueError, match="one column of pictures, got photo, mask"):
+        process([{"photo": PICTURE, "mask": PICTURE}])
+    for pictures, item in ([None, PICTURE], 0), ([PICTURE, None], 1), ([PICTURE, "a.jpg"], 1):
+        with pytest.raises(ValueError, match=f"'photo' must hold a picture .* at item {item}"):
+            process([{"photo": picture} for picture in pictures])
+    with pytest.raises(
+        ValueError, match=r"\(column 'photo'\) must come with an image processor, got none"
+    ):
+        COLLATE([{"photo": PICTURE}])
+    with pytest.raises(ValueError, match=f"image processor, got {type(TEXT).__name__}:"):
+        CrowdCollator(4, 3, TEXT)([{"photo": PICTURE}])
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I", "F"])
+def test_collator_refuses_pictures_that_rgb_would_cut_off(mode: str) -> None:
+    """Pillow clips 16 bits at 255: a scan would turn white."""
+    deep = Image.new(mode, (5, 6))
+    with pytest.raises(ValueError, match=f"8 bits a channel, got mode '{mode}' at item 1"):
+        CrowdCollator(4, 3, PROCESSOR)([{"image": PICTURE}, {"image": deep}])
+
+
+def test_collator_leaves_pictures_alone_where_pixel_values_are_given() -> None:
+    """A set that keeps its pictures beside what was computed from them needs no processor."""
+    given = torch.rand(2, 3, 4, 4)
+    batch = COLLATE([{"image": PICTURE, "pixel_values": values} for values in given])
+    assert set(batch) == {"pixel_values"}
+    assert torch.equal(batch["pixel_values"], given)
+
+
+def test_collator_leaves_pictures_alone_where_the_classifier_takes_none() -> None:
+    """A classifier of features would be handed `pixel_values`."""
+    collate = CrowdCollator(4, 3, input_names=["features"])
+    assert set(collate([{"image": PICTURE, "features": [1.0, 2.0]}])) == {"features"}
+
+
+def test_collator_passes_all_that_the_processor_gives() -> None:
+    """Processors of patches give a mask beside the pixels; without it padding counts as picture."""
+
+    def processor(pictures: list[Image.Image], return_tensors: str) -> dict[str, Tensor]:
+        assert return_tensors == "pt"
+        return {
+            "pixel_values": torch.zeros(len(pictures), 3),
+            "pixel_mask": torch.ones(len(pictures)),
+        }
+
+    assert set(CrowdCollator(4, 3, processor)([{"image": PICTURE}])) == {
+        "pixel_values",
+        "pixel_mask",
+    }
+    named = CrowdCollator(4, 3, processor, input_names=["pixel_values"])
+    assert set(named([{"image": PICTURE}])) == {"pixel_values"}
+
+
+# Text and sound
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor], ids=["lists", "arrays", "tensors"])
+@pytest.mark.parametrize("first", ["input_ids", "attention_mask"])
+def test_collator_pads_text(kind: Callable[[list[int]], Any], first: str) -> None:
+    """Padding must be masked, and must not depend on which column stands first."""
+    rows = [{"input_ids": kind([1, 2, 1]), "attention_mask": kind([1, 0, 1])}]
+    rows += [{"input_ids": kind([2]), "attention_mask": kind([1])}]
+    rows = [{"text": "a", first: row[first], "n": 5} | row for row in rows]
+    batch = CrowdCollator(4, 3, TEXT)(rows)
+    assert batch["input_ids"].tolist() == [[1, 2, 1], [2, 0, 0]]
+    assert batch["attention_mask"].tolist() == [[1, 0, 1], [1, 0, 0]]
+    assert batch["n"].tolist() == [5, 5]
+    assert len(batch) == 3
+
+
+def test_collator_makes_the_mask_that_text_lacks() -> None:
+    """Without a mask the padding is read as text; a classifier that takes none must get none."""
+    rows = [{"input_ids": [1, 2, 1]}, {"input_ids": [2]}]
+    assert CrowdCollator(4, 3, TEXT)(rows)["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+    bare = CrowdCollator(4, 3, TEXT, input_names=["input_ids"])
+    assert set(bare(rows)) == {"input_ids"}
+
+
+def test_collator_pads_sound() -> None:
+    """A feature extractor pads as a tokenizer does."""
+    rows = [{"input_values": [1.0, 2.0, 3.0]}, {"input_values": [4.0]}]
+    batch = CrowdCollator(4, 3, Wav2Vec2FeatureExtractor())(rows)
+    assert batch["input_values"].tolist() == [[1, 2, 3], [4, 0, 0]]
+
+
+def test_collator_names_what_text_lacks() -> None:
+    """The tokenizer's own error speaks of nesting."""
+    with pytest.raises(
+        ValueError, match="'input_ids' must have a value in every example, got none at item 1"
+    ):
+        CrowdCollator(4, 3, TEXT)([{"input_ids": [1]}, {"input_ids": None}])
+    with pytest.raises(
+        ValueError, match=r"'input_ids' must hold numbers of one shape .*a tokenizer"
+    ):
+        COLLATE([{"input_ids": [1, 2]}, {"input_ids": [1]}])
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([0.5, 1], torch.float32),
+        ([np.float64(0.5), np.float64(1)], torch.float32),
+        (
+            [torch.tensor(0.5, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64)],
+            torch.float32,
+        ),
+        ([torch.tensor(0.5, dtype=torch.bfloat16)] * 2, torch.bfloat16),
+        ([np.float16(0.5), np.float16(1)], torch.float16),
+        ([3, -4], torch.int64),
+        ([np.uint8(3), np.uint8(4)], torch.uint8),
+        ([True, False], torch.bool),
+        ([[0.5, 1.5, 2.5], [3, 4, 5]], torch.float32),
+        ([[[1, 2, 3]], [[4, 5, 6]]], torch.int64),
+        ([np.ones((2, 3)), np.zeros((2, 3))], torch.float32),
+        ([torch.ones(2, 3), np.zeros((2, 3), dtype=np.float32)], torch.float32),
+        ([torch.ones(2, 3), [[0, 1, 2], [3, 4, 5]]], torch.float32),
+    ],
+    ids=str,
+)
+def test_collator_stacks_numbers(values: list[Any], dtype: torch.dtype) -> None:
+    """float64 would not fit a classifier's weights; integers turned to floats no embedding."""
+    stacked = COLLATE([{"x": value} for value in values])["x"]
+    assert stacked.dtype == dtype
+    for row, value in zip(stacked, values, strict=True):
+        assert torch.equal(row.double(), torch.as_tensor(value).double())
+
+
+def test_collator_stacks_arrays_that_cannot_be_written() -> None:
+    """Arrow's memory is read-only; torch warns of tensors on it, and warnings are errors here."""
+    array = np.arange(3.0)
+    array.flags.writeable = False
+    assert COLLATE([{"x": array}, {"x": array}])["x"].tolist() == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_collator_leaves_out_what_are_no_numbers() -> None:
+    """File names, dates and structures have no tensor."""
+    example = {
+        "x": 1.0,
+        "file": "a.jpg",
+        "blob": b"ab",
+        "when": np.datetime64("2020-01-01"),
+        "where": {"lat": 1.0},
+        "tags": ["a", "b"],
+        "boxes": [{"x": 1}],
+        "words": np.array(["a"]),
+        "nothing": None,
+        "empty": [],
+        "gaps": [None, None],
+    }
+    assert set(COLLATE([example, example | {"tags": ["c"], "file": None, "empty": ["a"]}])) == {"x"}
+
+
+def test_collator_takes_only_what_the_classifier_does() -> None:
+    """A number of a file handed to a classifier as an input is an error there, or worse, none."""
+    collate = CrowdCollator(4, 3, input_names=["x", "mask"])
+    batch = collate([{"x": 1.0, "id": 7, "ragged": [1]}, {"x": 2.0, "id": 8, "ragged": [1, 2]}])
+    assert set(batch) == {"x"}
+    with pytest.raises(ValueError, match="one of x, mask, got features, label: rename your column"):
+        collate([{"features": 1.0, "label": 0}])
+
+
+RAGGED: list[list[Any]] = [
+    [[1.0, 2.0], [3.0]],
+    [[[1.0], [2.0, 3.0]], [[1.0], [2.0]]],
+    [torch.ones(2), torch.ones(3)],
+    [np.ones(2), np.ones(3)],
+    [1.0, [1.0]],
+    [[1.0, None], [2.0, 3.0]],
+    [1, "one"],
+]
+
+
+@pytest.mark.parametrize("values", RAGGED, ids=str)
+def test_collator_names_a_ragged_column(values: list[Any]) -> None:
+    """NumPy's own error does not say which of forty columns it was."""
+    with pytest.raises(
+        ValueError, match="column 'boxes' must hold numbers of one shape in all examples"
+    ):
+        COLLATE([{"x": 1.0, "boxes": value} for value in values])
+
+
+@pytest.mark.parametrize(
+    "examples", [[{"x": 1.0, "y": 2}, {"x": 1.0}], [{"x": 1.0}, {"x": 1.0, "y": 2}]]
+)
+def test_collator_refuses_inputs_in_part_of_the_examples(examples: list[dict[str, Any]]) -> None:
+    """A column that only the first example lacks would be dropped without a word."""
+    item = 0 if "y" not in examples[0] else 1
+    with pytest.raises(
+        ValueError, match=f"'y' must have a value in every example, got none at item {item}"
+    ):
+        COLLATE(examples)
+    with pytest.raises(ValueError, match=f"got none at item {item}"):
+        COLLATE([{"y": None} | example for example in examples])
+
+
+# crowd_batches
+
+
+class Rows(torch.utils.data.Dataset):
+    """A data set that knows nothing of Hugging Face's."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return self.rows[i]
+
+
+class Flow(torch.utils.data.IterableDataset):
+    """A stream of torch's."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(crowd())
+
+
+def generate() -> Iterator[dict[str, Any]]:
+    """Yield the items for a stream without features."""
+    yield from crowd()
+
+
+def fail(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Stand for a transform that decodes pictures."""
+    raise AssertionError("reading the crowd must not read the items")
+
+
+SETS: dict[str, Callable[[], Any]] = {
+    "dataset": data,
+    "torch_format": lambda: data().with_format("torch"),
+    "other_columns_shown": lambda: data().with_format("numpy", columns=["x"]),
+    "transform": lambda: data().with_transform(fail),
+    "transform_makes_the_crowd": lambda: Dataset.from_dict({"i": range(6)}).with_transform(
+        lambda batch: {name: [crowd()[i][name] for i in batch["i"]] for name in crowd()[0]}
+    ),
+    "selected": lambda: data(crowd()[::-1]).select([5, 4, 3, 2, 1, 0]),
+    "sliced": lambda: data(crowd() * 2).select(range(6, 12)),
+    "chunks": lambda: concatenate_datasets([data(crowd()[:1]), data(crowd()[1:])]),
+    "no_names": lambda: Dataset.from_list(crowd()),
+    "stream": lambda: data().to_iterable_dataset(),
+    "stream_of_shards": lambda: data().to_iterable_dataset(num_shards=2),
+    "stream_in_torch_format": lambda: data().to_iterable_dataset().with_format("torch"),
+    "stream_without_features": lambda: IterableDataset.from_generator(generate),
+    "torch_dataset": lambda: Rows(crowd()),
+    "torch_tensors": lambda: Rows(crowd(torch.tensor)),
+    "torch_stream": Flow,
+    "list": crowd,
+}
+
+
+@pytest.mark.parametrize("kind", SETS)
+@pytest.mark.parametrize("size", [1, 4, 99])
+def test_crowd_batches_reads_every_kind_of_set(kind: str, size: int) -> None:
+    """Rows of another order, lost between chunks or read twice, would start another aggregator."""
+    batches = list(crowd_batches(SETS[kind](), COLLATE, batch_size=size))
+    assert [len(annotators) for annotators, _ in batches] == {1: [1] * 6, 4: [4, 2], 99: [6]}[size]
+    starts = range(0, 6, size)
+    for start, (annotators, annotations) in zip(starts, batches, strict=True):
+        assert torch.equal(annotators, padded([[], *ANNOTATORS[start : start + size]])[1:])
+        assert torch.equal(annotations, padded([[], *ANNOTATIONS[start : start + size]])[1:])
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_crowd_batches_reads_a_resumed_stream_from_its_start(known: bool) -> None:
+    """After a resume the crowd would be what is left of the epoch; and the epoch must go on."""
+    stream = data().to_iterable_dataset() if known else IterableDataset.from_generator(generate)
+    assert (stream.features is not None) == known
+    running = iter(stream)
+    for _ in range(4):
+        next(running)
+    stream.load_state_dict(stream.state_dict())
+    assert len(list(stream)) == 2  # resumed indeed
+    ((annotators, _),) = crowd_batches(stream, COLLATE)
+    assert torch.equal(annotators, padded(ANNOTATORS))
+    assert len(list(stream)) == 2
+
+
+@pytest.mark.parametrize("length", [4, -1])
+@pytest.mark.parametrize("stream", [False, True])
+def test_crowd_batches_reads_dense_annotations(length: int, stream: bool) -> None:
+    """Arrow's lists of fixed length have no offsets; slices of them start elsewhere."""
+    features = Features(annotations=List(ClassLabel(names=["u", "v", "w"]), length=length))
+    rows: Any = Dataset.from_dict({"annotations": [DENSE[2], *DENSE]}, features=features)
+    rows = rows.select([1, 2, 3])
+    if stream:
+        rows = rows.to_iterable_dataset()
+    chunks = list(crowd_batches(rows, COLLATE, batch_size=2))
+    assert [annotators.tolist() for annotators, _ in chunks] == [[[0, 3], [-1, -1]], [[0, 1, 2]]]
+    assert [annotations.tolist() for _, annotations in chunks] == [[[1, 2], [-1, -1]], [[0, 2, 1]]]
+
+
+@pytest.mark.parametrize("kind", ["dataset", "list"])
+def test_crowd_batches_cuts_chunks_that_one_item_makes_wide(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An item that everyone labelled, beside a million with ten labels, would fill the memory."""
+    monkeypatch.setattr(collator, "_CELLS", 9)
+    rows = data() if kind == "dataset" else crowd()
+    batches = list(crowd_batches(rows, COLLATE))
+    assert len(batches) > 1
+    assert all(len(m) == 1 or m.numel() <= 9 for m, _ in batches)
+    assert [[m for m in row if m >= 0] for b, _ in batches for row in b.tolist()] == [
+        [m for m in row if m >= 0] for row in ANNOTATORS
+    ]
+    assert [row for _, b in batches for row in b.tolist()][3][:2] == ANNOTATIONS[3]
+    wrong = crowd()
+    wrong[5] |= {"annotators": [7], "annotations": [0]}
+    wrong_rows = Dataset.from_list(wrong) if kind == "dataset" else wrong
+    with pytest.raises(ValueError, match=r"`annotators` must lie in 0..3 .* got 7 at item 5"):
+        list(crowd_batches(wrong_rows, COLLATE))
+
+
+@pytest.mark.parametrize("kind", ["dataset", "stream", "list"])
+def test_crowd_batches_checks_what_it_reads(kind: str) -> None:
+    """Errors must name the item of the set, not of the chunk."""
+
+    def read(rows: list[dict[str, Any]]) -> None:
+        whole: Any = rows
+        if kind != "list":
+            whole = Dataset.from_list(rows)
+            whole = whole.to_iterable_dataset() if kind == "stream" else whole
+        list(crowd_batches(whole, COLLATE, batch_size=2))
+
+    def with_five(**wrong: Any) -> list[dict[str, Any]]:
+        return [*crowd()[:5], crowd()[5] | wrong]
+
+    with pytest.raises(ValueError, match=r"`annotations` must lie in 0..2 .* got 3 at item 5"):
+        read(with_five(annotators=[0], annotations=[3]))
+    with pytest.raises(ValueError, match="same length, got 2 and 1 at item 5"):
+        read(with_five(annotators=[0, 1], annotations=[2]))
+    with pytest.raises(ValueError, match="`annotators` must be a list, got None at item 5"):
+        read(with_five(annotators=None))
+    with pytest.raises(ValueError, match=r"`annotations` must .* got .*None.* at item 5"):
+        read(with_five(annotators=[0], annotations=[None]))
+    with pytest.raises(ValueError, match="`annotations` must be a list, got None at item 0"):
+        read([{"x": 1.0}] * 3)
+
+
+def test_crowd_batches_of_nothing_are_none() -> None:
+    """An empty set has no first item to look at."""
+    empty = data().select([])
+    streams = data().to_iterable_dataset().take(0), IterableDataset.from_generator(lambda: iter([]))
+    for rows in (empty, *streams, []):
+        assert list(crowd_batches(rows, COLLATE)) == []
+    lists = Dataset.from_dict({"annotators": [[], []], "annotations": [[], []]})
+    ((annotators, annotations),) = crowd_batches(lists, COLLATE)
+    assert annotators.tolist() == annotations.tolist() == [[-1], [-1]]

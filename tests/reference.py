@@ -1,0 +1,202 @@
+"""The paper in naive float64 loops: what the library is compared with.
+
+Written from the paper and not from the library, in probabilities and not in logs, one item, annotator and class at a
+time. Nothing here is fast, and nothing here imports `hf_maxmig`.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Curve = Callable[[Tensor], Tensor]
+
+# Table 1 as printed: df(K) and f*(df(K)), of K itself.
+TABLE_1: dict[str, tuple[Curve, Curve]] = {
+    "kl": (lambda K: 1 + torch.log(K), lambda K: K),
+    "pearson": (lambda K: 2 * (K - 1), lambda K: K**2 - 1),
+    "jensen_shannon": (
+        lambda K: torch.log(2 * K / (1 + K)),
+        lambda K: -torch.log(2 / (1 + K)),
+    ),
+}
+
+# Table 1, column 2, of a Python number; t log t is 0 at t = 0.
+F: dict[str, Callable[[float], float]] = {
+    "kl": lambda t: t * math.log(t) if t > 0 else 0.0,
+    "pearson": lambda t: (t - 1) ** 2,
+    "jensen_shannon": lambda t: (
+        -(t + 1) * math.log((t + 1) / 2) + (t * math.log(t) if t > 0 else 0.0)
+    ),
+}
+
+
+def slope_and_conjugate(f: Curve) -> tuple[Curve, Curve]:
+    """Derive both columns from f alone: df(K) = f'(K), and f*(f'(K)) = K f'(K) - f(K)."""
+
+    def slope(K: Tensor) -> Tensor:
+        K = K if K.requires_grad else K.detach().requires_grad_()
+        return torch.autograd.grad(f(K).sum(), K, create_graph=True)[0]
+
+    return slope, lambda K: K * slope(K) - f(K)
+
+
+def gain(
+    h: Tensor,
+    g: Tensor,
+    p: Tensor,
+    row: tuple[Curve, Curve],
+    annotated: Tensor | None = None,
+) -> Tensor:
+    """Equation 1 over the annotated items, of (N, C), (N, C) and (C,) probabilities; differentiable."""
+    assert h.dtype == g.dtype == p.dtype == torch.float64
+    reward, penalty = row
+    taken = [i for i in range(len(h)) if annotated is None or bool(annotated[i])]
+    agree = h.new_zeros(())
+    chance = h.new_zeros(())
+    for i in taken:
+        for j in taken:
+            K = h.new_zeros(())
+            for c in range(len(p)):
+                K = K + h[i, c] * g[j, c] / p[c]
+            if i == j:
+                agree = agree + reward(K)
+            else:
+                chance = chance + penalty(K)
+    return agree / len(taken) - chance / (len(taken) * (len(taken) - 1))
+
+
+def aggregate(weight: Tensor, p: Tensor, annotators: Tensor, annotations: Tensor) -> Tensor:
+    """Softmax of sum_m W^m e(y^m) + log p, as (B, C) probabilities."""
+    W, num_classes = weight.tolist(), len(p)
+    rows = []
+    for who, what in zip(annotators.tolist(), annotations.tolist(), strict=True):
+        score = [math.log(p[c]) for c in range(num_classes)]
+        for m, r in zip(who, what, strict=True):
+            if m >= 0 and r >= 0:
+                for c in range(num_classes):
+                    score[c] += W[m][c][r]
+        rows.append(_normalize([math.exp(s - max(score)) for s in score]))
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def forecast(h: Tensor, g: Tensor, p: Tensor) -> Tensor:
+    """Normalize(h_c g_c / p_c), as (N, C) probabilities."""
+    rows = [
+        _normalize([float(h[i, c] * g[i, c] / p[c]) for c in range(len(p))]) for i in range(len(h))
+    ]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def vote_share(annotations: Tensor, num_classes: int) -> Tensor:
+    """Q (Appendix B.2) over the labels given; zeros where there are none."""
+    rows = []
+    for what in annotations.tolist():
+        given = [r for r in what if r >= 0]
+        rows.append([given.count(c) / max(1, len(given)) for c in range(num_classes)])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def confusion_counts(
+    posterior: Tensor, annotators: Tensor, annotations: Tensor, num_annotators: int
+) -> Tensor:
+    """sum_i posterior_ic 1(y_i^m = r), as (M, C, C)."""
+    C = posterior.shape[1]
+    counts = torch.zeros(num_annotators, C, C, dtype=torch.float64)
+    for i in range(len(posterior)):
+        for m, r in zip(annotators[i].tolist(), annotations[i].tolist(), strict=True):
+            if m >= 0 and r >= 0:
+                for c in range(C):
+                    counts[m, c, r] += float(posterior[i, c])
+    return counts
+
+
+def confusion(counts: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Rows of counts over their sum; uniform where the sum is zero."""
+    matrix = torch.zeros_like(counts, dtype=torch.float64)
+    M, C, _ = counts.shape
+    for m in range(M):
+        for c in range(C):
+            total = sum(float(counts[m, c, r]) + smoothing for r in range(C))
+            for r in range(C):
+                top = float(counts[m, c, r]) + smoothing
+                matrix[m, c, r] = top / total if total > 0 else 1 / C
+    return matrix
+
+
+def initial_weight(
+    annotators: Tensor, annotations: Tensor, num_annotators: int, num_classes: int, smoothing: float
+) -> Tensor:
+    """Equation 2, straight from the labels; both sums over what annotator m labelled, zeros if that is nothing."""
+    annotations = torch.where(annotators >= 0, annotations, -1)
+    Q = vote_share(annotations, num_classes).tolist()
+    weight = torch.zeros(num_annotators, num_classes, num_classes, dtype=torch.float64)
+    for m in range(num_annotators):
+        own = [
+            (i, r)
+            for i, (who, what) in enumerate(
+                zip(annotators.tolist(), annotations.tolist(), strict=True)
+            )
+            for n, r in zip(who, what, strict=True)
+            if n == m and r >= 0
+        ]
+        for c in range(num_classes):
+            for r in range(num_classes):
+                top = sum(Q[i][c] for i, said in own if said == r) + smoothing
+                bottom = sum(Q[i][c] for i, _ in own) + num_classes * smoothing
+                weight[m, c, r] = math.log(top / bottom) if own else 0.0
+    return weight
+
+
+def f_divergence(u: Tensor, v: Tensor, f: Callable[[float], float]) -> float:
+    """sum_s v(s) f(u(s) / v(s)), of two tables of the same shape with v > 0."""
+    assert u.shape == v.shape
+    return math.fsum(
+        b * f(a / b) for a, b in zip(u.flatten().tolist(), v.flatten().tolist(), strict=True)
+    )
+
+
+def product_of_marginals(joint: Tensor) -> Tensor:
+    """V of a finite joint U: (X, Y)."""
+    X, Y = joint.shape
+    of_x = [math.fsum(joint[x].tolist()) for x in range(X)]
+    of_y = [math.fsum(joint[:, y].tolist()) for y in range(Y)]
+    return torch.tensor([[a * b for b in of_y] for a in of_x], dtype=torch.float64)
+
+
+def mutual_information(joint: Tensor, f: Callable[[float], float]) -> float:
+    """Sum V f(U / V) of a finite joint U: (X, Y), in nats."""
+    return f_divergence(joint, product_of_marginals(joint), f)
+
+
+def posteriors(
+    prior: Tensor, x_given_c: Tensor, y_given_c: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Bayes in a finite world where x and y are independent given c.
+
+    Args:
+        prior: (C,), P(c).
+        x_given_c: (C, X), P(x | c).
+        y_given_c: (C, Y), P(y | c).
+
+    Returns:
+        (X, C) P(c | x), (Y, C) P(c | y) and (X, Y, C) P(c | x, y).
+    """
+    C, X, Y = len(prior), x_given_c.shape[1], y_given_c.shape[1]
+    h = [_normalize([float(prior[c] * x_given_c[c, x]) for c in range(C)]) for x in range(X)]
+    g = [_normalize([float(prior[c] * y_given_c[c, y]) for c in range(C)]) for y in range(Y)]
+    zeta = [
+        [
+            _normalize([float(prior[c] * x_given_c[c, x] * y_given_c[c, y]) for c in range(C)])
+            for y in range(Y)
+        ]
+        for x in range(X)
+    ]
+    as_tensor = lambda rows: torch.tensor(rows, dtype=torch.float64)  # noqa: E731
+    return as_tensor(h), as_tensor(g), as_tensor(zeta)
+
+
+def _normalize(values: list[float]) -> list[float]:
+    total = math.fsum(values)
+    return [value / total for value in values]

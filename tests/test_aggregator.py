@@ -1,0 +1,328 @@
+"""Tests of `hf_maxmig.aggregator`: what has parameters on the crowd's side, and how it starts."""
+
+import math
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hf_maxmig.aggregator import PRIORS, ClassPrior, WeightedAverageAggregator, check_prior
+from hf_maxmig.functional import aggregate, vote_share
+
+from . import reference
+
+# Five items, at most three labels each; annotator 2 has none that counts.
+M, C = 4, 3
+ANNOTATORS = torch.tensor([[1, -1, 3], [-1, 0, 2], [3, 0, 1], [2, -1, -1], [0, 1, -1]])
+ANNOTATIONS = torch.tensor([[2, 1, 0], [0, 2, -1], [1, 1, 0], [-1, 0, -1], [1, 1, 0]])
+LOG_P = torch.tensor([0.5, 0.3, 0.2]).log()
+
+every_size = pytest.mark.parametrize(("M", "C"), [(4, 3), (3, 7)])
+
+
+def some_aggregator(M: int = M, C: int = C) -> WeightedAverageAggregator:
+    """Return an aggregator with weights that bfloat16 cannot hold."""
+    aggregator = WeightedAverageAggregator(M, C)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        aggregator.table.copy_(torch.randn(M, C, C, generator=generator))
+    return aggregator
+
+
+# --- the aggregator ---------------------------------------------------------------------------------------------------
+
+
+@every_size
+def test_weight_is_a_view_of_the_table(M: int, C: int) -> None:
+    """A copy would take whatever a user writes into `weight`, and forget it."""
+    aggregator = some_aggregator(M, C)
+    assert aggregator.weight.shape == (M, C, C)
+    assert aggregator.weight.data_ptr() == aggregator.table.data_ptr()
+    with torch.no_grad():
+        aggregator.weight[1, 0, 2] = 42.0
+    assert aggregator.table[1, 2, 0] == 42
+    assert aggregator.table[1, 0, 2] != 42
+
+
+def test_weight_holds_scored_class_then_reported_class() -> None:
+    """The vocabulary's order is what `model card` and plots show: transposed they blame the wrong confusion."""
+    aggregator = WeightedAverageAggregator(M, C)
+    with torch.no_grad():
+        aggregator.weight[1, 0, 2] = 5.0  # when annotator 1 reports 2, class 0 scores
+    log_g = aggregator(LOG_P, ANNOTATORS[:1], ANNOTATIONS[:1])
+    expected = (LOG_P + torch.tensor([5.0, 0.0, 0.0])).log_softmax(-1)
+    torch.testing.assert_close(log_g[0], expected)
+
+
+def test_aggregator_is_one_parameter() -> None:
+    """The state dict is what checkpoints on the Hub hold: a renamed table loads as a fresh one."""
+    aggregator = some_aggregator()
+    assert [name for name, _ in aggregator.named_parameters()] == ["table"]
+    assert list(aggregator.state_dict()) == ["table"]
+    assert aggregator.table.requires_grad
+    fresh = WeightedAverageAggregator(M, C)
+    assert not torch.equal(fresh.table, aggregator.table)
+    fresh.load_state_dict(aggregator.state_dict())
+    assert torch.equal(fresh.weight, aggregator.weight)
+
+
+def test_aggregator_equals_the_function() -> None:
+    """The class owns the state, the function the formula: the two must not drift apart."""
+    aggregator = some_aggregator()
+    log_g = aggregator(LOG_P, ANNOTATORS, ANNOTATIONS)
+    assert torch.equal(log_g, aggregate(aggregator.weight, LOG_P, ANNOTATORS, ANNOTATIONS))
+    expected = reference.aggregate(aggregator.weight.detach(), LOG_P.exp(), ANNOTATORS, ANNOTATIONS)
+    torch.testing.assert_close(log_g.exp().double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_aggregator_starts_ignorant() -> None:
+    """Before any crowd is seen every annotator must say nothing: g is the prior."""
+    log_g = WeightedAverageAggregator(M, C)(LOG_P, ANNOTATORS, ANNOTATIONS)
+    torch.testing.assert_close(log_g, LOG_P.expand(5, C))
+
+
+def test_aggregator_trains_its_table_and_the_prior() -> None:
+    """A view that cuts the graph trains nothing, and the loss still falls by h alone."""
+    aggregator, log_p = some_aggregator(), LOG_P.clone().requires_grad_()
+    aggregator(log_p, ANNOTATORS, ANNOTATIONS)[:, 0].sum().backward()
+    assert (aggregator.table.grad[[0, 1, 3]] != 0).any(dim=(1, 2)).all()
+    assert (aggregator.table.grad[2] == 0).all()
+    assert (log_p.grad != 0).all()
+
+
+casts = pytest.mark.parametrize(
+    "cast",
+    [
+        lambda module: module.to(torch.bfloat16),
+        lambda module: module.bfloat16(),
+        lambda module: module.half(),
+        lambda module: module.to("cpu", torch.float16),
+    ],
+    ids=["to(bfloat16)", "bfloat16", "half", "to(cpu, float16)"],
+)
+
+
+@casts
+def test_casting_the_model_down_leaves_the_crowd_in_float32(
+    cast: Callable[[nn.Module], nn.Module],
+) -> None:
+    """In bfloat16 an update of 1e-3 to a weight of 4 is lost, and a round trip has cost the digits already."""
+    aggregator, prior = some_aggregator(), ClassPrior(C, [0.7, 0.2, 0.1])
+    table, logits = aggregator.table.detach().clone(), prior.logits.detach().clone()
+    assert not torch.equal(table.bfloat16().float(), table)
+    assert not torch.equal(logits.half().float(), logits)
+    model = nn.ModuleList([nn.Linear(3, 2), aggregator, prior])
+    cast(model)
+    assert torch.finfo(model[0].weight.dtype).bits == 16
+    assert aggregator.table.dtype == prior.logits.dtype == torch.float32
+    assert torch.equal(aggregator.table, table)
+    assert torch.equal(prior.logits, logits)
+    assert isinstance(aggregator.table, nn.Parameter)
+    assert aggregator.table.requires_grad
+    assert not prior.logits.requires_grad
+    log_g = aggregator(prior(), ANNOTATORS, ANNOTATIONS)
+    assert log_g.dtype == torch.float32
+
+
+def test_casting_up_is_followed() -> None:
+    """Who asks for double wants the crowd's side in double too, and `float()` must bring it back."""
+    aggregator, prior = some_aggregator(), ClassPrior(C)
+    table = aggregator.table.detach().clone()
+    model = nn.ModuleList([aggregator, prior]).double()
+    assert aggregator.table.dtype == prior.logits.dtype == torch.float64
+    assert aggregator(prior(), ANNOTATORS, ANNOTATIONS).dtype == torch.float64
+    model.half()
+    assert aggregator.table.dtype == torch.float64
+    model.float()
+    assert aggregator.table.dtype == torch.float32
+    assert torch.equal(aggregator.table, table)
+
+
+def test_casting_down_keeps_the_gradient_wide() -> None:
+    """`_apply` also walks over gradients: one in half precision beside a wide parameter is refused by the optimizer."""
+    aggregator = some_aggregator()
+    aggregator(LOG_P, ANNOTATORS, ANNOTATIONS)[:, 0].sum().backward()
+    grad = aggregator.table.grad.clone()
+    aggregator.bfloat16()
+    assert aggregator.table.grad.dtype == torch.float32
+    assert torch.equal(aggregator.table.grad, grad)
+
+
+@pytest.mark.parametrize("strength", [1.0, 0.25])
+def test_initialize_is_equation_2_times_strength(strength: float) -> None:
+    """A start that is off, or transposed into the table, shows only as a class name lost much later."""
+    aggregator = some_aggregator()
+    shares = aggregator.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01, strength=strength)
+    expected = strength * reference.initial_weight(ANNOTATORS, ANNOTATIONS, M, C, smoothing=0.01)
+    assert (expected - expected.mT).abs().max() > 0.1
+    torch.testing.assert_close(aggregator.weight.double(), expected, rtol=1e-5, atol=1e-5)
+    assert (aggregator.weight[2] == 0).all()
+    assert shares.shape == (C,)
+    given = torch.where(ANNOTATORS >= 0, ANNOTATIONS, -1)
+    torch.testing.assert_close(shares, vote_share(given, C).sum(0))
+    assert shares.sum() == pytest.approx(4)  # items with a label
+
+
+def test_initialize_takes_the_papers_strength_unless_asked() -> None:
+    """The paper's start is the log confusion itself."""
+    default, paper = some_aggregator(), some_aggregator()
+    default.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01)
+    paper.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01, strength=1.0)
+    assert torch.equal(default.table, paper.table)
+
+
+def test_initialize_with_more_classes_than_annotators() -> None:
+    """With C > M a table built the wrong way round does not fit."""
+    annotators, annotations = (
+        torch.tensor([[0, 1], [1, -1], [0, 1]]),
+        torch.tensor([[6, 2], [5, -1], [6, 6]]),
+    )
+    aggregator = WeightedAverageAggregator(2, 7)
+    aggregator.initialize([(annotators, annotations)], smoothing=0.5)
+    expected = reference.initial_weight(annotators, annotations, 2, 7, smoothing=0.5)
+    torch.testing.assert_close(aggregator.weight.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_initialize_in_chunks_equals_one_pass() -> None:
+    """The shares of an item must not depend on its chunk, nor on the chunk's own padding."""
+    whole, chunked = some_aggregator(), some_aggregator()
+    shares = whole.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01)
+    chunks = (
+        pair
+        for pair in (
+            (ANNOTATORS[:2], ANNOTATIONS[:2]),
+            (ANNOTATORS[2:3], ANNOTATIONS[2:3]),
+            (ANNOTATORS[3:, :2], ANNOTATIONS[3:, :2]),
+        )
+    )
+    assert (ANNOTATORS[3:, 2] == -1).all()
+    chunked_shares = chunked.initialize(chunks, smoothing=0.01)
+    torch.testing.assert_close(chunked.table, whole.table)
+    torch.testing.assert_close(chunked_shares, shares)
+
+
+def test_initialize_forgets_the_table_before() -> None:
+    """Called twice it must give the same start, not the start of both."""
+    fresh, used = WeightedAverageAggregator(M, C), some_aggregator()
+    for aggregator in (fresh, used):
+        aggregator.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01)
+    assert torch.equal(fresh.table, used.table)
+    assert used.table.requires_grad
+    assert used.table.grad_fn is None
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [],
+        [(torch.full((2, 3), -1), torch.full((2, 3), -1))],
+        [(torch.full((2, 3), -1), torch.zeros(2, 3, dtype=torch.int64))],
+        [(torch.zeros(2, 3, dtype=torch.int64), torch.full((2, 3), -1))],
+    ],
+    ids=["nothing", "padding", "nobody", "no label"],
+)
+def test_initialize_without_labels_is_refused(batches: list[tuple[Tensor, Tensor]]) -> None:
+    """A misnamed column gives an aggregator that says nothing, and a gain of zero for ever."""
+    message = (
+        "the training set must have at least one label by a known annotator, got none: "
+        "check the columns `annotators` and `annotations`."
+    )
+    aggregator = some_aggregator()
+    table = aggregator.table.detach().clone()
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        aggregator.initialize(batches, smoothing=0.01)
+    assert torch.equal(aggregator.table, table)
+
+
+# --- the prior --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_prior_is_uniform_until_the_crowd_is_seen(prior: str) -> None:
+    """Whatever starts elsewhere has an opinion that nobody gave it."""
+    torch.testing.assert_close(ClassPrior(C, prior)().exp(), torch.full((C,), 1 / C))
+
+
+def test_prior_is_uniform_unless_asked() -> None:
+    """The paper's default for its largest sets."""
+    assert ClassPrior(C).prior == "uniform"
+
+
+def test_prior_list_is_normalised() -> None:
+    """Counts are as good as shares; taken as they are the gain would be off by a constant factor in K."""
+    prior = ClassPrior(3, [14, 4, 2])
+    torch.testing.assert_close(prior().exp(), torch.tensor([0.7, 0.2, 0.1]))
+    assert prior.prior == pytest.approx([0.7, 0.2, 0.1])
+    assert check_prior([14, 4, 2], num_classes=3) == pytest.approx([0.7, 0.2, 0.1])
+
+
+def test_prior_stays_on_the_simplex_when_trained() -> None:
+    """Logits that drift must not become a p that sums to something else: the gain would grow without bound."""
+    prior = ClassPrior(C, "learned")
+    with torch.no_grad():
+        prior.logits.add_(torch.tensor([3.0, 1.0, -2.0]))
+    assert float(prior().detach().exp().sum()) == pytest.approx(1)
+    assert prior().exp().argmax() == 0
+
+
+@pytest.mark.parametrize("prior", ["uniform", "vote_share", [0.7, 0.2, 0.1], "learned"])
+def test_prior_trains_only_if_learned(prior: str | list[float]) -> None:
+    """A prior the user fixed and the optimizer moved is no side information any more."""
+    module, learned = ClassPrior(C, prior), prior == "learned"
+    assert module.logits.requires_grad == learned
+    assert module().requires_grad == learned
+    assert bool(list(module.parameters())) == learned
+    assert list(module.state_dict()) == ["logits"]  # a checkpoint holds it either way
+
+
+@pytest.mark.parametrize("prior", ["uniform", "vote_share", [0.7, 0.2, 0.1], "learned"])
+def test_prior_follows_the_crowd_only_if_asked(prior: str | list[float]) -> None:
+    """`vote_share` that stays uniform, or a fixed prior that moves, differ only on imbalanced classes."""
+    module = ClassPrior(C, prior)
+    before = module().detach().clone()
+    shares = torch.tensor([6.0, 0.0, 3.0])
+    crowd = (shares + 1 / 3) / 10
+    assert (before.exp() - crowd).abs().max() > 0.05
+    module.initialize(shares)
+    follows = prior in ("vote_share", "learned")
+    torch.testing.assert_close(module().detach().exp(), crowd if follows else before.exp())
+    assert module.logits.requires_grad == (prior == "learned")
+    assert module.logits.is_leaf
+
+
+def test_prior_does_not_feel_autocast() -> None:
+    """A prior in bfloat16 sums to 0.99, and the gain counts the rest as agreement."""
+    prior = ClassPrior(C, [0.7, 0.2, 0.1])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (torch.eye(2) @ torch.eye(2)).dtype == torch.bfloat16
+        inside = prior()
+    assert inside.dtype == torch.float32
+    assert torch.equal(inside, prior())
+
+
+@pytest.mark.parametrize(
+    ("prior", "message"),
+    [
+        (
+            "majority",
+            "`prior` must be one of uniform, vote_share, learned or a list of C = 3 numbers, got 'majority'.",
+        ),
+        ([0.5, 0.5], "`prior` must have C = 3 numbers, one a class, got 2: [0.5, 0.5]."),
+        (
+            [0.2, 0.3, 0.4, 0.1],
+            "`prior` must have C = 3 numbers, one a class, got 4: [0.2, 0.3, 0.4, 0.1].",
+        ),
+        ([0.5, 0.5, 0.0], "[0.5, 0.5, 0.0]: a class of probability zero has no log; leave it out."),
+        ([0.5, 0.7, -0.2], "`prior` must be positive and finite, got [0.5, 0.7, -0.2]"),
+        ([0.5, math.nan, 0.5], "`prior` must be positive and finite, got [0.5, nan, 0.5]"),
+        ([0.5, math.inf, 0.5], "`prior` must be positive and finite, got [0.5, inf, 0.5]"),
+    ],
+    ids=["name", "short", "long", "zero", "negative", "nan", "infinite"],
+)
+def test_prior_that_is_no_distribution_is_refused(prior: str | list[float], message: str) -> None:
+    """A log of zero or less is nan in the first batch, far from the line of the config that caused it."""
+    for make in (check_prior, lambda prior, num_classes: ClassPrior(num_classes, prior)):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            make(prior, num_classes=C)

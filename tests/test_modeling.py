@@ -1,0 +1,524 @@
+"""MaxMIGModel: any classifier inside, one state-dict layout, float32 evidence, whole saves."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import safetensors.torch
+import timm
+import torch
+from PIL import Image
+from torch import nn
+from transformers import (
+    AutoModel,
+    AutoModelForImageClassification,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForSequenceClassification,
+    ConvNextConfig,
+    ConvNextForImageClassification,
+    DeiTConfig,
+    DeiTForImageClassificationWithTeacher,
+    ResNetConfig,
+    ResNetForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTImageProcessor,
+    Wav2Vec2Config,
+    Wav2Vec2ForSequenceClassification,
+    pipeline,
+)
+
+from hf_maxmig import (
+    FourLayerCNN,
+    FourLayerCNNConfig,
+    HeadClassifier,
+    HeadConfig,
+    MaxMIGModel,
+    VGG16,
+    VGG16Config,
+    aggregate,
+    forecast,
+    mutual_information_gain,
+)
+from hf_maxmig.classifiers import reorder_outputs
+
+ANNOTATORS = torch.tensor([[0, 3], [2, -1], [1, 1], [-1, -1]])
+ANNOTATIONS = torch.tensor([[1, 4], [0, -1], [2, 2], [-1, -1]])
+NUM_ANNOTATORS, NUM_CLASSES = 4, 5
+
+
+def resnet():
+    return ResNetForImageClassification(
+        ResNetConfig(
+            embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", num_labels=5
+        )
+    )
+
+
+def vit():
+    return ViTForImageClassification(
+        ViTConfig(
+            hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8, image_size=32,
+            patch_size=8, num_labels=5,
+        )
+    )  # fmt: skip
+
+
+def convnext():
+    return ConvNextForImageClassification(
+        ConvNextConfig(hidden_sizes=[8, 8, 8, 8], depths=[1, 1, 1, 1], num_labels=5)
+    )
+
+
+def timm_model():
+    return timm.create_model("test_resnet", num_classes=5)
+
+
+def head():
+    return HeadClassifier(HeadConfig(input_size=3 * 32 * 32, num_labels=5))
+
+
+def head_on_backbone():
+    encoder = AutoModel.from_config(resnet().config)
+    return HeadClassifier.from_encoder(encoder, input_size=12, num_labels=5)
+
+
+def cnn():
+    return FourLayerCNN(FourLayerCNNConfig(image_size=32, num_labels=5))
+
+
+def vgg():
+    return VGG16(VGG16Config(num_labels=5))
+
+
+CLASSIFIERS = [resnet, vit, convnext, timm_model, head, head_on_backbone, cnn, vgg]
+
+
+def make_pair(make_classifier, **fields):
+    torch.manual_seed(0)
+    model = MaxMIGModel.from_classifier(
+        make_classifier(), num_annotators=NUM_ANNOTATORS, **fields
+    ).eval()
+    with torch.no_grad():
+        model.aggregator.table.normal_()
+        model.prior.logits.normal_()
+    return model
+
+
+def pictures(seed=0):
+    return torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
+
+
+def outputs(model, dtype=torch.float32):
+    with torch.no_grad():
+        return model(
+            pixel_values=pictures().to(dtype), annotators=ANNOTATORS, annotations=ANNOTATIONS
+        )
+
+
+@pytest.mark.parametrize("make_classifier", CLASSIFIERS, ids=lambda f: f.__name__)
+def test_wrapping_keeps_the_classifiers_weights(make_classifier):
+    """transformers initialises what it takes for new: pretrained weights would be gone without a word."""
+    classifier = make_classifier()
+    before = {
+        name.removeprefix("timm_model."): t.clone() for name, t in classifier.state_dict().items()
+    }
+    attention = (
+        getattr(classifier.config, "_attn_implementation", None)
+        if hasattr(classifier, "config")
+        else None
+    )
+    model = MaxMIGModel.from_classifier(classifier, num_annotators=NUM_ANNOTATORS)
+    after = {
+        name.removeprefix("timm_model."): t for name, t in model.classifier.state_dict().items()
+    }
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        torch.testing.assert_close(after[name], tensor, rtol=0, atol=0)
+    if attention is not None:
+        assert model.classifier.config._attn_implementation == attention
+
+
+@pytest.mark.parametrize("make_classifier", CLASSIFIERS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("prior", ["uniform", "learned"])
+def test_pair_comes_back_through_both_auto_classes(make_classifier, prior, tmp_path):
+    """A second layout of the state dict would load a random classifier with only a printed report."""
+    model = make_pair(make_classifier, prior=prior)
+    first = outputs(model)
+    model.save_pretrained(tmp_path)
+    for auto_class in (AutoModel, AutoModelForImageClassification):
+        again = auto_class.from_pretrained(tmp_path).eval()
+        assert type(again) is MaxMIGModel
+        second = outputs(again)
+        for name in ("logits", "aggregator_logits", "forecast_logits"):
+            torch.testing.assert_close(second[name], first[name], rtol=0, atol=1e-6)
+        trained = {n for n, p in again.named_parameters() if p.requires_grad}
+        assert trained == {n for n, p in model.named_parameters() if p.requires_grad}
+        assert ("prior.logits" in trained) == (prior == "learned")
+
+
+@pytest.mark.parametrize(
+    "make_classifier", [resnet, vit, convnext, timm_model], ids=lambda f: f.__name__
+)
+def test_classifier_alone_is_a_native_checkpoint(make_classifier, tmp_path):
+    """Whoever deploys the classifier must get a model of transformers, with its weights."""
+    model = make_pair(make_classifier)
+    model.classifier.save_pretrained(tmp_path)
+    assert not list(tmp_path.glob("*.py"))
+    again = AutoModelForImageClassification.from_pretrained(tmp_path).eval()
+    assert type(again).__module__.startswith("transformers.")
+    torch.testing.assert_close(
+        again(pixel_values=pictures()).logits, outputs(model).logits, rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.slow
+def test_classifier_alone_loads_without_the_package(tmp_path):
+    """It must need nothing of ours, not even installed."""
+    model = make_pair(resnet)
+    model.classifier.save_pretrained(tmp_path / "classifier")
+    script = (
+        "import sys; sys.modules['hf_maxmig'] = None\n"
+        "import torch; from transformers import AutoModelForImageClassification\n"
+        "model = AutoModelForImageClassification.from_pretrained('classifier').eval()\n"
+        "x = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))\n"
+        "torch.save(model(pixel_values=x).logits.detach(), 'logits.pt')\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env=os.environ)
+    logits = torch.load(tmp_path / "logits.pt", weights_only=True)
+    torch.testing.assert_close(logits, outputs(model).logits, rtol=0, atol=1e-5)
+
+
+def test_forward_is_the_papers_formulas():
+    """The pair must be its parts put together, not a second implementation of them."""
+    model = make_pair(resnet)
+    out = outputs(model)
+    log_p = model.prior()
+    log_g = aggregate(model.aggregator.weight, log_p, ANNOTATORS, ANNOTATIONS)
+    torch.testing.assert_close(out.logits, model.classifier(pixel_values=pictures()).logits)
+    torch.testing.assert_close(out.aggregator_logits, log_g)
+    torch.testing.assert_close(
+        out.forecast_logits, forecast(out.logits.log_softmax(-1), log_g, log_p)
+    )
+    assert out.loss is None
+
+
+def test_loss_on_request_is_minus_the_gain():
+    """A training loop without a trainer needs it, over the annotated items only."""
+    model = make_pair(resnet)
+    out = model(
+        pixel_values=pictures(), annotators=ANNOTATORS, annotations=ANNOTATIONS, labels=torch.tensor([1, 1, 1, 1]),
+        return_loss=True,
+    )  # fmt: skip
+    gain = mutual_information_gain(
+        out.logits.log_softmax(-1)[:3],
+        out.aggregator_logits[:3],
+        model.prior(),
+        model.config.divergence,
+    )
+    torch.testing.assert_close(out.loss, -gain)
+    with pytest.raises(ValueError, match="must be computed from"):
+        model(pixel_values=pictures(), return_loss=True)
+
+
+def test_forward_without_annotations_classifies():
+    """Someone who only has pictures must get the classifier, and a tuple if they ask for one."""
+    model = make_pair(vit)
+    out = model(pixel_values=pictures())
+    assert (out.aggregator_logits, out.forecast_logits) == (None, None)
+    torch.testing.assert_close(out.logits, outputs(model).logits)
+    assert len(model(pixel_values=pictures(), return_dict=False)) == 1
+
+
+def test_forward_wants_both_columns():
+    """One of the two says nothing."""
+    with pytest.raises(ValueError, match="got no `annotators`"):
+        make_pair(resnet)(pixel_values=pictures(), annotations=ANNOTATIONS)
+
+
+@pytest.mark.parametrize("prior", ["uniform", "learned"])
+def test_bfloat16_keeps_aggregator_and_prior_in_float32(prior, tmp_path):
+    """Evidence adds up over labels: in bfloat16 a weight of 4 cannot move by 0.01."""
+    model = make_pair(resnet, prior=prior)
+    exact = model.aggregator.table.clone()
+    model.save_pretrained(tmp_path)
+    for half in (
+        AutoModel.from_pretrained(tmp_path, dtype=torch.bfloat16).eval(),
+        make_pair(resnet, prior=prior).to(torch.bfloat16),
+        make_pair(resnet, prior=prior).bfloat16(),
+    ):
+        assert half.classifier.classifier[1].weight.dtype == torch.bfloat16
+        assert (half.aggregator.table.dtype, half.prior.logits.dtype) == (
+            torch.float32,
+            torch.float32,
+        )
+        torch.testing.assert_close(half.aggregator.table, exact, rtol=0, atol=0)
+        assert outputs(half, torch.bfloat16).forecast_logits.dtype == torch.float32
+
+
+def test_autocast_leaves_aggregator_and_forecast_exact():
+    """Under autocast the classifier is fast; the crowd's side must not lose its digits."""
+    model = make_pair(head)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = outputs(model)
+    assert out.logits.dtype == torch.bfloat16
+    log_g = aggregate(model.aggregator.weight, model.prior(), ANNOTATORS, ANNOTATIONS)
+    torch.testing.assert_close(out.aggregator_logits, log_g, rtol=0, atol=0)
+    exact = forecast(out.logits.float().log_softmax(-1), log_g, model.prior())
+    torch.testing.assert_close(out.forecast_logits, exact, rtol=0, atol=1e-6)
+
+
+def test_gradient_checkpointing_is_the_classifiers(make_args):
+    """A flag that is set on the wrapper and reaches no layer saves no memory."""
+    model = make_pair(vit)
+    assert model.supports_gradient_checkpointing
+    model.activation_checkpointing_enable()
+    layers = [m for m in model.classifier.modules() if getattr(m, "gradient_checkpointing", False)]
+    assert layers
+    model.train()
+    model(
+        pixel_values=pictures(), annotators=ANNOTATORS, annotations=ANNOTATIONS, return_loss=True
+    ).loss.backward()
+    checkpointed = [p.grad.clone() for p in model.parameters()]
+    model.activation_checkpointing_disable()
+    model.zero_grad()
+    model(
+        pixel_values=pictures(), annotators=ANNOTATORS, annotations=ANNOTATIONS, return_loss=True
+    ).loss.backward()
+    for first, second in zip(checkpointed, model.parameters(), strict=True):
+        torch.testing.assert_close(first, second.grad)
+    assert not make_pair(resnet).supports_gradient_checkpointing
+
+
+def test_text_and_audio_classifiers_come_back_as_what_they_are(tmp_path):
+    """A pair that always builds picture classifiers could save text but not load it."""
+    bert = BertForSequenceClassification(
+        BertConfig(
+            vocab_size=11,
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=8,
+            num_labels=5,
+        )
+    )
+    audio = Wav2Vec2ForSequenceClassification(
+        Wav2Vec2Config(
+            hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, conv_dim=(8,),
+            conv_kernel=(3,), conv_stride=(2,), num_labels=5, num_conv_pos_embeddings=4,
+            num_conv_pos_embedding_groups=2,
+        )
+    )  # fmt: skip
+    for classifier, task, auto_class in (
+        (bert, "text-classification", AutoModelForSequenceClassification),
+        (audio, "audio-classification", AutoModel),
+    ):
+        folder = tmp_path / task
+        MaxMIGModel.from_classifier(classifier, num_annotators=2).save_pretrained(folder)
+        again = auto_class.from_pretrained(folder)
+        assert again.config.classifier_task == task
+        assert type(again.classifier) is type(classifier)
+        assert again.main_input_name == classifier.main_input_name
+
+
+def test_foreign_module_is_refused():
+    """A bare network has no config to save."""
+    with pytest.raises(TypeError, match="of transformers or timm, got Linear"):
+        MaxMIGModel.from_classifier(nn.Linear(3, 2), num_annotators=2)
+    with pytest.raises(TypeError, match="model for one of"):
+        MaxMIGModel.from_classifier(AutoModel.from_config(resnet().config), num_annotators=2)
+    with pytest.raises(ValueError, match="must be given, got neither"):
+        MaxMIGModel.from_classifier(resnet())
+
+
+def test_interrupted_save_leaves_the_last_one_whole(tmp_path, monkeypatch):
+    """Disk full, or a kill, in the middle of the weights: the old checkpoint must still load."""
+    old = make_pair(resnet)
+    old.save_pretrained(tmp_path)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    new = make_pair(resnet)
+    nn.init.zeros_(new.aggregator.table)
+
+    def half_written(tensors, filename, metadata=None):
+        with open(filename, "wb") as file:
+            file.write(b"\0" * 100)
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("transformers.modeling_utils.safe_save_file", half_written)
+    with pytest.raises(OSError, match="No space left"):
+        new.save_pretrained(tmp_path)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
+    assert not [p for p in tmp_path.iterdir() if p.is_dir()]
+    torch.testing.assert_close(
+        outputs(AutoModel.from_pretrained(tmp_path).eval()).logits, outputs(old).logits
+    )
+    monkeypatch.undo()
+    new.save_pretrained(tmp_path)
+    assert AutoModel.from_pretrained(tmp_path).aggregator.table.abs().sum() == 0
+
+
+def test_saving_in_shards_leaves_no_stale_weights(tmp_path):
+    """`from_pretrained` prefers `model.safetensors`: left from an earlier save it would shadow the new shards."""
+    model = make_pair(resnet)
+    model.save_pretrained(tmp_path)
+    nn.init.zeros_(model.aggregator.table)
+    model.save_pretrained(tmp_path, max_shard_size="2KB")
+    assert not (tmp_path / "model.safetensors").exists()
+    assert AutoModel.from_pretrained(tmp_path).aggregator.table.abs().sum() == 0
+    nn.init.ones_(model.aggregator.table)
+    model.save_pretrained(tmp_path)
+    assert [p.name for p in tmp_path.glob("*.safetensors*")] == ["model.safetensors"]
+    assert AutoModel.from_pretrained(tmp_path).aggregator.table.mean() == 1
+
+
+def test_weights_are_safetensors_with_few_kinds_of_keys(tmp_path):
+    """The layout is a contract: other tools read it."""
+    make_pair(resnet, prior="learned").save_pretrained(tmp_path)
+    tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    ours = {
+        name: tuple(t.shape) for name, t in tensors.items() if not name.startswith("classifier.")
+    }
+    assert ours == {"aggregator.table": (4, 5, 5), "prior.logits": (5,)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make_classifier", [resnet, head_on_backbone, timm_model], ids=lambda f: f.__name__
+)
+def test_pair_loads_as_remote_code_without_the_package(make_classifier, tmp_path):
+    """Whoever pulls the pair from the Hub may not have the package."""
+    model = make_pair(make_classifier, prior="learned")
+    model.save_pretrained(tmp_path / "pair")
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / "pair")
+    script = (
+        "import sys; sys.modules['hf_maxmig'] = None\n"
+        "import torch, transformers\n"
+        "out = {}\n"
+        "for auto in (transformers.AutoModel, transformers.AutoModelForImageClassification):\n"
+        "    model = auto.from_pretrained('pair', trust_remote_code=True).eval()\n"
+        "    x = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))\n"
+        "    who = torch.tensor([[0, 3], [2, -1], [1, 1], [-1, -1]])\n"
+        "    said = torch.tensor([[1, 4], [0, -1], [2, 2], [-1, -1]])\n"
+        "    out[auto.__name__] = model(pixel_values=x, annotators=who, annotations=said).forecast_logits.detach()\n"
+        "    model.save_pretrained('again')\n"
+        "transformers.AutoModel.from_pretrained('again', trust_remote_code=True)\n"
+        "assert sys.modules['hf_maxmig'] is None\n"
+        "torch.save(out, 'out.pt')\n"
+    )
+    env = {
+        **os.environ,
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_MODULES_CACHE": str(tmp_path / "modules"),
+    }
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env=env)
+    expected = outputs(model).forecast_logits
+    for logits in torch.load(tmp_path / "out.pt", weights_only=True).values():
+        torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
+
+
+def test_pipeline_classifies_a_picture(tmp_path):
+    """The first thing anyone tries."""
+    model = make_pair(resnet, id2label=dict(enumerate("abcde")))
+    model.save_pretrained(tmp_path)
+    processor = ViTImageProcessor(size={"height": 32, "width": 32})
+    processor.save_pretrained(tmp_path)
+    picture = Image.effect_noise((40, 30), 90)
+    answers = pipeline("image-classification", model=str(tmp_path))(picture, top_k=5)
+    pixel_values = processor(picture.convert("RGB"), return_tensors="pt")["pixel_values"]
+    p = model(pixel_values=pixel_values).logits.softmax(-1)[0]
+    assert {a["label"]: pytest.approx(a["score"], abs=1e-5) for a in answers} == {
+        name: float(p[c].detach()) for c, name in enumerate("abcde")
+    }
+
+
+@pytest.mark.parametrize("make_classifier", CLASSIFIERS, ids=lambda f: f.__name__)
+def test_outputs_are_reordered_in_the_last_layer(make_classifier):
+    """Naming classes must hold in the classifier's own weights, for any classifier."""
+    model = make_pair(make_classifier)
+    before = outputs(model)
+    order = torch.tensor([3, 0, 1, 4, 2])
+    assert model.reorder_classes(order, {"pixel_values": pictures(1)})
+    after = outputs(model)
+    for name in ("logits", "aggregator_logits", "forecast_logits"):
+        torch.testing.assert_close(after[name], before[name][:, order], rtol=0, atol=1e-5)
+
+
+def test_outputs_of_two_heads_are_reordered_together():
+    """A distilled model averages two heads: one of them alone would mix the classes."""
+    config = DeiTConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=32, patch_size=8,
+        num_labels=5,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    classifier = DeiTForImageClassificationWithTeacher(config)
+    for layer in (classifier.cls_classifier, classifier.distillation_classifier):
+        nn.init.normal_(layer.weight)
+    inputs = {"pixel_values": pictures()}
+    before = classifier.eval()(**inputs).logits
+    order = torch.tensor([4, 2, 0, 1, 3])
+    assert reorder_outputs(classifier, order, inputs)
+    torch.testing.assert_close(classifier(**inputs).logits, before[:, order])
+
+
+def test_frozen_backbone_stays_frozen(tmp_path):
+    """Training through a backbone whose features were computed once would part the two; batch norm would drift."""
+    model = make_pair(head_on_backbone)
+    model.save_pretrained(tmp_path)
+    for pair in (model, AutoModel.from_pretrained(tmp_path)):
+        pair.train()
+        assert pair.classifier.training
+        assert not pair.classifier.encoder.training
+        assert not any(p.requires_grad for p in pair.classifier.encoder.parameters())
+        assert pair.classifier.fc.weight.requires_grad
+
+
+def test_head_takes_features_or_pictures_alike():
+    """The saved pair takes pictures though the head was trained on features."""
+    model = make_pair(head_on_backbone)
+    features = HeadClassifier.encode(model.classifier.encoder, pictures())
+    assert features.shape == (4, 12)
+    torch.testing.assert_close(
+        model(features=features).logits, model(pixel_values=pictures()).logits
+    )
+    with pytest.raises(ValueError, match="got neither"):
+        model()
+
+
+def test_new_model_starts_like_torch_and_the_crowd_at_zero():
+    """Meta-device construction leaves what `_init_weights` forgets uninitialised."""
+    torch.manual_seed(0)
+    classifier = cnn()
+    for module in classifier.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            bound = 1 / module.weight[0].numel() ** 0.5
+            assert 0.5 * bound < module.weight.abs().max() <= bound
+            assert module.bias.abs().max() <= bound
+        if isinstance(module, nn.BatchNorm2d):
+            assert (module.weight == 1).all()
+            assert (module.running_var == 1).all()
+    model = MaxMIGModel.from_classifier(classifier, num_annotators=3, prior=[1, 1, 1, 1, 4])
+    assert model.aggregator.table.abs().sum() == 0
+    torch.testing.assert_close(model.prior().exp(), torch.tensor([0.125, 0.125, 0.125, 0.125, 0.5]))
+
+
+def test_too_small_a_picture_for_the_four_layers_is_refused():
+    """Four poolings of an 8-pixel picture leave nothing."""
+    with pytest.raises(ValueError, match="`image_size` must be at least 16, got 8"):
+        FourLayerCNN(FourLayerCNNConfig(image_size=8))
+
+
+def test_grey_network_takes_colour_pictures():
+    """Pipelines open every picture in colour."""
+    model = FourLayerCNN(FourLayerCNNConfig(num_channels=1, image_size=16, num_labels=2)).eval()
+    grey = torch.randn(2, 1, 16, 16)
+    torch.testing.assert_close(model(grey).logits, model(grey.expand(-1, 3, -1, -1)).logits)
+
+
+def test_plain_loss_of_our_classifiers_is_cross_entropy():
+    """They are Hub models of their own: a plain Trainer must train them."""
+    model = cnn().eval()
+    labels = torch.tensor([1, 0, 4, 2])
+    out = model(pictures(), labels=labels)
+    torch.testing.assert_close(out.loss, nn.functional.cross_entropy(out.logits, labels))

@@ -1,0 +1,527 @@
+"""The paper's theory on finite worlds, without sampling: every expectation is a sum over all (x, y).
+
+A world is a prior, P(x | c) and a crowd; given c, x and the crowd are independent (Assumption 3.1). U is the joint of x
+and the crowd's labels, V the product of its marginals.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from hf_maxmig.divergences import DIVERGENCES
+from hf_maxmig.functional import (
+    aggregate,
+    confusion_counts,
+    forecast,
+    initial_weight,
+    mutual_information_gain,
+    vote_share,
+)
+
+from . import reference
+
+MISSING = -1
+Labels = tuple[int, ...]  # one place an annotator
+Crowd = dict[Labels, Tensor]  # of each possible set of labels, (C,) P(labels | c)
+
+every_row = pytest.mark.parametrize("name", DIVERGENCES)
+
+
+def plain_f(name: str) -> Callable[[float], float]:
+    """Return f of a Python number: as printed, or as the row has it where the paper does not have the row."""
+    row = DIVERGENCES[name]
+    return reference.F.get(name) or (lambda t: float(row.f(torch.tensor(t, dtype=torch.float64))))
+
+
+@dataclass(frozen=True)
+class World:
+    """A finite world: (C,) prior, (C, X) P(x | c), and the crowd."""
+
+    prior: Tensor
+    x_given_c: Tensor
+    crowd: Crowd
+
+    @property
+    def annotations(self) -> Tensor:
+        """(Y, M): every set of labels that the crowd can give."""
+        return torch.tensor(list(self.crowd))
+
+    @property
+    def annotators(self) -> Tensor:
+        """(Y, M): who gave them."""
+        Y, M = self.annotations.shape
+        return torch.arange(M).expand(Y, M)
+
+    @property
+    def y_given_c(self) -> Tensor:
+        """(C, Y)."""
+        return torch.stack(list(self.crowd.values()), dim=1)
+
+    @property
+    def joint(self) -> Tensor:
+        """U: (X, Y)."""
+        return torch.einsum("c,cx,cy->xy", self.prior, self.x_given_c, self.y_given_c)
+
+    def bayes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (X, C) h*, (Y, C) g* and (X, Y, C) zeta*, as probabilities."""
+        return reference.posteriors(self.prior, self.x_given_c, self.y_given_c)
+
+    def information(self, name: str) -> float:
+        """Return the f-mutual information between x and the crowd, sum V f(U / V)."""
+        return reference.mutual_information(self.joint, plain_f(name))
+
+    def aggregate(self, weight: Tensor) -> Tensor:
+        """Return (Y, C) log g of weights (M, C, C), under the true prior."""
+        return aggregate(weight, self.prior.log(), self.annotators, self.annotations)
+
+
+def fractions(generator: torch.Generator, *shape: int) -> Tensor:
+    """Return rows of fractions of small whole numbers, none zero, that sum to one; squared, so that they differ."""
+    counts = torch.randint(1, 10, shape, generator=generator).double() ** 2
+    return counts / counts.sum(dim=-1, keepdim=True)
+
+
+def confusions(generator: torch.Generator, M: int, C: int) -> Tensor:
+    """Return (M, C, C) confusion matrices, each leaning towards the truth, no two alike."""
+    return (fractions(generator, M, C, C) + torch.eye(C)) / 2
+
+
+def independent_crowd(confusion: Tensor) -> Crowd:
+    """Return the crowd whose annotators err independently of each other."""
+    M, C, _ = confusion.shape
+    return {
+        labels: torch.stack([confusion[m, :, r] for m, r in enumerate(labels)]).prod(dim=0)
+        for labels in product(range(C), repeat=M)
+    }
+
+
+def with_junior(crowd: Crowd, senior: int, channel: Tensor) -> Crowd:
+    """Add an annotator who hears what a senior said, and says r with probability channel[heard, r]."""
+    return {
+        (*labels, r): probability * channel[labels[senior], r]
+        for labels, probability in crowd.items()
+        for r in range(len(channel))
+        if channel[labels[senior], r] > 0
+    }
+
+
+def with_missing(crowd: Crowd, kept: list[float]) -> Crowd:
+    """Lose each annotator's label with a probability of its own, whatever the label and the class."""
+    lossy: Crowd = {}
+    for labels, probability in crowd.items():
+        for keep in product((True, False), repeat=len(kept)):
+            seen = tuple(r if k else MISSING for r, k in zip(labels, keep, strict=True))
+            chance = math.prod(q if k else 1 - q for q, k in zip(kept, keep, strict=True))
+            lossy[seen] = lossy.get(seen, torch.zeros_like(probability)) + probability * chance
+    return lossy
+
+
+def small_world(seed: int = 0, C: int = 3, X: int = 5, M: int = 2) -> tuple[World, Tensor]:
+    """Return a world of independent annotators, and their confusion matrices."""
+    generator = torch.Generator().manual_seed(seed)
+    confusion = confusions(generator, M, C)
+    prior = torch.arange(1, C + 1).double()
+    prior = prior / prior.sum()
+    world = World(prior, fractions(generator, C, X), independent_crowd(confusion))
+    assert world.joint.sum() == pytest.approx(1)
+    return world, confusion
+
+
+every_world = pytest.mark.parametrize(
+    ("C", "X", "M"), [(3, 5, 4), (3, 4, 2), (2, 3, 4)], ids=["M > C", "C > M", "two classes"]
+)
+
+
+def expected_gain(joint: Tensor, log_h: Tensor, log_g: Tensor, log_p: Tensor, name: str) -> Tensor:
+    """Return the expectation of equation 1: E_U df(K) - E_V f*(df(K)), of (X, C), (Y, C) and (C,) logs."""
+    row = DIVERGENCES[name]
+    log_k = (log_h[:, None] + log_g[None] - log_p).logsumexp(dim=-1)
+    product = joint.sum(1, keepdim=True) * joint.sum(0, keepdim=True)
+    return (joint * row.reward(log_k)).sum() - (product * row.penalty(log_k)).sum()
+
+
+def random_logs(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
+    """Return random float64 logits."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+
+
+# --- the expectation is the library's ---------------------------------------------------------------------------------
+
+
+@every_row
+def test_expected_gain_is_the_mean_of_the_librarys_gain(name: str) -> None:
+    """All that follows is of `expected_gain`: it must be what the training's batches average to."""
+    world, _ = small_world(C=2, X=3, M=2)
+    U, (X, Y) = world.joint, world.joint.shape
+    log_h, log_g, log_p = (
+        logits.log_softmax(-1) for logits in random_logs(1, (X, 2), (Y, 2), (2,))
+    )
+    mean = 0.0
+    for x, y in product(range(X), range(Y)):
+        for a, b in product(range(X), range(Y)):
+            batch = mutual_information_gain(log_h[[x, a]], log_g[[y, b]], log_p, name)
+            mean += float(U[x, y] * U[a, b] * batch)
+    expected = float(expected_gain(U, log_h, log_g, log_p, name))
+    assert abs(expected) > 1e-3
+    assert mean == pytest.approx(expected, rel=1e-12)
+
+
+# --- Theorem 3.4: the maximum, and where it is ------------------------------------------------------------------------
+
+
+@every_row
+@every_world
+def test_gain_at_the_bayes_posteriors_is_the_mutual_information(
+    name: str, C: int, X: int, M: int
+) -> None:
+    """The claim the method stands on.
+
+    It is sum V f(U / V), and not the other way round: f* is the conjugate of f, so by Fenchel's inequality
+    U df(K) - V f*(df(K)) <= V f(U / V) at each (x, y), with equality at K = U / V, which is K at the Bayes posteriors.
+    Appendix C prints D_f(U, V) = sum U f(V / U): for KL and Pearson that is another number, and not the maximum.
+    """
+    world, _ = small_world(C=C, X=X, M=M)
+    h, g, _ = world.bayes()
+    gain = expected_gain(world.joint, h.log(), g.log(), world.prior.log(), name)
+    information = world.information(name)
+    assert information > 1e-2
+    assert float(gain) == pytest.approx(information, rel=1e-10)
+    U, V = world.joint, reference.product_of_marginals(world.joint)
+    as_printed = reference.f_divergence(V, U, plain_f(name))
+    if name == "jensen_shannon":
+        assert as_printed == pytest.approx(information, rel=1e-10)
+    if name in ("kl", "pearson"):
+        assert as_printed != pytest.approx(information, rel=1e-2)
+
+
+def test_ratio_at_the_bayes_posteriors_is_u_over_v() -> None:
+    """K is written once in the library: with a class too many or p forgotten it would be no likelihood ratio."""
+    world, _ = small_world()
+    h, g, _ = world.bayes()
+    K = (h.log()[:, None] + g.log()[None] - world.prior.log()).logsumexp(-1).exp()
+    ratio = world.joint / reference.product_of_marginals(world.joint)
+    assert (ratio - 1).abs().max() > 0.1
+    torch.testing.assert_close(K, ratio, rtol=1e-12, atol=1e-12)
+
+
+@every_row
+@every_world
+def test_no_other_tables_gain_more(name: str, C: int, X: int, M: int) -> None:
+    """If any h, g and p gained more, the training would leave the truth for it."""
+    world, _ = small_world(C=C, X=X, M=M)
+    h, g, _ = world.bayes()
+    best = [h.log(), g.log(), world.prior.log()]
+    information = world.information(name)
+    for seed in range(60):
+        noise = random_logs(seed, *(table.shape for table in best))
+        for size in (0.03, 0.3, 3.0):
+            near = [
+                (table + size * n).log_softmax(-1) for table, n in zip(best, noise, strict=True)
+            ]
+            assert float(expected_gain(world.joint, *near, name)) < information - 1e-7
+        for i in range(3):  # one of the three alone
+            near = [
+                (table + 0.3 * noise[j]).log_softmax(-1) if i == j else table
+                for j, table in enumerate(best)
+            ]
+            assert float(expected_gain(world.joint, *near, name)) < information - 1e-7
+
+
+@every_row
+@every_world
+def test_gradient_at_the_bayes_posteriors_is_zero(name: str, C: int, X: int, M: int) -> None:
+    """The truth must be where training stops: for h, for g, and for a learned p on the simplex."""
+    world, _ = small_world(C=C, X=X, M=M)
+    h, g, _ = world.bayes()
+    best = [h.log(), g.log(), world.prior.log()]
+
+    def gradients(tables: list[Tensor]) -> tuple[Tensor, ...]:
+        leaves = [table.clone().requires_grad_() for table in tables]
+        logs = [leaf.log_softmax(-1) for leaf in leaves]
+        return torch.autograd.grad(expected_gain(world.joint, *logs, name), leaves)
+
+    noise = random_logs(0, *(table.shape for table in best))
+    elsewhere = gradients([table + 0.3 * n for table, n in zip(best, noise, strict=True)])
+    assert all(grad.abs().max() > 1e-4 for grad in elsewhere)
+    assert all(grad.abs().max() < 1e-13 for grad in gradients(best))
+
+
+@every_row
+def test_gain_as_a_function_of_the_prior_has_its_maximum_at_the_true_one(name: str) -> None:
+    """A learned prior must have no reason to leave the truth once h and g have found it."""
+    world, _ = small_world()
+    h, g, _ = world.bayes()
+
+    def gain(logits: Tensor) -> Tensor:
+        return expected_gain(world.joint, h.log(), g.log(), logits.log_softmax(-1), name)
+
+    true = world.prior.log().requires_grad_()
+    assert torch.autograd.grad(gain(true), true)[0].abs().max() < 1e-13
+    curvature = torch.autograd.functional.hessian(gain, true.detach())
+    values = torch.linalg.eigvalsh(curvature)
+    assert values[:-1].max() < -1e-4  # strictly, in every direction on the simplex
+    assert abs(float(values[-1])) < 1e-12  # and flat along the constant that softmax does not see
+    uniform = torch.zeros(3, dtype=torch.float64)
+    assert float(gain(uniform)) < world.information(name) - 1e-4
+
+
+@every_row
+def test_gain_of_a_classifier_that_knows_nothing_is_zero(name: str) -> None:
+    """However sure the crowd is of itself, agreement by chance must earn nothing."""
+    world, _ = small_world()
+    X, Y = world.joint.shape
+    (log_g,) = random_logs(2, (Y, 3))
+    log_p = world.prior.log()
+    gain = expected_gain(world.joint, log_p.expand(X, 3), log_g.log_softmax(-1), log_p, name)
+    assert float(gain) == pytest.approx(0, abs=1e-12)
+
+
+# --- Proposition D.3 and the general case: the weighted average is rich enough ----------------------------------------
+
+
+@every_world
+def test_log_confusion_of_independent_annotators_is_the_posterior(C: int, X: int, M: int) -> None:
+    """Proposition D.3: otherwise the weights could not be read as anyone's expertise."""
+    world, confusion = small_world(C=C, X=X, M=M)
+    _, g, _ = world.bayes()
+    log_g = world.aggregate(confusion.log())
+    assert (world.aggregate(confusion.mT.log()).exp() - g).abs().max() > 0.01
+    torch.testing.assert_close(log_g.exp(), g, rtol=1e-12, atol=1e-12)
+
+
+@every_world
+def test_forecast_of_the_bayes_posteriors_is_the_joint_posterior(C: int, X: int, M: int) -> None:
+    """Zeta is sold as the best use of both: it must be P(c | x, y), with the prior counted once."""
+    world, _ = small_world(C=C, X=X, M=M)
+    h, g, zeta = world.bayes()
+    for x in range(X):
+        log_h = h[x].log().expand(len(g), C)
+        found = forecast(log_h, g.log(), world.prior.log())
+        torch.testing.assert_close(found.exp(), zeta[x], rtol=1e-12, atol=1e-12)
+    assert (zeta - g).abs().max() > 0.05
+    assert (zeta - h[:, None]).abs().max() > 0.05
+
+
+def copy_exactly(C: int) -> Tensor:
+    """Return the channel of a junior who repeats what the senior said."""
+    return torch.eye(C, dtype=torch.float64)
+
+
+def copy_carelessly(C: int) -> Tensor:
+    """Return the channel of a junior who sometimes mishears, some classes more than others."""
+    return (fractions(torch.Generator().manual_seed(8), C, C) + 3 * torch.eye(C)) / 4
+
+
+def say_one_class(C: int) -> Tensor:
+    """Return the channel of a junior who does not listen and always says class 0 (case 4.2)."""
+    return torch.eye(C, dtype=torch.float64)[0].expand(C, C)
+
+
+@every_row
+@pytest.mark.parametrize("channel", [copy_exactly, copy_carelessly, say_one_class])
+def test_seniors_with_log_confusion_and_juniors_at_zero_reach_the_information(
+    name: str, channel: Callable[[int], Tensor]
+) -> None:
+    """Theorem 3.4's general case: correlated mistakes are the reason for the method."""
+    C, seniors = 3, 2
+    world, confusion = small_world(C=C, M=seniors)
+    crowd = with_junior(with_junior(world.crowd, 1, channel(C)), 1, channel(C))
+    copied = World(world.prior, world.x_given_c, crowd)
+    assert copied.joint.sum() == pytest.approx(1)
+    assert copied.annotations.shape[1] == seniors + 2
+    h, g, zeta = copied.bayes()
+
+    weight = torch.zeros(seniors + 2, C, C, dtype=torch.float64)
+    weight[:seniors] = confusion.log()
+    log_g = copied.aggregate(weight)
+    torch.testing.assert_close(log_g.exp(), g, rtol=1e-12, atol=1e-12)
+    gain = expected_gain(copied.joint, h.log(), log_g, copied.prior.log(), name)
+    information = copied.information(name)
+    assert information == pytest.approx(world.information(name), rel=1e-10)  # copies tell nothing
+    assert float(gain) == pytest.approx(information, rel=1e-10)
+    found = forecast(h.log()[:, None], log_g[None], copied.prior.log())
+    torch.testing.assert_close(found.exp(), zeta, rtol=1e-12, atol=1e-12)
+
+    # Juniors taken for independent (each with the log of her own confusion) count the senior's mistakes again.
+    if channel is not say_one_class:
+        weight[seniors:] = (confusion[1] @ channel(C)).log()
+        naive = copied.aggregate(weight)
+        assert (naive.exp() - g).abs().max() > 0.05
+        assert float(expected_gain(copied.joint, h.log(), naive, copied.prior.log(), name)) < (
+            information - 1e-3
+        )
+
+
+def test_missing_labels_leave_the_posterior_of_the_labels_given() -> None:
+    """Real crowds are mostly missing labels: a missing one must say nothing, and not stand for class 0."""
+    world, confusion = small_world(M=3)
+    lossy = World(world.prior, world.x_given_c, with_missing(world.crowd, [0.3, 0.8, 0.5]))
+    assert lossy.joint.sum() == pytest.approx(1)
+    assert len(lossy.crowd) == 4**3
+    assert (lossy.annotations == MISSING).any()
+    _, g, zeta = lossy.bayes()
+    log_g = lossy.aggregate(confusion.log())
+    torch.testing.assert_close(log_g.exp(), g, rtol=1e-12, atol=1e-12)
+    nobody = (lossy.annotations == MISSING).all(dim=1)
+    assert int(nobody.sum()) == 1
+    torch.testing.assert_close(log_g[nobody][0].exp(), world.prior, rtol=1e-12, atol=1e-12)
+    h, _, _ = world.bayes()
+    found = forecast(h.log()[:, None], log_g[None], world.prior.log())
+    torch.testing.assert_close(found.exp(), zeta, rtol=1e-12, atol=1e-12)
+    # And an item's labels are the posterior of the world where only those annotators exist.
+    alone = World(world.prior, world.x_given_c, independent_crowd(confusion[1:2]))
+    only_second = (lossy.annotations != MISSING).int().tolist().index([0, 1, 0])
+    said = int(lossy.annotations[only_second, 1])
+    torch.testing.assert_close(log_g[only_second].exp(), alone.bayes()[1][said])
+
+
+@every_row
+def test_missing_labels_reach_the_information_that_is_left(name: str) -> None:
+    """Theorem 3.4 must hold for the crowd as it is given, not for the one that answers everything."""
+    world, confusion = small_world(M=3)
+    lossy = World(world.prior, world.x_given_c, with_missing(world.crowd, [0.3, 0.8, 0.5]))
+    h, _, _ = lossy.bayes()
+    log_g = lossy.aggregate(confusion.log())
+    gain = expected_gain(lossy.joint, h.log(), log_g, lossy.prior.log(), name)
+    assert float(gain) == pytest.approx(lossy.information(name), rel=1e-10)
+    assert lossy.information(name) < world.information(name) - 1e-2
+
+
+# --- Appendix E: 101 experts who mislead the likelihood ---------------------------------------------------------------
+
+EXPERTS = 101
+HALF = torch.full((2, 2), 0.5, dtype=torch.float64)
+IDENTITY = torch.eye(2, dtype=torch.float64)
+
+
+def coin_world() -> World:
+    """Return Example E.2: x = y = what the first expert says; the second tosses a coin, and all others copy her."""
+    crowd = {
+        (truth, *[coin] * (EXPERTS - 1)): 0.5 * IDENTITY[truth]
+        for truth, coin in product((0, 1), repeat=2)
+    }
+    return World(torch.tensor([0.5, 0.5], dtype=torch.float64), IDENTITY, crowd)
+
+
+def likelihood(world: World, h: Tensor, matrices: Tensor) -> float:
+    """Return E log sum_c h(x)_c prod_m W^m_{c, y^m}, of (X, C) h and transition matrices (M, C, C)."""
+    total = 0.0
+    for x in range(len(h)):
+        for y, labels in enumerate(world.crowd):
+            if world.joint[x, y] > 0:
+                each = torch.stack([matrices[m, :, r] for m, r in enumerate(labels)]).prod(dim=0)
+                total += float(world.joint[x, y] * (h[x] * each).sum().log())
+    return total
+
+
+def matrices(first: Tensor, others: Tensor) -> Tensor:
+    """Return one matrix for the first expert and another for the hundred."""
+    return torch.stack([first] + [others] * (EXPERTS - 1))
+
+
+def test_likelihood_is_misled_by_a_hundred_copies() -> None:
+    """Appendix E: what the AggNet baseline maximises prefers to know nothing. Both readings of the printed proof.
+
+    Printed is that identities for everyone give h_0 log 0.5. They do where the coin happens to agree with the truth; where
+    it does not, they give log 0. A first matrix that knows nothing, and identities for the others, give 2 log 0.5; more
+    is not possible, as the labels alone have an entropy of 2 log 2. The conclusion stands: 2 log 0.5 >> 100 log 0.5.
+    """
+    world = coin_world()
+    assert world.joint.sum() == 1
+    assert world.annotations.shape == (4, EXPERTS)
+    knows, ignorant = IDENTITY, HALF
+    assert likelihood(world, ignorant, matrices(IDENTITY, IDENTITY)) == -math.inf
+    agreeing = World(world.prior, world.x_given_c, {(c,) * EXPERTS: IDENTITY[c] for c in (0, 1)})
+    assert likelihood(agreeing, ignorant, matrices(IDENTITY, IDENTITY)) == pytest.approx(
+        math.log(0.5)
+    )
+    of_h_0 = likelihood(world, ignorant, matrices(HALF, IDENTITY))
+    assert of_h_0 == pytest.approx(2 * math.log(0.5))
+    of_h_star = likelihood(world, knows, matrices(IDENTITY, HALF))
+    assert of_h_star == pytest.approx(100 * math.log(0.5))
+    assert of_h_star < of_h_0 - 60
+
+
+def test_likelihood_of_the_best_classifier_cannot_be_raised() -> None:
+    """The comparison is of maxima: with better matrices h* might have caught up."""
+    world = coin_world()
+    entropy = 2 * math.log(2)
+    for seed in range(10):
+        generator = torch.Generator().manual_seed(seed)
+        first = fractions(generator, 2, 2)
+        near = (fractions(generator, EXPERTS - 1, 2, 2) + 20 * HALF) / 21
+        other = torch.cat([first[None], near])
+        assert likelihood(world, IDENTITY, other) < 100 * math.log(0.5)
+        nearly = torch.cat([IDENTITY[None], near])
+        assert likelihood(world, IDENTITY, nearly) < 100 * math.log(0.5)
+        copies = matrices(first, (1 - 1e-9) * IDENTITY + 1e-9 * HALF)
+        assert likelihood(world, HALF, copies) <= -entropy
+
+
+@every_row
+def test_gain_is_not_misled_by_a_hundred_copies(name: str) -> None:
+    """The same hundred copies, and the gain must choose the classifier that knows."""
+    world = coin_world()
+    log_p = world.prior.log()
+    log_h_star, log_h_0 = (40 * IDENTITY).log_softmax(-1), HALF.log()
+    seniors = torch.zeros(EXPERTS, 2, 2, dtype=torch.float64)
+    seniors[0] = 40 * IDENTITY
+    gain = expected_gain(world.joint, log_h_star, world.aggregate(seniors), log_p, name)
+    information = world.information(name)
+    assert float(gain) == pytest.approx(information, rel=1e-8)
+    if name == "kl":
+        assert information == pytest.approx(math.log(2))
+    for seed in range(5):
+        (weight,) = random_logs(seed, (EXPERTS, 2, 2))
+        of_h_0 = expected_gain(world.joint, log_h_0, world.aggregate(weight), log_p, name)
+        assert float(of_h_0) == pytest.approx(0, abs=1e-12)
+        assert float(gain) > float(of_h_0) + 0.1
+        of_h_star = expected_gain(world.joint, log_h_star, world.aggregate(weight), log_p, name)
+        assert float(of_h_star) < float(gain) - 0.05
+    majority = world.aggregate(IDENTITY.expand(EXPERTS, 2, 2))
+    misled = expected_gain(world.joint, log_h_star, majority, log_p, name)
+    assert float(misled) < 0.1 < float(gain)
+
+
+# --- the way there ----------------------------------------------------------------------------------------------------
+
+
+def initial_weight_of(world: World, smoothing: float = 1e-6) -> Tensor:
+    """Return equation 2 of infinitely many items of a world: each set of labels counts by its probability."""
+    shares = vote_share(world.annotations, len(world.prior)).double()
+    weighted = shares * world.joint.sum(0)[:, None]
+    M = world.annotations.shape[1]
+    counts = confusion_counts(weighted, world.annotators, world.annotations, M)
+    return initial_weight(counts, smoothing)
+
+
+@every_row
+@pytest.mark.parametrize(("X", "M"), [(5, 4), (4, 2)], ids=["M > C", "C > M"])
+def test_ascent_from_the_papers_start_reaches_the_information(name: str, X: int, M: int) -> None:
+    """A maximum that no training reaches from the crowd's own start would be of no use."""
+    world, _ = small_world(seed=2, C=3, X=X, M=M)
+    log_p = world.prior.log()
+    logits = torch.zeros(X, 3, dtype=torch.float64, requires_grad=True)
+    weight = initial_weight_of(world).requires_grad_()
+    information = world.information(name)
+
+    def gain() -> Tensor:
+        return expected_gain(
+            world.joint, logits.log_softmax(-1), world.aggregate(weight), log_p, name
+        )
+
+    assert information > 0.05
+    assert float(gain().detach()) < information / 2
+    optimizer = torch.optim.Adam([logits, weight], lr=0.05, maximize=True)
+    for _ in range(300):
+        optimizer.zero_grad()
+        gain().backward()
+        optimizer.step()
+    reached = float(gain().detach())
+    assert information - 1e-3 < reached <= information + 1e-12

@@ -1,0 +1,670 @@
+"""CrowdTrainer and MaxMIGTrainer: what training, evaluation and prediction promise."""
+
+import itertools
+import logging
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset, concatenate_datasets
+from torch.utils.data import SequentialSampler
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    EarlyStoppingCallback,
+    ResNetConfig,
+    ResNetForImageClassification,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from hf_maxmig import (
+    CrowdCollator,
+    MaxMIGModel,
+    MaxMIGTrainer,
+    align_annotators,
+    crowd_features,
+    mutual_information_gain,
+)
+from hf_maxmig.data.collator import crowd_batches
+from tests.worlds import ANNOTATORS, CLASSES, make_crowd
+
+
+class InOrder(MaxMIGTrainer):
+    """Draws the items in their order, so that a test knows each batch."""
+
+    def _get_train_sampler(self, *args, **kwargs):
+        return SequentialSampler(self.train_dataset)
+
+
+def parameters(model):
+    return {name: p.detach().clone() for name, p in model.state_dict().items()}
+
+
+def assert_same(first, second, atol=0.0):
+    assert first.keys() == second.keys()
+    for name in first:
+        torch.testing.assert_close(
+            first[name], second[name], rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def batch_of(trainer, rows):
+    return trainer.data_collator([trainer.train_dataset[i] for i in rows])
+
+
+def test_loss_is_minus_the_gain_of_the_annotated_items(crowd, make_model, make_args):
+    """A loss over unlabelled items too, or in another scale, would still go down."""
+    trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
+    torch.nn.init.normal_(trainer.crowd_model.aggregator.table)
+    batch = batch_of(trainer, range(24))
+    annotated = (batch["annotations"] >= 0).any(dim=1)
+    assert 2 < annotated.sum() < 24
+    loss, outputs = trainer.compute_loss(trainer.model, batch, return_outputs=True)
+    expected = mutual_information_gain(
+        outputs.logits.log_softmax(-1)[annotated],
+        outputs.aggregator_logits[annotated],
+        trainer.crowd_model.prior(),
+    )
+    torch.testing.assert_close(loss, -expected)
+
+
+def test_gold_labels_change_nothing_in_training(crowd, make_model, make_args):
+    """The one leak that would make every result worthless."""
+    wrong = crowd.map(lambda row: {"label": (row["label"] + 1) % 3}, load_from_cache_file=False)
+    without = crowd.remove_columns("label")
+    trained = []
+    for dataset in (crowd, wrong, without):
+        trainer = MaxMIGTrainer(
+            model=make_model(prior="learned"), args=make_args(), train_dataset=dataset
+        )
+        trainer.train()
+        trained.append(parameters(trainer.model))
+    assert_same(trained[0], trained[1])
+    assert_same(trained[0], trained[2])
+
+
+def test_training_learns_the_classes_from_the_crowd(crowd, make_model, make_args):
+    """Everything can run and nothing be learned; the vote share alone is far from this accuracy."""
+    trainer = MaxMIGTrainer(
+        model=make_model(),
+        args=make_args(num_train_epochs=15),
+        train_dataset=crowd,
+        eval_dataset=make_crowd(seed=1),
+    )
+    before = trainer.evaluate()
+    trainer.train()
+    after = trainer.evaluate()
+    assert before["eval_accuracy"] < 0.7
+    assert after["eval_accuracy"] > 0.93
+    assert after["eval_forecast_accuracy"] > 0.93
+    assert after["eval_gain"] > before["eval_gain"] + 0.3
+
+
+@pytest.mark.parametrize("divergence", ["pearson", "jensen_shannon"])
+def test_other_divergences_learn_too(divergence, crowd, make_model, make_args):
+    """Only KL being exercised would leave a wrong sign in the others unseen."""
+    trainer = MaxMIGTrainer(
+        model=make_model(divergence=divergence),
+        args=make_args(num_train_epochs=15),
+        train_dataset=crowd,
+    )
+    trainer.train()
+    assert trainer.evaluate(make_crowd(seed=1))["eval_accuracy"] > 0.93
+
+
+def test_accumulation_averages_the_gains_of_its_micro_batches(crowd, make_model, make_args):
+    """Trainer's own scaling gives k times the gradient where a subclass computes the loss."""
+    rows = crowd.select(range(32))
+    args = make_args(
+        optim="sgd", learning_rate=0.1, aggregator_learning_rate=0.1, aggregator_warmup_ratio=0.0, max_grad_norm=0.0,
+        lr_scheduler_type="constant", gradient_accumulation_steps=2, max_steps=1, init="keep", name_classes=False,
+    )  # fmt: skip
+    trainer = InOrder(model=make_model(prior="learned"), args=args, train_dataset=rows)
+    torch.nn.init.normal_(trainer.crowd_model.aggregator.table)
+    before = parameters(trainer.model)
+    losses = [
+        trainer.compute_loss(trainer.model, batch_of(trainer, r))
+        for r in (range(16), range(16, 32))
+    ]
+    named = dict(trainer.model.named_parameters())
+    gradients = torch.autograd.grad(sum(losses) / 2, list(named.values()))
+    trainer.train()
+    expected = {name: before[name] - 0.1 * g for name, g in zip(named, gradients, strict=True)}
+    moved = {name: p for name, p in parameters(trainer.model).items() if name in expected}
+    assert any((g.abs() > 1e-4).any() for g in gradients)
+    assert_same(moved, expected, atol=1e-6)
+
+
+def test_resumed_run_equals_uninterrupted(crowd, make_model, make_args):
+    """A resume that starts the aggregator anew, or loses its rate, gives a plausible other model."""
+    settings = {"num_train_epochs": 4, "save_strategy": "epoch"}
+    whole = MaxMIGTrainer(
+        model=make_model(0.5, prior="learned"), args=make_args(**settings), train_dataset=crowd
+    )
+    whole.train()
+    checkpoint = whole.args.output_dir + "/checkpoint-12"
+    again = MaxMIGTrainer(
+        model=make_model(0.5, seed=5, prior="learned"),
+        args=make_args(**settings),
+        train_dataset=crowd,
+    )
+    again.train(resume_from_checkpoint=checkpoint)
+    assert_same(parameters(whole.model), parameters(again.model))
+
+
+def test_resume_passes_over_a_half_written_checkpoint(crowd, make_model, make_args, caplog):
+    """A run killed while saving would otherwise not come back."""
+    args = make_args(num_train_epochs=2, save_strategy="epoch")
+    first = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
+    first.train()
+    whole = parameters(first.model)
+    Path(first.args.output_dir, "checkpoint-12", "trainer_state.json").unlink()
+    again = MaxMIGTrainer(model=make_model(seed=3), args=args, train_dataset=crowd)
+    again.train(resume_from_checkpoint=True)
+    assert again.state.global_step == first.state.global_step
+    assert_same(whole, parameters(again.model))
+
+
+def test_resume_without_a_checkpoint_says_so(crowd, make_model, make_args):
+    """Starting anew in silence would throw away what was asked for."""
+    trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
+    with pytest.raises(ValueError, match="needs a whole checkpoint"):
+        trainer.train(resume_from_checkpoint=True)
+
+
+def test_fresh_run_starts_from_equation_2_and_keep_does_not(crowd, make_model, make_args):
+    """An aggregator left at zero, or one that is reset although it should stay."""
+    starts = {}
+
+    class Spy(TrainerCallback):
+        def on_train_begin(self, args, state, control, model=None, **kwargs):
+            starts[args.init] = model.aggregator.weight.detach().clone()
+
+    for init in ("vote_share", "keep"):
+        model = make_model()
+        torch.nn.init.constant_(model.aggregator.table, 7.0)
+        args = make_args(max_steps=1, init=init, init_strength=0.5)
+        MaxMIGTrainer(model=model, args=args, train_dataset=crowd, callbacks=[Spy()]).train()
+    reference = make_model()
+    reference.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)))
+    torch.testing.assert_close(starts["vote_share"], reference.aggregator.weight.detach() * 0.5)
+    assert (starts["keep"] == 7.0).all()
+
+
+def test_model_init_is_started_from_the_crowd_too(crowd, make_model, make_args):
+    """With `model_init` the model is made inside `train`, after a start that came too early."""
+    trainer = MaxMIGTrainer(
+        model_init=lambda trial=None: make_model(), args=make_args(max_steps=1), train_dataset=crowd,
+        data_collator=CrowdCollator(4, 3, input_names=["features"]),
+    )  # fmt: skip
+    trainer.train()
+    assert trainer.crowd_model.aggregator.table.abs().sum() > 1
+
+
+def test_bf16_computes_the_gain_in_float32_and_keeps_the_aggregator(crowd, make_model, make_args):
+    """In bfloat16 the gain has three digits and updates of 1e-3 are lost; nothing would crash."""
+    trainer = MaxMIGTrainer(
+        model=make_model(prior="learned"), args=make_args(bf16=True), train_dataset=crowd
+    )
+    seen = []
+
+    class Spy(TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, **kwargs):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                batch = batch_of(trainer, range(24))
+                loss, outputs = trainer.compute_loss(model, batch, return_outputs=True)
+            annotated = (batch["annotations"] >= 0).any(dim=1)
+            exact = mutual_information_gain(
+                outputs.logits.double().log_softmax(-1)[annotated],
+                outputs.aggregator_logits.double()[annotated],
+                model.prior().double(),
+            )
+            seen.append((loss.dtype, (loss + exact).item(), outputs.aggregator_logits.dtype))
+
+    trainer.add_callback(Spy())
+    trainer.train()
+    assert len(seen) == 12
+    assert all(
+        kind == torch.float32 and abs(gap) < 1e-5 and g == torch.float32 for kind, gap, g in seen
+    )
+    assert {p.dtype for p in trainer.crowd_model.crowd_parameters()} == {torch.float32}
+
+
+def test_evaluation_is_over_the_whole_set_whatever_the_batch(crowd, make_model, make_args):
+    """A mean over batches depends on the batch size and is another number."""
+    model = make_model()
+    model.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)))
+    results = []
+    for size in (7, 64):
+        args = make_args(per_device_eval_batch_size=size)
+        trainer = MaxMIGTrainer(model=model, args=args, train_dataset=crowd, eval_dataset=crowd)
+        results.append(trainer.evaluate())
+    batch = batch_of(trainer, range(len(crowd)))
+    annotated = (batch["annotations"] >= 0).any(dim=1)
+    assert not annotated.all()
+    with torch.no_grad():
+        outputs = model(
+            features=batch["features"],
+            annotators=batch["annotators"],
+            annotations=batch["annotations"],
+        )
+        expected = model.gain(outputs.logits.log_softmax(-1), outputs.aggregator_logits, annotated)
+    for result in results:
+        assert result["eval_gain"] == pytest.approx(float(expected), abs=1e-5)
+        assert result["eval_loss"] == pytest.approx(-float(expected), abs=1e-5)
+    h = outputs.logits.argmax(-1)
+    assert results[0]["eval_accuracy"] == pytest.approx(
+        float((h == batch["labels"]).float().mean())
+    )
+    for name, posterior in (
+        ("aggregator", outputs.aggregator_logits),
+        ("forecast", outputs.forecast_logits),
+    ):
+        right = (posterior.argmax(-1) == batch["labels"])[annotated].float().mean()
+        assert results[0][f"eval_{name}_accuracy"] == pytest.approx(float(right))
+
+
+def test_dropping_the_last_batch_keeps_every_item_of_an_evaluation(crowd, make_model, make_args):
+    """Trainer's flag also cuts the evaluation set: accuracies of another set, predictions that do not line up."""
+    args = make_args(dataloader_drop_last=True, per_device_eval_batch_size=64)
+    trainer = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
+    assert len(crowd) % 64
+    assert len(trainer.predict(crowd).label_ids) == len(crowd)
+    assert len(trainer.get_train_dataloader()) == len(crowd) // 16
+    assert args.dataloader_drop_last
+
+
+def test_evaluation_reports_what_the_data_allows(crowd, make_model, make_args):
+    """Trainer silently returns nothing at all where an evaluation set lacks labels."""
+    trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
+    accuracies = {"eval_accuracy", "eval_aggregator_accuracy", "eval_forecast_accuracy"}
+    no_gold = trainer.evaluate(crowd.remove_columns("label"))
+    assert "eval_gain" in no_gold
+    assert not accuracies & no_gold.keys()
+    no_votes = trainer.evaluate(crowd.remove_columns(["annotators", "annotations"]))
+    assert "eval_gain" not in no_votes
+    assert accuracies & no_votes.keys() == {"eval_accuracy"}
+    part = crowd.add_column("gold", [y if i % 2 else None for i, y in enumerate(crowd["label"])])
+    part = part.remove_columns("label").rename_column("gold", "label")
+    some_gold = trainer.evaluate(part)
+    odd = crowd.select(range(1, len(crowd), 2))
+    assert some_gold["eval_accuracy"] == pytest.approx(trainer.evaluate(odd)["eval_accuracy"])
+
+
+def test_predict_gives_the_three_posteriors(crowd, make_model, make_args):
+    """Without votes the forecast must be the classifier, not a missing output that shifts the others."""
+    trainer = MaxMIGTrainer(
+        model=make_model(prior=[5, 3, 2]), args=make_args(), train_dataset=crowd
+    )
+    torch.nn.init.normal_(trainer.crowd_model.aggregator.table)
+    output = trainer.predict(crowd)
+    log_h, log_g, log_forecast = output.predictions
+    for posterior in output.predictions:
+        np.testing.assert_allclose(np.exp(posterior).sum(-1), 1, atol=1e-5)
+    np.testing.assert_array_equal(output.label_ids, crowd["label"][:])
+    empty = np.array([len(votes) == 0 for votes in crowd["annotations"]])
+    assert 0 < empty.sum() < len(crowd)
+    np.testing.assert_allclose(log_forecast[empty], log_h[empty], atol=1e-5)
+    np.testing.assert_allclose(
+        log_g[empty], np.log([[0.5, 0.3, 0.2]]).repeat(empty.sum(), 0), atol=1e-5
+    )
+    assert np.abs(log_forecast[~empty] - log_h[~empty]).max() > 0.1
+    bare = trainer.predict(crowd.select_columns(["features"]))
+    np.testing.assert_allclose(bare.predictions[0], log_h, atol=1e-6)
+    assert (bare.label_ids == -100).all()
+
+
+def test_further_metrics_are_added(crowd, make_model, make_args):
+    """A user's own metrics must come beside ours, with gold labels as they know them."""
+
+    def metrics(prediction):
+        assert prediction.label_ids.shape == (len(crowd),)
+        return {"classes_used": len(np.unique(prediction.predictions[0].argmax(-1)))}
+
+    trainer = MaxMIGTrainer(
+        model=make_model(), args=make_args(), train_dataset=crowd, compute_metrics=metrics
+    )
+    result = trainer.evaluate(crowd)
+    assert result["eval_classes_used"] >= 1
+    assert "eval_gain" in result
+
+
+def test_step_with_one_annotated_item_is_skipped_with_one_line(
+    crowd, make_model, make_args, caplog
+):
+    """A crash, a NaN, or a step towards nothing; and a line a step would drown the log."""
+    lengths = [len(votes) for votes in crowd["annotations"]]
+    empty = [i for i, n in enumerate(lengths) if n == 0]
+    one = next(i for i, n in enumerate(lengths) if n > 0)
+    rows = crowd.select([one, *empty[:3]] * 2)
+    args = make_args(
+        per_device_train_batch_size=4, optim="sgd", learning_rate=1.0, logging_strategy="steps", logging_steps=1,
+        num_train_epochs=3, name_classes=False, init="keep",
+    )  # fmt: skip
+    trainer = InOrder(model=make_model(prior="learned"), args=args, train_dataset=rows)
+    before = parameters(trainer.model)
+    logging.getLogger("hf_maxmig").propagate = True
+    with caplog.at_level("WARNING"):
+        trainer.train()
+    assert_same(before, parameters(trainer.model))
+    assert sum("fewer than 2 items" in record.message for record in caplog.records) == 1
+    assert all(entry.get("loss", 0.0) == 0.0 for entry in trainer.state.log_history)
+
+
+def test_best_model_is_chosen_by_the_gain(crowd, make_model, make_args):
+    """Trainer's default would look for a loss, or take the lowest gain for the best."""
+    args = make_args(
+        num_train_epochs=4, eval_strategy="epoch", save_strategy="epoch", load_best_model_at_end=True,
+        learning_rate=0.05, name_classes=False,
+    )  # fmt: skip
+    trainer = MaxMIGTrainer(
+        model=make_model(), args=args, train_dataset=crowd, eval_dataset=make_crowd(seed=2),
+        callbacks=[EarlyStoppingCallback(early_stopping_patience=2)],
+    )  # fmt: skip
+    trainer.train()
+    gains = [entry["eval_gain"] for entry in trainer.state.log_history if "eval_gain" in entry]
+    assert len(set(gains)) > 1
+    assert trainer.state.best_metric == max(gains)
+    assert trainer.evaluate()["eval_gain"] == pytest.approx(max(gains), abs=1e-5)
+
+
+def test_crowd_parameters_have_their_own_rate_and_no_decay(crowd, make_model, make_args):
+    """At the classifier's rate LabelMe loses three points; decay would pull evidence towards zero."""
+    args = make_args(weight_decay=0.1, learning_rate=1e-3, aggregator_learning_rate=5e-2)
+    trainer = MaxMIGTrainer(model=make_model(prior="learned"), args=args, train_dataset=crowd)
+    optimizer = trainer.create_optimizer()
+    *others, group = optimizer.param_groups
+    assert {id(p) for p in group["params"]} == {
+        id(p) for p in trainer.crowd_model.crowd_parameters()
+    }
+    assert len(group["params"]) == 2
+    assert (group["lr"], group["weight_decay"]) == (5e-2, 0.0)
+    assert {g["lr"] for g in others} == {1e-3}
+    counted = sum(p.numel() for g in optimizer.param_groups for p in g["params"])
+    assert counted == sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
+
+
+def test_aggregator_rate_rises_then_follows_the_schedule(crowd, make_model, make_args):
+    """A rise that is lost at resume, or that also slows the classifier."""
+    args = make_args(learning_rate=1e-2, aggregator_learning_rate=1e-1, aggregator_warmup_ratio=0.5)
+    trainer = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
+    trainer.create_optimizer_and_scheduler(20)
+    rates = []
+    for _ in range(20):
+        rates.append([group["lr"] for group in trainer.optimizer.param_groups])
+        trainer.optimizer.step()
+        trainer.lr_scheduler.step()
+    for step, (*others, crowd_rate) in enumerate(rates):
+        cosine = 0.5 * (1 + math.cos(math.pi * step / 20))
+        assert others == pytest.approx([1e-2 * cosine] * len(others))
+        assert crowd_rate == pytest.approx(1e-1 * cosine * min(1, (step + 1) / 10) ** 2)
+
+
+def test_log_has_gain_and_learned_prior(crowd, make_model, make_args):
+    """A negative loss tells a person nothing."""
+    args = make_args(logging_strategy="epoch")
+    trainer = MaxMIGTrainer(model=make_model(prior="learned"), args=args, train_dataset=crowd)
+    trainer.train()
+    entries = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert len(entries) == 2
+    for entry in entries:
+        assert entry["gain"] == -entry["loss"]
+        p = np.array([entry[f"prior_{name}"] for name in CLASSES])
+        assert p.sum() == pytest.approx(1)
+        assert entry["prior_entropy"] == pytest.approx(-(p * np.log(p)).sum(), abs=1e-5)
+    assert entries[0]["prior_cat"] != entries[1]["prior_cat"]
+
+
+def test_swapped_classes_are_named_by_the_votes(crowd, make_model, make_args):
+    """The gain cannot see a swap; without naming, half the test items of two classes come out wrong."""
+    trainer = MaxMIGTrainer(
+        model=make_model(prior="learned"), args=make_args(num_train_epochs=15), train_dataset=crowd
+    )
+    trainer.train()
+    right = trainer.evaluate(crowd)
+    posterior = trainer.predict(crowd).predictions
+    assert trainer.name_classes() is None
+    batch = {"features": batch_of(trainer, range(8))["features"]}
+    assert trainer.crowd_model.reorder_classes(torch.tensor([2, 0, 1]), batch)
+    wrong = trainer.evaluate(crowd)
+    assert wrong["eval_accuracy"] < 0.1
+    assert wrong["eval_gain"] == pytest.approx(right["eval_gain"], abs=1e-5)
+    assert trainer.name_classes() == ["dog", "emu", "cat"]
+    after = trainer.predict(crowd).predictions
+    for first, second in zip(posterior, after, strict=True):
+        np.testing.assert_allclose(first, second, atol=1e-5)
+
+
+def test_classes_that_cannot_be_renamed_are_told(crowd, make_model, make_args, caplog):
+    """A classifier whose output layer is hidden must not be half renamed."""
+    trainer = MaxMIGTrainer(
+        model=make_model(), args=make_args(num_train_epochs=15), train_dataset=crowd
+    )
+    trainer.train()
+    trainer.crowd_model.reorder_classes(
+        torch.tensor([1, 0, 2]), {"features": batch_of(trainer, range(8))["features"]}
+    )
+    head = trainer.crowd_model.classifier
+    head.register_forward_hook(
+        lambda m, i, output: output.__setitem__("logits", output.logits * torch.arange(1.0, 4))
+    )
+    before = parameters(trainer.model)
+    logging.getLogger("hf_maxmig").propagate = True
+    with caplog.at_level("WARNING"):
+        assert trainer.name_classes() is None
+    assert "came out exchanged" in caplog.text
+    assert_same(before, parameters(trainer.model))
+
+
+def test_plain_hub_classifier_is_wrapped(make_args):
+    """The user's whole API: names and numbers come from the data set."""
+    torch.manual_seed(0)
+    config = ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", num_labels=3
+    )
+    classifier = ResNetForImageClassification(config)
+    weight = classifier.classifier[1].weight.detach().clone()
+    dataset = Dataset.from_dict(
+        {
+            "pixel_values": np.random.default_rng(0).normal(size=(6, 3, 32, 32)).astype("float32"),
+            "annotators": [[0, 1]] * 6,
+            "annotations": [[0, 0], [1, 1], [2, 2]] * 2,
+        },
+    ).with_format("numpy")
+    dataset = dataset.cast_column(
+        "annotators", crowd_features(ANNOTATORS[:2], CLASSES)["annotators"]
+    )
+    dataset = dataset.cast_column(
+        "annotations", crowd_features(ANNOTATORS[:2], CLASSES)["annotations"]
+    )
+    args = make_args(
+        max_steps=2, per_device_train_batch_size=3, divergence="pearson", prior="0.5,0.3,0.2"
+    )
+    trainer = MaxMIGTrainer(model=classifier, args=args, train_dataset=dataset)
+    model = trainer.crowd_model
+    assert isinstance(model, MaxMIGModel)
+    assert (model.config.annotators, model.config.class_names) == (ANNOTATORS[:2], CLASSES)
+    assert (model.config.divergence, model.config.prior) == ("pearson", [0.5, 0.3, 0.2])
+    assert model.classifier is classifier
+    torch.testing.assert_close(classifier.classifier[1].weight, weight)
+    trainer.train()
+    assert not torch.equal(classifier.classifier[1].weight, weight)
+
+
+def test_text_classifier_goes_through_the_same_door(make_args):
+    """Anything that is hard-wired to pictures in the core would show here."""
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=20,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        num_labels=3,
+    )
+    features = crowd_features(ANNOTATORS[:2], CLASSES)
+    dataset = Dataset.from_dict(
+        {
+            "input_ids": [[1, 2, 3]] * 8, "attention_mask": [[1, 1, 1]] * 8,
+            "annotators": [[0, 1]] * 8, "annotations": [[0, 0], [1, 1], [2, 2], [0, 1]] * 2,
+        }
+    )  # fmt: skip
+    for name in features:
+        dataset = dataset.cast_column(name, features[name])
+    args = make_args(max_steps=2, per_device_train_batch_size=4)
+    trainer = MaxMIGTrainer(
+        model=BertForSequenceClassification(config), args=args, train_dataset=dataset
+    )
+    trainer.train()
+    assert trainer.crowd_model.config.classifier_task == "text-classification"
+    assert np.isfinite(trainer.evaluate(dataset)["eval_gain"])
+
+
+def test_wrong_number_of_outputs_says_how_to_load(crowd, make_args):
+    """The usual first mistake: 1000 ImageNet outputs for three classes."""
+    config = ResNetConfig(
+        embedding_size=8, hidden_sizes=[8], depths=[1], layer_type="basic", num_labels=1000
+    )
+    with pytest.raises(ValueError, match=r"one output a class = 3, got 1000.*num_labels=3"):
+        MaxMIGTrainer(
+            model=ResNetForImageClassification(config), args=make_args(), train_dataset=crowd
+        )
+
+
+def test_unnamed_columns_need_a_crowd_model(crowd, make_model, make_args):
+    """Guessing the number of annotators from the data would break at the first new one."""
+    bare = Dataset.from_dict({n: crowd[n][:] for n in ("features", "annotators", "annotations")})
+    with pytest.raises(ValueError, match="must name annotators and classes"):
+        MaxMIGTrainer(model=make_model().classifier, args=make_args(), train_dataset=bare)
+
+
+def test_other_annotators_than_the_models_are_refused_until_aligned(crowd, make_model, make_args):
+    """Annotator 0 of another file is another person; their labels would be read with the wrong matrix."""
+    trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
+    torch.nn.init.normal_(trainer.crowd_model.aggregator.table)
+    renamed = crowd.select(range(20)).cast_column(
+        "annotators", crowd_features(["dee", "cyd", "zoe", "ann"], CLASSES)["annotators"]
+    )
+    for call in (trainer.predict, trainer.evaluate):
+        with pytest.raises(ValueError, match=r"1 of them unknown \(zoe\).*align_annotators"):
+            call(renamed)
+    aligned = align_annotators(renamed, trainer.crowd_model.config.annotators)
+    log_g = trainer.predict(aligned).predictions[1]
+    number = {0: 3, 1: 2, 2: -1, 3: 0}
+    ids = [[number[m] for m in row] for row in renamed["annotators"]]
+    expected = trainer.predict(
+        renamed.remove_columns("annotators").add_column("annotators", ids)
+    ).predictions[1]
+    np.testing.assert_allclose(log_g, expected, atol=1e-6)
+
+
+def test_other_class_order_is_refused(crowd, make_model, make_args):
+    """Labels by number under another order would be a silent permutation."""
+    other = crowd.cast_column(
+        "annotations", crowd_features(ANNOTATORS, CLASSES[::-1])["annotations"]
+    )
+    with pytest.raises(ValueError, match="classes must be those of the model"):
+        MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=other)
+
+
+def test_training_without_crowd_columns_says_what_to_do(crowd, make_model, make_args):
+    """Training on nothing, or on the gold labels, in silence."""
+    bare = crowd.remove_columns(["annotators", "annotations"])
+    trainer = MaxMIGTrainer(model=make_model(), args=make_args(init="keep"), train_dataset=bare)
+    with pytest.raises(ValueError, match="add_annotations"):
+        trainer.train()
+
+
+def test_plain_training_arguments_are_refused(crowd, make_model, tmp_path):
+    """Their defaults drop the crowd's columns."""
+    with pytest.raises(TypeError, match="MaxMIGTrainingArguments"):
+        MaxMIGTrainer(
+            model=make_model(), args=TrainingArguments(str(tmp_path)), train_dataset=crowd
+        )
+
+
+def test_streamed_data_set_trains(crowd, make_model, make_args):
+    """A stream has no length, no columns by name, and its crowd must still start the aggregator."""
+    args = make_args(max_steps=4)
+    stream = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd.to_iterable_dataset())
+    stream.train()
+    assert stream.state.global_step == 4
+    fresh = make_model()
+    stream.crowd_model.initialize_crowd(stream._training_crowd())
+    fresh.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)))
+    torch.testing.assert_close(stream.crowd_model.aggregator.table, fresh.aggregator.table)
+
+
+@pytest.mark.slow
+def test_compiled_model_trains_like_the_plain_one(crowd, make_model, make_args):
+    """A compiled wrapper hides the crowd's verbs and parameters if it is not taken off."""
+    trained = []
+    for changes in ({}, {"torch_compile": True, "torch_compile_backend": "aot_eager"}):
+        trainer = MaxMIGTrainer(
+            model=make_model(prior="learned"),
+            args=make_args(**changes),
+            train_dataset=crowd.select(range(64)),
+        )
+        trainer.train()
+        trained.append(parameters(trainer.crowd_model))
+    assert_same(*trained, atol=1e-5)
+
+
+def test_optimizer_that_was_passed_is_used(crowd, make_model, make_args):
+    """`optimizers=` is part of Trainer's API."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    trainer = MaxMIGTrainer(
+        model=model,
+        args=make_args(name_classes=False),
+        train_dataset=crowd,
+        optimizers=(optimizer, schedule),
+    )
+    trainer.train()
+    reference = make_model()
+    reference.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)), strength=0.5)
+    assert_same(parameters(trainer.model), parameters(reference))
+
+
+def test_data_set_of_any_kind_trains(crowd, make_model, make_args):
+    """A torch data set of dicts has neither Arrow columns nor features."""
+
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self):
+            return len(crowd)
+
+        def __getitem__(self, i):
+            return crowd[i]
+
+    trained = []
+    for dataset in (crowd, Rows()):
+        trainer = InOrder(model=make_model(), args=make_args(), train_dataset=dataset)
+        trainer.train()
+        trained.append(parameters(trainer.model))
+    assert_same(*trained)
+
+
+def test_permuted_annotators_change_nothing(crowd, make_model, make_args):
+    """The order in which a table lists the annotators is an accident."""
+    order = [2, 0, 3, 1]
+    number = {old: new for new, old in enumerate(order)}
+    names = [ANNOTATORS[m] for m in order]
+    ids = [[number[m] for m in row] for row in crowd["annotators"]]
+    column = Dataset.from_dict({"annotators": ids}).cast_column(
+        "annotators", crowd_features(names, CLASSES)["annotators"]
+    )
+    permuted = crowd.remove_columns("annotators")
+    permuted = concatenate_datasets([permuted, column], axis=1)
+    results = []
+    for dataset, who in ((crowd, ANNOTATORS), (permuted, names)):
+        model = make_model()
+        model = MaxMIGModel.from_classifier(model.classifier, annotators=who)
+        trainer = MaxMIGTrainer(model=model, args=make_args(), train_dataset=dataset)
+        trainer.train()
+        results.append(trainer.predict(dataset).predictions)
+    for first, second in itertools.zip_longest(*results):
+        np.testing.assert_allclose(first, second, atol=1e-4)

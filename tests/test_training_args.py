@@ -1,0 +1,99 @@
+"""MaxMIGTrainingArguments: defaults, presets, what cannot go with crowd labels."""
+
+import pytest
+from transformers import HfArgumentParser
+
+from hf_maxmig import MaxMIGTrainingArguments
+from hf_maxmig.training_args import PAPER_PRESETS
+
+
+def make(tmp_path, **fields):
+    return MaxMIGTrainingArguments(
+        output_dir=str(tmp_path), **{"report_to": "none", "use_cpu": True, **fields}
+    )
+
+
+def test_aggregator_rate_follows_the_learning_rate_unless_given(tmp_path):
+    """One rate for both is what everybody who tried the method had to tune."""
+    assert make(tmp_path, learning_rate=3e-4).aggregator_learning_rate == pytest.approx(3e-3)
+    assert make(tmp_path, aggregator_learning_rate=7e-2).aggregator_learning_rate == 7e-2
+
+
+def test_defaults_are_those_that_training_from_crowds_needs(tmp_path):
+    """Trainer's own would drop the columns, hide NaN and look for a loss."""
+    args = make(tmp_path, eval_strategy="epoch", save_strategy="epoch", load_best_model_at_end=True)
+    assert (args.remove_unused_columns, args.label_names, args.logging_nan_inf_filter) == (
+        False,
+        ["labels"],
+        False,
+    )
+    assert (args.metric_for_best_model, args.greater_is_better) == ("gain", True)
+
+
+@pytest.mark.parametrize("preset", PAPER_PRESETS)
+def test_preset_is_the_papers_protocol(preset, tmp_path):
+    """Adam at the paper's rates, from equation 2 at full strength, without schedule, clipping or decay."""
+    args = make(tmp_path, preset=preset)
+    rate, batch = {"paper_cifar10": (1e-3, 64), "paper_labelme": (1e-4, 64)}.get(preset, (1e-4, 16))
+    assert (args.learning_rate, args.aggregator_learning_rate) == (rate, 1e-4)
+    assert args.per_device_train_batch_size == batch
+    assert (args.init, args.init_strength, args.aggregator_warmup_ratio) == ("vote_share", 1.0, 0.0)
+    assert (args.weight_decay, args.max_grad_norm, args.lr_scheduler_type) == (0.0, 0.0, "constant")
+    assert args.prior == (
+        "learned" if preset in ("paper_dogs_vs_cats", "paper_luna16") else "uniform"
+    )
+
+
+def test_preset_gives_way_to_what_is_given(tmp_path):
+    """Whoever sets a number means it."""
+    args = make(tmp_path, preset="paper_labelme", num_train_epochs=2, learning_rate=5e-4)
+    assert (args.num_train_epochs, args.learning_rate, args.aggregator_learning_rate) == (
+        2,
+        5e-4,
+        1e-4,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"preset": "paper"}, "`preset` must be one of paper_labelme"),
+        ({"aggregator_learning_rate": 0.0}, "`aggregator_learning_rate` must be positive, got 0.0"),
+        ({"smoothing": -1.0}, "`smoothing` must be positive"),
+        ({"init_strength": 0.0}, "`init_strength` must be positive"),
+        ({"aggregator_warmup_ratio": 1.5}, "must lie in 0..1, got 1.5"),
+        ({"remove_unused_columns": True}, "`remove_unused_columns` must be False"),
+        ({"prediction_loss_only": True}, "`prediction_loss_only` must be False"),
+        ({"batch_eval_metrics": True}, "`batch_eval_metrics` must be False"),
+        ({"label_smoothing_factor": 0.1}, "`label_smoothing_factor` must be 0.0"),
+    ],
+)
+def test_arguments_refuse(fields, message, tmp_path):
+    """An option that cannot be kept must not be ignored."""
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, **fields)
+
+
+def test_prior_reads_names_and_numbers(tmp_path):
+    """The command line has only strings."""
+    assert make(tmp_path, prior="learned").prior_value == "learned"
+    assert make(tmp_path, prior="0.8,0.2").prior_value == [0.8, 0.2]
+    with pytest.raises(ValueError, match="numbers separated by commas, got '0.8,x'"):
+        assert make(tmp_path, prior="0.8,x").prior_value
+
+
+def test_every_field_of_ours_has_help_and_parses(tmp_path):
+    """Flags are the fields; one without help or with a type that argparse cannot read breaks the recipes."""
+    parser = HfArgumentParser(MaxMIGTrainingArguments)
+    (args,) = parser.parse_args_into_dataclasses(
+        ["--output_dir", str(tmp_path), "--divergence", "pearson", "--aggregator_learning_rate", "1e-2",
+         "--no_gather_across_devices", "--init", "keep", "--use_cpu", "True", "--report_to", "none"]
+    )  # fmt: skip
+    assert (args.divergence, args.aggregator_learning_rate, args.gather_across_devices) == (
+        "pearson",
+        0.01,
+        False,
+    )
+    for name, field in MaxMIGTrainingArguments.__dataclass_fields__.items():
+        if name in MaxMIGTrainingArguments.__annotations__:
+            assert field.metadata.get("help"), name

@@ -1,0 +1,46 @@
+"""Small crowds whose truth is known."""
+
+import numpy as np
+from datasets import ClassLabel, Dataset, Features, List, Value
+
+ANNOTATORS = ["ann", "bob", "cyd", "dee"]
+CLASSES = ["cat", "dog", "emu"]
+
+
+def make_crowd(num_items=90, seed=0, unlabelled=7, features=5):
+    """Three well separated classes; four annotators, the last of them random; one to four labels an item."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(len(CLASSES), size=num_items)
+    centres = np.random.default_rng(99).normal(size=(len(CLASSES), features)) * 3
+    right = [0.9, 0.8, 0.7, 1 / 3]
+    annotators, annotations = [], []
+    for i, label in enumerate(labels):
+        who = (
+            sorted(rng.choice(4, size=rng.integers(1, 5), replace=False).tolist())
+            if i >= unlabelled
+            else []
+        )
+        annotators.append(who)
+        annotations.append(
+            [
+                int(label) if rng.random() < right[m] else int(rng.integers(len(CLASSES)))
+                for m in who
+            ]
+        )
+    order = rng.permutation(num_items)
+    return Dataset.from_dict(
+        {
+            "features": (centres[labels] + rng.normal(size=(num_items, features)))[order].astype(
+                "float32"
+            ),
+            "annotators": [annotators[i] for i in order],
+            "annotations": [annotations[i] for i in order],
+            "label": labels[order],
+        },
+        features=Features(
+            features=List(Value("float32"), length=features),
+            annotators=List(ClassLabel(names=ANNOTATORS)),
+            annotations=List(ClassLabel(names=CLASSES)),
+            label=ClassLabel(names=CLASSES),
+        ),
+    )
