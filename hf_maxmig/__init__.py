@@ -1,7 +1,7 @@
-"""Learn from many people's labels of the same data when nobody knows the truth: Max-MIG for Hugging Face.
+"""Max-MIG for Hugging Face: learn from many people's labels when nobody knows the truth.
 
-Importing this registers the models with the Auto classes of transformers. What needs `Trainer` or `datasets`, slow to
-import, is loaded when first asked for.
+Importing this registers the models with the Auto classes of transformers. What needs `Trainer` or
+`datasets`, slow to import, is loaded when first asked for.
 """
 
 from importlib import import_module
@@ -12,11 +12,11 @@ from transformers import AutoConfig, AutoModel
 from .aggregator import ClassPrior, WeightedAverageAggregator
 from .classifiers import (
     CLASSIFIERS,
+    VGG16,
     FourLayerCNN,
     FourLayerCNNConfig,
     HeadClassifier,
     HeadConfig,
-    VGG16,
     VGG16Config,
 )
 from .configuration_maxmig import MaxMIGConfig
@@ -55,21 +55,17 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-for _model_class in (MaxMIGModel, *(model for _, model in CLASSIFIERS.values())):
-    AutoConfig.register(
-        _model_class.config_class.model_type, _model_class.config_class, exist_ok=True
-    )
-    _model_class.config_class.register_for_auto_class()
-    for _auto_class in (
-        AUTO_CLASSES.values()
-        if _model_class is MaxMIGModel
-        else [AUTO_CLASSES["image-classification"]]
-    ):
-        _auto_class.register(_model_class.config_class, _model_class, exist_ok=True)
-AutoModel.register(MaxMIGConfig, MaxMIGModel, exist_ok=True)
+_PAIRS: list[tuple[Any, Any]] = [*CLASSIFIERS.values(), (MaxMIGConfig, MaxMIGModel)]
+for _config_class, _model_class in _PAIRS:
+    AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
+    AUTO_CLASSES["image-classification"].register(_config_class, _model_class, exist_ok=True)
+    _config_class.register_for_auto_class()
+for _auto_class in (AutoModel, *AUTO_CLASSES.values()):
+    _auto_class.register(MaxMIGConfig, MaxMIGModel, exist_ok=True)
 MaxMIGModel.register_for_auto_class("AutoModel")
 
 __all__ = [
+    "VGG16",
     "ClassPrior",
     "CrowdCollator",
     "CrowdTrainer",
@@ -83,7 +79,6 @@ __all__ = [
     "MaxMIGOutput",
     "MaxMIGTrainer",
     "MaxMIGTrainingArguments",
-    "VGG16",
     "VGG16Config",
     "WeightedAverageAggregator",
     "add_annotations",

@@ -31,7 +31,8 @@ def check_prior(prior: str | list[float], num_classes: int) -> str | list[float]
         The name, or the list scaled to sum to one.
 
     Raises:
-        ValueError: if the name is unknown, the list has another length than C, or a number is not positive.
+        ValueError: if the name is unknown, the list has another length than C, or a number is not
+            positive.
 
     Example:
         >>> check_prior([8, 2], num_classes=2)
@@ -59,7 +60,8 @@ def check_prior(prior: str | list[float], num_classes: int) -> str | list[float]
 class Float32Module(nn.Module):
     """A module whose parameters stay in float32 or wider when the model around it is cast down.
 
-    The aggregator adds up the evidence of many labels: in bfloat16 an update of 1e-3 to a weight of 4 is lost.
+    The aggregator adds up the evidence of many labels: in bfloat16 an update of 1e-3 to a weight of
+    4 is lost.
     """
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
@@ -73,12 +75,13 @@ class Float32Module(nn.Module):
 
 
 class ClassPrior(Float32Module):
-    """The prior p over classes, kept as logits on the simplex; trained only if learned (paper, Section 3.1).
+    """The prior p over classes (paper, Section 3.1), as logits on the simplex; trained if learned.
 
     Args:
         num_classes: C.
-        prior: `"uniform"`; C numbers; `"vote_share"`, which stays uniform until the crowd is seen; or `"learned"`,
-            which starts from the vote share and is then trained with the aggregator.
+        prior: `"uniform"`; C numbers; `"vote_share"`, which stays uniform until the crowd is seen;
+            or `"learned"`, which starts from the vote share and is then trained with the
+            aggregator.
 
     Example:
         >>> ClassPrior(2, prior=[0.8, 0.2])().exp()
@@ -115,7 +118,7 @@ class ClassPrior(Float32Module):
 
 
 class WeightedAverageAggregator(Float32Module):
-    """The paper's aggregator g (Section 3.1): one matrix an annotator, summed over the labels given.
+    """The paper's aggregator g (Section 3.1): a matrix an annotator, summed over the labels given.
 
     Args:
         num_annotators: M.
@@ -126,13 +129,15 @@ class WeightedAverageAggregator(Float32Module):
         >>> aggregator.weight.shape  # annotator, scored class, reported class
         torch.Size([3, 2, 2])
         >>> half = torch.tensor([0.5, 0.5]).log()
-        >>> aggregator(half, annotators=torch.tensor([[0, 2]]), annotations=torch.tensor([[1, 1]])).exp().tolist()
+        >>> who, said = torch.tensor([[0, 2]]), torch.tensor([[1, 1]])
+        >>> aggregator(half, who, said).exp().tolist()  # not trained yet
         [[0.5, 0.5]]
     """
 
     def __init__(self, num_annotators: int, num_classes: int) -> None:
         super().__init__()
-        # Kept as (annotator, reported, scored): a label reads one contiguous row, see `functional.aggregate`.
+        # Kept as (annotator, reported, scored): a label reads one contiguous row, see
+        # `functional.aggregate`.
         self.table = nn.Parameter(
             torch.zeros(num_annotators, num_classes, num_classes, dtype=torch.float32)
         )
@@ -143,7 +148,7 @@ class WeightedAverageAggregator(Float32Module):
         return self.table.transpose(1, 2)
 
     def forward(self, log_p: Tensor, annotators: Tensor, annotations: Tensor) -> Tensor:
-        """Aggregate a batch: (C,) log prior, (B, K) annotators and annotations padded with -1, to (B, C) log g."""
+        """Aggregate (B, K) annotators and annotations under a (C,) log prior to (B, C) log g."""
         return aggregate(self.weight, log_p, annotators, annotations)
 
     @torch.no_grad()
@@ -155,8 +160,9 @@ class WeightedAverageAggregator(Float32Module):
         Args:
             batches: pairs (annotators, annotations), each (N, K) int64 padded with -1.
             smoothing: pseudo-labels added to each cell of a confusion matrix.
-            strength: what W is multiplied by; 1 is the paper's start. Below one the first g is less sure of itself
-                than the vote share, whose labels are also the evidence, would have it.
+            strength: what W is multiplied by; 1 is the paper's start. Below one the first g is less
+                sure of itself than the vote share, whose labels are also the evidence, would have
+                it.
 
         Returns:
             (C,), the vote share summed over the annotated items: what the prior starts from.

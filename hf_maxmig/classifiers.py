@@ -1,9 +1,13 @@
 """The paper's own classifiers h, as Hub models (paper, Section 4, "Networks", and Appendix B.2).
 
-Any other h comes from transformers or timm. None of these knows of a crowd: a plain `Trainer` can train them too.
+Any other h comes from transformers or timm. None of these knows of a crowd: a plain `Trainer` can
+train them too.
 """
 
+import itertools
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +20,8 @@ class FourLayerCNNConfig(PreTrainedConfig):
     """Configuration of `FourLayerCNN`.
 
     Args:
-        num_channels: 3, or 1 for grey pictures (colour pictures are then averaged over their channels).
+        num_channels: 3, or 1 for grey pictures (colour pictures are then averaged over their
+            channels).
         image_size: side of the square picture, in pixels.
         hidden_sizes: channels of the four convolutions.
         fc_size: units of the fully connected layer.
@@ -57,7 +62,8 @@ class HeadConfig(PreTrainedConfig):
         input_size: D, numbers a feature vector has.
         hidden_size: units of the fully connected layer.
         dropout: share dropped between it and the output.
-        encoder_config: config of a frozen backbone that turns pictures into features; None if features are given.
+        encoder_config: config of a frozen backbone that turns pictures into features; None if
+            features are given.
 
     Example:
         >>> HeadConfig(input_size=512, num_labels=8).hidden_size
@@ -70,7 +76,7 @@ class HeadConfig(PreTrainedConfig):
     dropout: float = 0.5
     encoder_config: dict | PreTrainedConfig | None = None
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
         if isinstance(self.encoder_config, dict):
             self.encoder_config = AutoConfig.for_model(**self.encoder_config)
@@ -102,7 +108,8 @@ class _ClassifierModel(PreTrainedModel):
 class FourLayerCNN(_ClassifierModel):
     """The four-layer network of Rodrigues & Pereira (AAAI 2018), for Dogs vs. Cats and LUNA16.
 
-    Four times 3 x 3 convolution, batch normalisation, ReLU and 2 x 2 pooling; then 128 ReLU units, dropout, output.
+    Four times 3 x 3 convolution, batch normalisation, ReLU and 2 x 2 pooling; then 128 ReLU units,
+    dropout, output.
 
     Example:
         >>> model = FourLayerCNN(FourLayerCNNConfig(num_channels=1, image_size=50, num_labels=2))
@@ -116,7 +123,7 @@ class FourLayerCNN(_ClassifierModel):
         super().__init__(config)
         sizes = [config.num_channels, *config.hidden_sizes]
         self.convolutions = nn.Sequential(
-            *(_conv_block(a, b, pool=True) for a, b in zip(sizes, sizes[1:], strict=False))
+            *(_conv_block(a, b, pool=True) for a, b in itertools.pairwise(sizes))
         )
         side = config.image_size // 2 ** len(config.hidden_sizes)
         if side < 1:
@@ -132,7 +139,7 @@ class FourLayerCNN(_ClassifierModel):
     def forward(
         self, pixel_values: Tensor, labels: Tensor | None = None, return_dict: bool | None = None
     ) -> ImageClassifierOutput:
-        """Classify (B, num_channels, image_size, image_size) pictures; labels (B,) give a cross-entropy."""
+        """Classify (B, channels, side, side) pictures; labels (B,) give a cross-entropy."""
         if self.config.num_channels == 1 and pixel_values.shape[1] > 1:
             pixel_values = pixel_values.mean(dim=1, keepdim=True)
         hidden = self.fc(self.convolutions(pixel_values).flatten(1)).relu()
@@ -170,10 +177,11 @@ class VGG16(_ClassifierModel):
 
 
 class HeadClassifier(_ClassifierModel):
-    """FC 128, ReLU, dropout, output, on a frozen backbone or on given features: the paper's h on LabelMe.
+    """The paper's h on LabelMe: FC 128, ReLU, dropout, output on given features or a frozen backbone.
 
-    With a backbone it takes either pictures or the features already computed from them, so that features are computed
-    once, the head is trained on them, and the saved model still takes pictures.
+    With a backbone it takes either pictures or the features already computed from them, so that
+    features are computed once, the head is trained on them, and the saved model still takes
+    pictures.
 
     Example:
         >>> model = HeadClassifier(HeadConfig(input_size=512, num_labels=8))
@@ -216,7 +224,7 @@ class HeadClassifier(_ClassifierModel):
     @staticmethod
     @torch.no_grad()
     def encode(encoder: PreTrainedModel, pixel_values: Tensor) -> Tensor:
-        """Turn (B, channels, height, width) pictures into (B, D) features: the backbone's pooled output."""
+        """Turn (B, channels, height, width) pictures into (B, D): the backbone's pooled output."""
         outputs = encoder(pixel_values=pixel_values, return_dict=True)
         pooled = getattr(outputs, "pooler_output", None)
         if pooled is not None:
@@ -225,7 +233,7 @@ class HeadClassifier(_ClassifierModel):
         return hidden.mean(dim=1) if hidden.ndim == 3 else hidden.flatten(2).mean(dim=2)
 
     def train(self, mode: bool = True) -> "HeadClassifier":
-        """Switch the head; the backbone stays frozen, also after `from_pretrained`, which ends with `eval()`."""
+        """Switch the head; the backbone stays frozen, also when `from_pretrained` calls `eval()`."""
         super().train(mode)
         if self.encoder is not None:
             self.encoder.requires_grad_(False).eval()
@@ -238,7 +246,7 @@ class HeadClassifier(_ClassifierModel):
         labels: Tensor | None = None,
         return_dict: bool | None = None,
     ) -> ImageClassifierOutput:
-        """Classify (B, D) features, or pictures: through the backbone if there is one, else as flat vectors."""
+        """Classify (B, D) features, or pictures: through the backbone, or else as flat vectors."""
         if features is None:
             if pixel_values is None:
                 raise ValueError(
@@ -258,7 +266,7 @@ def _conv_block(size_in: int, size_out: int, pool: bool) -> nn.Sequential:
 
 
 def keep_weights(model: PreTrainedModel) -> PreTrainedModel:
-    """Mark a built model as initialised, so that a model around it does not draw its weights anew."""
+    """Mark a model as initialised, so that one around it does not draw its weights anew."""
     for module in model.modules():
         module._is_hf_initialized = True
     return model
@@ -266,7 +274,7 @@ def keep_weights(model: PreTrainedModel) -> PreTrainedModel:
 
 @torch.no_grad()
 def reorder_outputs(classifier: nn.Module, order: Tensor, inputs: dict[str, Tensor]) -> bool:
-    """Exchange a classifier's outputs in its own last layer, so that its native checkpoint has the right names too.
+    """Exchange a classifier's outputs in its own last layer: its native checkpoint has them too.
 
     Args:
         classifier: any; its output layer must be linear or a convolution.
@@ -297,7 +305,7 @@ def reorder_outputs(classifier: nn.Module, order: Tensor, inputs: dict[str, Tens
         classifier.train(training)
 
 
-def _reorder_rows(layers: list[nn.Module], order: Tensor) -> None:
+def _reorder_rows(layers: Sequence[nn.Linear | nn.Conv2d], order: Tensor) -> None:
     for layer in layers:
         for parameter in (layer.weight, layer.bias):
             if parameter is not None:
@@ -311,10 +319,10 @@ CLASSIFIERS: dict[str, tuple[type[PreTrainedConfig], type[PreTrainedModel]]] = {
 
 __all__ = [
     "CLASSIFIERS",
+    "VGG16",
     "FourLayerCNN",
     "FourLayerCNNConfig",
     "HeadClassifier",
     "HeadConfig",
-    "VGG16",
     "VGG16Config",
 ]

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
@@ -14,10 +15,12 @@ from .divergences import get_divergence
 class MaxMIGConfig(PreTrainedConfig):
     """Configuration of a classifier and an aggregator trained together.
 
-    Class names are `id2label`, as everywhere in transformers; without them, those of the classifier are taken.
+    Class names are `id2label`, as everywhere in transformers; without them, those of the classifier
+    are taken.
 
     Args:
-        classifier_config: the config of h, any classifier that an Auto class builds, or one of `classifiers.py`.
+        classifier_config: the config of h, any classifier that an Auto class builds, or one of
+            `classifiers.py`.
         classifier_task: the pipeline task of h: which Auto class builds it.
         num_annotators: M. The number of `annotators` by default.
         annotators: M names, unique; None if only their number is known.
@@ -25,11 +28,13 @@ class MaxMIGConfig(PreTrainedConfig):
         prior: `"uniform"`, `"vote_share"`, `"learned"`, or C positive numbers (normalised).
 
     Raises:
-        ValueError: if names are not unique, counts disagree, or divergence or prior are none of the above.
+        ValueError: if names are not unique, counts disagree, or divergence or prior are none of the
+            above.
 
     Example:
         >>> from transformers import ResNetConfig
-        >>> config = MaxMIGConfig(classifier_config=ResNetConfig(num_labels=3), annotators=["ann", "bob"])
+        >>> classifier = ResNetConfig(num_labels=3)
+        >>> config = MaxMIGConfig(classifier_config=classifier, annotators=["ann", "bob"])
         >>> config.num_annotators, config.num_labels
         (2, 3)
     """
@@ -44,22 +49,21 @@ class MaxMIGConfig(PreTrainedConfig):
     num_annotators: int | None = None
     annotators: Sequence[str] | None = None
     divergence: str = "kl"
-    prior: str | Sequence[float] = "uniform"
+    prior: str | list[float] = "uniform"
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
         given = self.classifier_config
         if isinstance(given, dict) and given.get("model_type") in CLASSIFIERS:
             # Our own networks are not in transformers' table where the package is not installed.
             self.classifier_config = CLASSIFIERS[given["model_type"]][0](**given)
-        classes_given = self.id2label is not None or kwargs.get("num_labels") is not None
+        before: Any = self
+        classes_given = before.id2label is not None or kwargs.get("num_labels") is not None
         super().__post_init__(**kwargs)
-        if not classes_given:
-            self.id2label = dict(self.classifier_config.id2label)
-            self.label2id = None
-        self.label2id = self.label2id or {name: c for c, name in self.id2label.items()}
+        classifier: Any = self.classifier_config
+        names: dict[int, str] = dict((before if classes_given else classifier).id2label)
+        self.id2label, self.label2id = names, {name: c for c, name in names.items()}
         # A timm classifier's config does not carry its class names to disk: one truth, copied down.
-        self.classifier_config.id2label = dict(self.id2label)
-        self.classifier_config.label2id = dict(self.label2id)
+        classifier.id2label, classifier.label2id = dict(names), dict(self.label2id)
 
         if self.annotators is not None:
             self.annotators = [str(name) for name in self.annotators]

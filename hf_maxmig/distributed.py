@@ -1,4 +1,6 @@
-"""Join tensors over the devices of a run, with gradient. What a gain over all devices needs, and no more."""
+"""Join tensors over the devices of a run, with gradient: what a gain over all devices needs."""
+
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -8,12 +10,13 @@ from torch import Tensor
 class _GatherWithGradient(torch.autograd.Function):
     """All-gather along the first axis; sizes may differ between processes.
 
-    Backward sums the gradients of all processes and keeps its own slice. Where every process computes the whole
-    global loss and the parameters' gradients are then averaged, as DDP does, the step equals that of one process.
+    Backward sums the gradients of all processes and keeps its own slice. Where every process
+    computes the whole global loss and the parameters' gradients are then averaged, as DDP does, the
+    step equals that of one process.
     """
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, tensor: Tensor) -> Tensor:
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
         size = torch.tensor([tensor.shape[0]], device=tensor.device)
         sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
         dist.all_gather(sizes, size)
@@ -26,7 +29,7 @@ class _GatherWithGradient(torch.autograd.Function):
         return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         gradient = gradient.contiguous().clone()
         dist.all_reduce(gradient)
         return gradient[ctx.start : ctx.start + ctx.length]

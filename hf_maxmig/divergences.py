@@ -1,7 +1,8 @@
-"""Table 1 of the paper as rows: what each f-divergence rewards, what it penalises, and how to sum it over pairs.
+"""Table 1 of the paper as rows: what each f-divergence rewards and penalises.
 
-A row knows only the ratio K of the paper, never a classifier or an aggregator: those meet in `functional.py`.
-To add a divergence, add a row to `DIVERGENCES`; the contract tests take it from there.
+A row knows only the ratio K of the paper, never a classifier or an aggregator: those meet in
+`functional.py`. To add a divergence, add a row to `DIVERGENCES`; the contract tests take it from
+there.
 """
 
 import math
@@ -26,8 +27,9 @@ class Divergence:
         reward: df(K) as a function of k = log K (column 3), in nats.
         penalty: f*(df(K)) as a function of k = log K (column 4), in nats.
         penalty_at_zero: the penalty's limit at K = 0, in nats.
-        pair_sum: of (N, C) `a` and (N, C) `b`, not negative, the sum over all N^2 pairs of
-            `penalty - penalty_at_zero` at K_ij = <a_i, b_j>. A row of zeros adds nothing, so masked items can stay.
+        pair_sum: of (N, C) `a` and (N, C) `b`, not negative, the sum over all N^2 pairs of `penalty
+            - penalty_at_zero` at K_ij = <a_i, b_j>. A row of zeros adds nothing, so masked items
+            can stay.
     """
 
     name: str
@@ -49,8 +51,8 @@ def _square_pair_sum(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _log1p_pair_sum(a: Tensor, b: Tensor) -> Tensor:
-    # sum_ij log(1 + K_ij) needs every pair. Blocks of rows keep memory at BLOCK_ELEMENTS, and are computed again in
-    # the backward pass rather than kept.
+    # sum_ij log(1 + K_ij) needs every pair. Blocks of rows keep memory at BLOCK_ELEMENTS, and are
+    # computed again in the backward pass rather than kept.
     rows = max(1, BLOCK_ELEMENTS // max(1, b.shape[0]))
     if rows >= a.shape[0]:
         return _log1p_block(a, b)
@@ -111,7 +113,7 @@ def get_divergence(name: str) -> Divergence:
         ValueError: if no row has that name.
 
     Example:
-        >>> get_divergence("kl").reward(torch.tensor(0.0))  # h and g agree no more than by chance: K = 1
+        >>> get_divergence("kl").reward(torch.tensor(0.0))  # K = 1: agreement by chance
         tensor(1.)
     """
     if name not in DIVERGENCES:

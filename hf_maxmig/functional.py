@@ -1,7 +1,8 @@
 """The paper on one page: pure functions of tensors, in the paper's letters, in log space.
 
-h is the classifier, g the aggregator of the crowd's labels, p the class prior; N items, M annotators, C classes.
-What has parameters lives in `aggregator.py` and `prior.py`, the rows of Table 1 in `divergences.py`.
+h is the classifier, g the aggregator of the crowd's labels, p the class prior; N items, M
+annotators, C classes. What has parameters lives in `aggregator.py`, the rows of Table 1 in
+`divergences.py`.
 """
 
 import torch
@@ -18,19 +19,20 @@ def mutual_information_gain(
     divergence: str = "kl",
     annotated: Tensor | None = None,
 ) -> Tensor:
-    """How much more h and g agree on the same item than on different items: MIG^f (paper, equation 1).
+    """How much more h and g agree on the same item than on others: MIG^f (paper, equation 1).
 
-    With K_ij = sum_c h(x_i)_c g(y_j)_c / p_c,
-    MIG^f = mean_i df(K_ii) - mean_{i != j} f*(df(K_ij)),
-    where both means run over the items that have annotations. Its maximum over h and g is the f-mutual information
-    between the data and the crowd's labels (Theorem 3.4). It is a U-statistic: the mean over batches is unbiased.
+    With K_ij = sum_c h(x_i)_c g(y_j)_c / p_c, MIG^f = mean_i df(K_ii) - mean_{i != j} f*(df(K_ij)),
+    where both means run over the items that have annotations. Its maximum over h and g is the
+    f-mutual information between the data and the crowd's labels (Theorem 3.4). It is a U-statistic:
+    the mean over batches is unbiased.
 
     Args:
         log_h: (N, C), log-probabilities of the classifier, in nats.
         log_g: (N, C), log-probabilities of the aggregator for the same items.
         log_p: (C,), log of the class prior.
         divergence: a row of Table 1: `"kl"`, `"pearson"` or `"jensen_shannon"`.
-        annotated: (N,) bool, which items have annotations; the others take no part. All of them by default.
+        annotated: (N,) bool, which items have annotations; the others take no part. All of them by
+            default.
 
     Returns:
         A scalar, in nats; float32, or float64 if the inputs are.
@@ -39,9 +41,9 @@ def mutual_information_gain(
         ValueError: if the shapes do not fit, or fewer than two items have annotations.
 
     Example:
-        >>> h = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).mul(20).log_softmax(-1)  # certain, and different
+        >>> h = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).mul(20).log_softmax(-1)
         >>> half = torch.tensor([0.5, 0.5]).log()
-        >>> mutual_information_gain(h, h, half)  # 1 + log 2: with so few items the batch has no chance agreement
+        >>> mutual_information_gain(h, h, half)  # sure, and never agreeing by chance: 1 + log 2
         tensor(1.6931)
     """
     _check_gain_inputs(log_h, log_g, log_p, annotated)
@@ -62,10 +64,10 @@ def reward_and_penalty(
     divergence: str = "kl",
     annotated: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the two means of equation 1 without looking at a value, so that no device has to wait.
+    """Compute the two means of equation 1 without looking at a value: no device has to wait.
 
-    The training step calls this; `mutual_information_gain` is its checked face. Float32 or wider under any autocast.
-    KL costs O(N C), Pearson O(N C^2), Jensen-Shannon O(N^2 C) in blocks.
+    The training step calls this; `mutual_information_gain` is its checked face. Float32 or wider
+    under any autocast. KL costs O(N C), Pearson O(N C^2), Jensen-Shannon O(N^2 C) in blocks.
 
     Args:
         log_h: (N, C), log-probabilities of the classifier, in nats.
@@ -75,7 +77,8 @@ def reward_and_penalty(
         annotated: (N,) bool, which items take part. All of them by default.
 
     Returns:
-        Reward and penalty, two scalars in nats. With fewer than two annotated items both are finite and mean nothing.
+        Reward and penalty, two scalars in nats. With fewer than two annotated items both are finite
+        and mean nothing.
     """
     row = get_divergence(divergence)
     with torch.autocast(log_h.device.type, enabled=False):
@@ -104,9 +107,10 @@ def reward_and_penalty(
 def aggregate(weight: Tensor, log_p: Tensor, annotators: Tensor, annotations: Tensor) -> Tensor:
     """Combine an item's crowd labels into a posterior: the weighted-average aggregator g.
 
-    g(y) = softmax(sum_m W^m e(y^m) + b) with b = log p (paper, Section 3.1): each label picks a column of its
-    annotator's matrix. A missing label adds nothing, so the cost grows with the labels given, not with M. With
-    W^m = log confusion of independent annotators it is their exact posterior (Proposition D.3).
+    g(y) = softmax(sum_m W^m e(y^m) + b) with b = log p (paper, Section 3.1): each label picks a
+    column of its annotator's matrix. A missing label adds nothing, so the cost grows with the
+    labels given, not with M. With W^m = log confusion of independent annotators it is their exact
+    posterior (Proposition D.3).
 
     Args:
         weight: (M, C, C), W: annotator, scored class, reported class.
@@ -136,8 +140,8 @@ def aggregate(weight: Tensor, log_p: Tensor, annotators: Tensor, annotations: Te
 def forecast(log_h: Tensor, log_g: Tensor, log_p: Tensor) -> Tensor:
     """Combine what the image says and what the crowd says: the data-crowds forecaster zeta.
 
-    zeta(x, y)_c is proportional to h(x)_c g(y)_c / p_c (paper, Section 3.1). Dividing by p keeps the prior, present
-    in both h and g, from counting twice.
+    zeta(x, y)_c is proportional to h(x)_c g(y)_c / p_c (paper, Section 3.1). Dividing by p keeps
+    the prior, present in both h and g, from counting twice.
 
     Args:
         log_h: (N, C), log-probabilities of the classifier, in nats.
@@ -157,9 +161,10 @@ def forecast(log_h: Tensor, log_g: Tensor, log_p: Tensor) -> Tensor:
 
 
 def vote_share(annotations: Tensor, num_classes: int) -> Tensor:
-    """Count votes: Q, the share of each class among the labels that an item has (paper, Appendix B.2).
+    """Count votes: Q, the share of each class among an item's labels (paper, Appendix B.2).
 
-    The paper averages over all M annotators; where labels are missing, the average is over the labels given.
+    The paper averages over all M annotators; where labels are missing, the average is over the
+    labels given.
 
     Args:
         annotations: (N, K) int64, the labels of each item, padded with -1.
@@ -182,9 +187,10 @@ def vote_share(annotations: Tensor, num_classes: int) -> Tensor:
 def confusion_counts(
     posterior: Tensor, annotators: Tensor, annotations: Tensor, num_annotators: int
 ) -> Tensor:
-    """Count how often annotator m says r on items of class c, each item spread over classes by its posterior.
+    """Count how often annotator m says r on items of class c, as far as each item is of class c.
 
-    Counts of parts of a data set add up to the counts of the whole: a crowd of any size is counted in chunks.
+    Counts of parts of a data set add up to the counts of the whole: a crowd of any size is counted
+    in chunks.
 
     Args:
         posterior: (N, C), probabilities of the true class, such as the vote share.
@@ -197,7 +203,8 @@ def confusion_counts(
 
     Example:
         >>> posterior = torch.tensor([[0.8, 0.2], [0.0, 1.0]])
-        >>> confusion_counts(posterior, torch.tensor([[0], [0]]), torch.tensor([[0], [1]]), num_annotators=1)
+        >>> who, said = torch.tensor([[0], [0]]), torch.tensor([[0], [1]])
+        >>> confusion_counts(posterior, who, said, num_annotators=1)
         tensor([[[0.8000, 0.0000],
                  [0.2000, 1.0000]]])
     """
@@ -226,12 +233,13 @@ def confusion(
         smoothing: pseudo-labels added to each of the C^2 cells.
 
     Returns:
-        (M, C, C): annotator, true row, reported column; each row sums to one, and is uniform where the annotator
-        labelled no item that could be of that class.
+        (M, C, C): annotator, true row, reported column; each row sums to one, and is uniform where
+        the annotator labelled no item that could be of that class.
 
     Example:
         >>> truth = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-        >>> confusion(truth, torch.tensor([[0], [0], [0]]), torch.tensor([[0], [0], [1]]), num_annotators=1)
+        >>> who, said = torch.tensor([[0], [0], [0]]), torch.tensor([[0], [0], [1]])
+        >>> confusion(truth, who, said, num_annotators=1)
         tensor([[[1.0000, 0.0000],
                  [0.5000, 0.5000]]])
     """
@@ -260,14 +268,16 @@ def normalize_counts(counts: Tensor, smoothing: float = 0.0) -> Tensor:
 
 
 def initial_weight(counts: Tensor, smoothing: float) -> Tensor:
-    """Start W from the crowd alone: the log of each annotator's confusion with the vote share (paper, equation 2).
+    """Start W from the crowd alone: log confusion with the vote share (paper, equation 2).
 
-    W^m_{c,r} = log((sum_i Q_ic 1(y_i^m = r) + s) / (sum_i Q_ic + C s)), both sums over the items that annotator m
-    labelled, s the smoothing. An annotator without labels starts at zero and so says nothing.
+    W^m_{c,r} = log((sum_i Q_ic 1(y_i^m = r) + s) / (sum_i Q_ic + C s)), both sums over the items
+    that annotator m labelled, s the smoothing. An annotator without labels starts at zero and so
+    says nothing.
 
     Args:
         counts: (M, C, C), `confusion_counts` of the vote share.
-        smoothing: s > 0, pseudo-labels added to each cell: what keeps the log finite where a pair never occurred.
+        smoothing: s > 0, pseudo-labels added to each cell: what keeps the log finite where a pair
+            never occurred.
 
     Returns:
         (M, C, C): annotator, scored class, reported class.
@@ -295,7 +305,8 @@ def vote_share_prior(counts: Tensor) -> Tensor:
         counts: (C,), the vote share summed over the annotated items.
 
     Returns:
-        (C,), log-probabilities. One pseudo-item spread over the classes keeps a class nobody voted for above zero.
+        (C,), log-probabilities. One pseudo-item spread over the classes keeps a class nobody voted
+        for above zero.
 
     Example:
         >>> vote_share_prior(torch.tensor([7.0, 2.0])).exp()

@@ -1,4 +1,4 @@
-"""The model card of a trained pair. Uploading itself is `Trainer.push_to_hub` and `PreTrainedModel.push_to_hub`."""
+"""The model card of a trained pair. Uploading is `push_to_hub` of trainer and model."""
 
 from importlib.metadata import version
 from importlib.resources import files

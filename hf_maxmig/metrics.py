@@ -1,4 +1,4 @@
-"""Measure a trained pair over a whole data set: accuracies where gold labels exist, the gain where crowd labels do."""
+"""Measure the three posteriors against gold labels, where there are any."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,8 @@ def accuracies(
         log_g: (N, C), of the aggregator.
         log_forecast: (N, C), of the forecaster.
         labels: (N,), gold labels; `NO_LABEL` where there is none.
-        annotated: (N,), which items have annotations: aggregator and forecaster are measured on these.
+        annotated: (N,), which items have annotations: aggregator and forecaster are measured on
+            these.
 
     Returns:
         `accuracy`, `aggregator_accuracy`, `forecast_accuracy`; each only where an item allows it.

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -42,17 +42,18 @@ class MaxMIGOutput(ModelOutput):
         forecast_logits: (B, C), log zeta; None without annotations.
     """
 
-    loss: torch.FloatTensor | None = None
-    logits: torch.FloatTensor | None = None
-    aggregator_logits: torch.FloatTensor | None = None
-    forecast_logits: torch.FloatTensor | None = None
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    aggregator_logits: Tensor | None = None
+    forecast_logits: Tensor | None = None
 
 
 class MaxMIGModel(PreTrainedModel):
-    """A classifier h and an aggregator g of the crowd's labels, joined by a class prior p (paper, Section 3.1).
+    """A classifier h and an aggregator g, joined by a class prior p (paper, Section 3.1).
 
-    What it does with a batch is in `forward`; `trainer.CrowdTrainer` trains it through five verbs that every crowd
-    model has: `crowd_parameters`, `initialize_crowd`, `crowd_loss`, `gain` and `reorder_classes`.
+    What it does with a batch is in `forward`; `trainer.CrowdTrainer` trains it through five verbs
+    that every crowd model has: `crowd_parameters`, `initialize_crowd`, `crowd_loss`, `gain` and
+    `reorder_classes`.
 
     Args:
         config: what the pair is made of.
@@ -85,7 +86,9 @@ class MaxMIGModel(PreTrainedModel):
         super().__init__(config)
         self.classifier = build_classifier(config) if classifier is None else classifier
         self.prior = ClassPrior(config.num_labels, config.prior)
-        self.aggregator = WeightedAverageAggregator(config.num_annotators, config.num_labels)
+        self.aggregator = WeightedAverageAggregator(
+            cast(int, config.num_annotators), config.num_labels
+        )
         self.main_input_name = self.classifier.main_input_name
         self.input_modalities = self.classifier.input_modalities
         self.supports_gradient_checkpointing = self.classifier.supports_gradient_checkpointing
@@ -113,30 +116,30 @@ class MaxMIGModel(PreTrainedModel):
 
         Raises:
             TypeError: if `classifier` is neither from transformers nor from timm.
-            ValueError: if neither the number nor the names of the annotators are given, or the class names are not
-                as many as the classifier's outputs.
+            ValueError: if neither the number nor the names of the annotators are given, or the
+                class names are not as many as the classifier's outputs.
         """
         if num_annotators is None and annotators is None:
             raise ValueError("`num_annotators` or `annotators` must be given, got neither.")
-        classifier = as_hub_classifier(classifier)
+        hub_classifier: Any = as_hub_classifier(classifier)
         names = config_fields.get("id2label")
-        if names is not None and len(names) != classifier.config.num_labels:
+        if names is not None and len(names) != hub_classifier.config.num_labels:
             raise ValueError(
                 f"the classifier must have one output a class = {len(names)}, got "
-                f"{classifier.config.num_labels}: load it with `num_labels={len(names)}, "
+                f"{hub_classifier.config.num_labels}: load it with `num_labels={len(names)}, "
                 "ignore_mismatched_sizes=True`."
             )
         config = MaxMIGConfig(
-            classifier_config=classifier.config,
-            classifier_task=_task_of(classifier),
+            classifier_config=hub_classifier.config,
+            classifier_task=_task_of(hub_classifier),
             num_annotators=num_annotators,
             annotators=annotators,
             # A composite config hands its own down to its parts.
-            attn_implementation=classifier.config._attn_implementation,
+            attn_implementation=hub_classifier.config._attn_implementation,
             **config_fields,
         )
-        config.dtype = classifier.config.dtype
-        return cls(config, classifier=keep_weights(classifier))
+        config.dtype = hub_classifier.config.dtype
+        return cls(config, classifier=keep_weights(hub_classifier))
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -167,7 +170,8 @@ class MaxMIGModel(PreTrainedModel):
             annotators: (B, K) int64, who labelled each item, padded with -1.
             annotations: (B, K) int64, what each of them said, padded with -1.
             labels: (B,) gold labels; accepted because data sets have them, and never used.
-            return_loss: also compute minus the gain of this batch, for training loops without a trainer.
+            return_loss: also compute minus the gain of this batch, for training loops without a
+                trainer.
             return_dict: False gives a tuple.
             **classifier_inputs: go to the classifier: `pixel_values`, `features`, `input_ids`, ...
 
@@ -175,7 +179,8 @@ class MaxMIGModel(PreTrainedModel):
             Logits of h, g and zeta, see `MaxMIGOutput`.
 
         Raises:
-            ValueError: if only one of `annotators` and `annotations` is given, or a loss is asked for without them.
+            ValueError: if only one of `annotators` and `annotations` is given, or a loss is asked
+                for without them.
         """
         if (annotators is None) != (annotations is None):
             missing = "annotators" if annotators is None else "annotations"
@@ -201,7 +206,7 @@ class MaxMIGModel(PreTrainedModel):
         return output.to_tuple() if return_dict is False else output
 
     def crowd_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield what is trained at the aggregator's rate: W, and the prior's logits if it is learned."""
+        """Yield what is trained at the aggregator's rate: W, and the prior if it is learned."""
         for module in (self.aggregator, self.prior):
             yield from (p for p in module.parameters() if p.requires_grad)
 
@@ -214,7 +219,8 @@ class MaxMIGModel(PreTrainedModel):
         """Start aggregator and prior from the training crowd alone (paper, equation 2).
 
         Args:
-            batches: pairs (annotators, annotations), each (N, K) int64 padded with -1, together the training crowd.
+            batches: pairs (annotators, annotations), each (N, K) int64 padded with -1, together the
+                training crowd.
             smoothing: pseudo-labels added to each cell of a confusion matrix.
             strength: what W is multiplied by; 1 is the paper's start.
         """
@@ -236,12 +242,13 @@ class MaxMIGModel(PreTrainedModel):
             gather: joins a (B, ...) tensor over the devices, with gradient.
 
         Returns:
-            The loss, and whether it is empty: with fewer than two annotated items it is zero, with zero gradient.
+            The loss, and whether it is empty: with fewer than two annotated items it is zero, with
+            zero gradient.
         """
         annotated = gather(is_annotated(annotators, annotations))
         reward, penalty = reward_and_penalty(
-            gather(widen(outputs.logits).log_softmax(dim=-1)),
-            gather(outputs.aggregator_logits),
+            gather(widen(cast(Tensor, outputs.logits)).log_softmax(dim=-1)),
+            gather(cast(Tensor, outputs.aggregator_logits)),
             self.prior(),
             self.config.divergence,
             annotated,
@@ -251,7 +258,7 @@ class MaxMIGModel(PreTrainedModel):
 
     @torch.no_grad()
     def reorder_classes(self, order: Tensor, inputs: dict[str, Tensor]) -> bool:
-        """Exchange classes in classifier, aggregator and prior: class r becomes what was class `order[r]`.
+        """Exchange classes in classifier, aggregator and prior: r becomes what was `order[r]`.
 
         Args:
             order: (C,) int64, a permutation.
@@ -268,7 +275,7 @@ class MaxMIGModel(PreTrainedModel):
         return True
 
     def gain(self, log_h: Tensor, log_g: Tensor, annotated: Tensor | None = None) -> Tensor:
-        """Compute the gain under this model's prior and divergence, see `functional.mutual_information_gain`."""
+        """Compute `mutual_information_gain` under this model's prior and divergence."""
         return mutual_information_gain(
             log_h, log_g, self.prior(), self.config.divergence, annotated
         )
@@ -276,8 +283,8 @@ class MaxMIGModel(PreTrainedModel):
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Save like any model of transformers, but whole or not at all.
 
-        Everything is written to a folder inside `save_directory` first and then moved into place file by file: an
-        interrupted save leaves the files of the last one.
+        Everything is written to a folder inside `save_directory` first and then moved into place
+        file by file: an interrupted save leaves the files of the last one.
 
         Args:
             save_directory: the folder, made if absent.

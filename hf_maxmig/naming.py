@@ -1,7 +1,7 @@
 """Which name belongs to which class: the one thing the gain cannot tell.
 
-MIG^f does not change when the classes of h, g and p are exchanged together. The crowd tells them apart: its labels name
-the classes, and the right names are those that fit the labels best.
+MIG^f does not change when the classes of h, g and p are exchanged together. The crowd tells them
+apart: its labels name the classes, and the right names are those that fit the labels best.
 """
 
 from collections.abc import Iterable
@@ -17,13 +17,16 @@ def votes_by_class(posteriors: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     """Count what the crowd says of the items of each class.
 
     Args:
-        posteriors: pairs of (N, C) probabilities that an item is of a class, and (N, K) annotations padded with -1.
+        posteriors: pairs of (N, C) probabilities that an item is of a class, and (N, K) annotations
+            padded with -1.
 
     Returns:
-        (C, C): class of the posterior, class of the votes; each row sums to one, or to zero if nothing is of the class.
+        (C, C): class of the posterior, class of the votes; each row sums to one, or to zero if
+        nothing is of the class.
 
     Example:
-        >>> votes_by_class([(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1, 1], [0, 1]]))])
+        >>> posterior, said = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1, 1], [0, 1]])
+        >>> votes_by_class([(posterior, said)])
         tensor([[0.0000, 1.0000],
                 [0.5000, 0.5000]])
     """
@@ -39,7 +42,8 @@ def votes_by_class(posteriors: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
 def best_names(votes: Tensor) -> Tensor:
     """Choose the names that the most votes speak for, each once (the Hungarian method).
 
-    A constant annotator adds the same to each row and so has no say: an assignment is unmoved by it.
+    A constant annotator adds the same to each row and so has no say: an assignment is unmoved by
+    it.
 
     Args:
         votes: (C, C), see `votes_by_class`.
@@ -51,7 +55,8 @@ def best_names(votes: Tensor) -> Tensor:
         >>> best_names(torch.tensor([[0.1, 0.9], [0.6, 0.4]]))
         tensor([1, 0])
     """
-    row, column = linear_sum_assignment(votes.double().cpu().numpy(), maximize=True)
-    order = torch.empty(len(row), dtype=torch.int64)
-    order[torch.from_numpy(column)] = torch.from_numpy(row)
-    return order
+    votes = votes.double().cpu()
+    row, column = (torch.from_numpy(i) for i in linear_sum_assignment(votes.numpy(), maximize=True))
+    if votes[row, column].sum() <= votes.trace() + 1e-9:
+        return torch.arange(len(votes))  # as good as any other: two classes may be the same one
+    return torch.argsort(column)

@@ -1,16 +1,16 @@
-"""CrowdTrainer: `transformers.Trainer` for any crowd method; MaxMIGTrainer: the same for any Hub classifier.
+"""CrowdTrainer: `Trainer` for any crowd method. MaxMIGTrainer: the same for any Hub classifier.
 
-The trainer never asks which method it trains. It calls the few verbs that every crowd model has: `crowd_parameters`,
-`initialize_crowd`, `crowd_loss`, `gain` and `reorder_classes`.
+The trainer never asks which method it trains. It calls the few verbs that every crowd model has:
+`crowd_parameters`, `initialize_crowd`, `crowd_loss`, `gain` and `reorder_classes`.
 """
 
 import contextlib
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
@@ -35,7 +35,8 @@ logger = logging.get_logger(__name__)
 class CrowdTrainer(Trainer):
     """Train a crowd model: a classifier learns from the columns `annotators` and `annotations`.
 
-    Gold labels, where the data set has them, are only measured against. Everything else of `Trainer` works as ever.
+    Gold labels, where the data set has them, are only measured against. Everything else of
+    `Trainer` works as ever.
 
     Args:
         model: a crowd model.
@@ -44,8 +45,8 @@ class CrowdTrainer(Trainer):
         train_dataset: with crowd columns.
         eval_dataset: with crowd columns, gold labels, both or neither.
         processing_class: the image processor, or the tokenizer; saved with the model.
-        compute_metrics: further metrics. Its `predictions` are the three (N, C) log-probabilities of h, g and the
-            forecast, its `label_ids` the gold labels, -100 where there are none.
+        compute_metrics: further metrics. Its `predictions` are the three (N, C) log-probabilities
+            of h, g and the forecast, its `label_ids` the gold labels, -100 where there are none.
         **kwargs: as in `Trainer`.
 
     Raises:
@@ -116,7 +117,8 @@ class CrowdTrainer(Trainer):
         """Train; a fresh run first starts the aggregator from the training crowd.
 
         Args:
-            resume_from_checkpoint: as in `Trainer`; True takes the last checkpoint that was written whole.
+            resume_from_checkpoint: as in `Trainer`; True takes the last checkpoint that was written
+                whole.
             trial: as in `Trainer`.
             ignore_keys_for_eval: as in `Trainer`.
 
@@ -171,7 +173,10 @@ class CrowdTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def get_train_dataloader(self) -> DataLoader:
-        """Over several devices, leave out the last incomplete batch: filling it up would pair an item with itself."""
+        """Over several devices, leave out the last incomplete batch.
+
+        Filling it up, as accelerate does, would compare an item with itself.
+        """
         with self._drop_last(self.args.dataloader_drop_last or self.args.world_size > 1):
             return super().get_train_dataloader()
 
@@ -184,7 +189,7 @@ class CrowdTrainer(Trainer):
             self.args.dataloader_drop_last = before
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Build the optimizer of `Trainer`, with a group of its own for the crowd's parameters: their rate, no decay."""
+        """Build the optimizer of `Trainer`; the crowd's parameters get their rate and no decay."""
         if self.optimizer is not None:
             return self.optimizer
         optimizer = super().create_optimizer(model)
@@ -213,7 +218,7 @@ class CrowdTrainer(Trainer):
         return scheduler
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log the gain and the prior beside the loss, and say once if steps had too few annotated items."""
+        """Log gain and prior beside the loss; say once if steps had too few annotated items."""
         if "loss" in logs:
             logs["gain"] = -logs["loss"]
             logs.update(self._prior_logs())
@@ -240,12 +245,14 @@ class CrowdTrainer(Trainer):
             )
 
     def name_classes(self) -> list[str] | None:
-        """Give the classes the names that fit the training crowd's votes best, in classifier, W and prior.
+        """Give the classes the names that fit the votes best, in classifier, W and prior.
 
-        The gain does not change when classes are exchanged, so training may leave two of them swapped.
+        The gain does not change when classes are exchanged, so training may leave two of them
+        swapped.
 
         Returns:
-            The names that the classes had before, in their new order; None if they were right already.
+            The names that the classes had before, in their new order; None if they were right
+            already.
         """
         model = self.crowd_model
         device = model.aggregator.table.device
@@ -262,9 +269,7 @@ class CrowdTrainer(Trainer):
         order = best_names(votes_by_class(posteriors))
         if torch.equal(order, torch.arange(len(order))):
             return None
-        batch = self.data_collator(
-            [self.train_dataset[i] for i in range(min(8, len(self.train_dataset)))]
-        )
+        batch = self.data_collator(_first(self.train_dataset, 8))
         skipped = {"annotators", "annotations", "labels"}
         inputs = {n: t.to(self.args.device) for n, t in batch.items() if n not in skipped}
         names = [model.config.class_names[c] for c in order]
@@ -293,8 +298,8 @@ class CrowdTrainer(Trainer):
         """Compute the three posteriors of a batch, with or without gold labels or annotations.
 
         Returns:
-            No loss; (B, C) log-probabilities of h, g and the forecast (without annotations g is the prior and the
-            forecast is h); gold labels (-100 for none) and which items are annotated.
+            No loss; (B, C) log-probabilities of h, g and the forecast (without annotations g is the
+            prior and the forecast is h); gold labels (-100 for none) and which items are annotated.
         """
         inputs = self._prepare_inputs(inputs)
         labels = inputs.pop("labels", None)
@@ -325,8 +330,8 @@ class CrowdTrainer(Trainer):
             metric_key_prefix: as in `Trainer`.
 
         Returns:
-            `predictions`: three (N, C) arrays, the log-probabilities of h, g and the forecast; `label_ids`: (N,) gold
-            labels, -100 for none; `metrics`.
+            `predictions`: three (N, C) arrays, the log-probabilities of h, g and the forecast;
+            `label_ids`: (N,) gold labels, -100 for none; `metrics`.
         """
         output = super().predict(test_dataset, ignore_keys, metric_key_prefix)
         return output._replace(label_ids=output.label_ids[0])
@@ -338,10 +343,11 @@ class CrowdTrainer(Trainer):
         return metrics
 
     def create_model_card(self, **metadata: Any) -> None:
-        """Write `README.md`: what the pair is, what was measured, how it was trained and how to use it.
+        """Write `README.md`: what the pair is, what was measured, how to use it.
 
         Args:
-            **metadata: `model_name`, `license`, `language`, `dataset` and the like, as in `Trainer`.
+            **metadata: `model_name`, `license`, `language`, `dataset` and the like, as in
+                `Trainer`.
         """
         if not self.is_world_process_zero():
             return
@@ -418,19 +424,21 @@ class MaxMIGTrainer(CrowdTrainer):
     """Train a classifier and an aggregator together by Max-MIG.
 
     Args:
-        model: a `MaxMIGModel`; or a classifier of transformers or timm, which is wrapped in one: annotators and
-            classes are read off the training set's features, divergence and prior off `args`.
+        model: a `MaxMIGModel`; or a classifier of transformers or timm, which is wrapped in one:
+            annotators and classes are read off the training set's features, divergence and prior
+            off `args`.
         args: the arguments.
         train_dataset: with crowd columns.
         **kwargs: as in `CrowdTrainer`.
 
     Raises:
-        ValueError: if the model is a plain classifier and the training set's features do not name annotators and
-            classes.
+        ValueError: if the model is a plain classifier and the training set's features do not name
+            annotators and classes.
 
     Example:
         >>> from datasets import Dataset
-        >>> from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainer, MaxMIGTrainingArguments, add_annotations
+        >>> from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainingArguments
+        >>> from hf_maxmig import add_annotations
         >>> items = Dataset.from_dict({"name": ["a", "b"], "features": [[0.0, 1.0], [1.0, 0.0]]})
         >>> votes = {"item": ["a", "b"], "annotator": ["ann", "ann"], "annotation": ["cat", "dog"]}
         >>> trainer = MaxMIGTrainer(
@@ -479,7 +487,7 @@ def _wrap(classifier: nn.Module, args: MaxMIGTrainingArguments, dataset: Any) ->
 
 
 def _input_names(classifier: nn.Module) -> list[str]:
-    """Columns that the classifier's forward names; a catch-all would take file numbers for inputs."""
+    """Columns that the classifier's forward names; a catch-all would take a row number for one."""
     parameters = inspect.signature(classifier.forward).parameters.values()
     return [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
 
@@ -494,12 +502,18 @@ def _listed_arguments(args: MaxMIGTrainingArguments) -> dict[str, Any]:
     return {name: getattr(value, "value", value) for name, value in values.items()}
 
 
+def _first(dataset: Any, number: int) -> list[Any]:
+    if hasattr(dataset, "__getitem__"):
+        return [dataset[i] for i in range(min(number, len(dataset)))]
+    return list(itertools.islice(dataset, number))
+
+
 def _as_it_is(tensor: Tensor) -> Tensor:
     return tensor
 
 
 def _last_whole_checkpoint(output_dir: str) -> str:
-    """Find the newest checkpoint that was written to its end: the trainer's state is what is written last."""
+    """Find the newest checkpoint that is whole: the trainer's state is what is written last."""
     checkpoints = sorted(
         (
             p

@@ -21,7 +21,8 @@ _PAPER: dict[str, Any] = {
     "name_classes": False,
 }
 PAPER_PRESETS: dict[str, dict[str, Any]] = {
-    # Rates and batch sizes are the paper's (Appendix B.2); the epochs are those of the authors' published code.
+    # Rates and batch sizes are the paper's (Appendix B.2); the epochs are those of the authors'
+    # published code.
     "paper_labelme": {
         **_PAPER,
         "learning_rate": 1e-4,
@@ -56,15 +57,17 @@ PAPER_PRESETS: dict[str, dict[str, Any]] = {
 class MaxMIGTrainingArguments(TrainingArguments):
     """`TrainingArguments` for training from crowd labels.
 
-    Defaults that differ from the parent: `remove_unused_columns=False` (the collator picks what the classifier
-    takes), `label_names=["labels"]`, `logging_nan_inf_filter=False` (a NaN loss shows), `learning_rate=1e-3`,
-    `lr_scheduler_type="cosine"`, `per_device_train_batch_size=64` (the gain compares the items of a batch),
-    `ddp_find_unused_parameters=False`, `dataloader_pin_memory` only with an accelerator; with `load_best_model_at_end`, `metric_for_best_model="gain"`.
+    Defaults that differ from the parent: `remove_unused_columns=False` (the collator picks what the
+    classifier takes), `label_names=["labels"]`, `logging_nan_inf_filter=False` (a NaN loss shows),
+    `learning_rate=1e-3`, `lr_scheduler_type="cosine"`, `per_device_train_batch_size=64` (the gain
+    compares the items of a batch), `ddp_find_unused_parameters=False`, `dataloader_pin_memory` only
+    with an accelerator; with `load_best_model_at_end`, `metric_for_best_model="gain"`.
 
     Args:
         divergence: row of Table 1, for a classifier that the trainer wraps.
         prior: class prior, for a classifier that the trainer wraps.
-        aggregator_learning_rate: rate of W and of a learned prior; ten times `learning_rate` by default.
+        aggregator_learning_rate: rate of W and of a learned prior; ten times `learning_rate` by
+            default.
         aggregator_warmup_ratio: share of training over which that rate rises from zero.
         gather_across_devices: compute the gain over the items of all devices.
         init: how the aggregator starts.
@@ -74,7 +77,8 @@ class MaxMIGTrainingArguments(TrainingArguments):
         preset: the paper's protocol for one of its data sets.
 
     Raises:
-        ValueError: if a value is out of range, or an option of the parent cannot go with crowd labels.
+        ValueError: if a value is out of range, or an option of the parent cannot go with crowd
+            labels.
 
     Example:
         >>> MaxMIGTrainingArguments("out", learning_rate=1e-4).aggregator_learning_rate
@@ -182,7 +186,7 @@ class MaxMIGTrainingArguments(TrainingArguments):
     def __post_init__(self) -> None:
         if self.preset is not None:
             self._apply_preset()
-        if self.load_best_model_at_end and self.metric_for_best_model is None:
+        if self.load_best_model_at_end and getattr(self, "metric_for_best_model", None) is None:
             self.metric_for_best_model = "gain"
         super().__post_init__()
         if self.aggregator_learning_rate is None:

@@ -1,13 +1,15 @@
 """Digits: the whole path in under a minute on two cores, with nothing to download.
 
-Data: the 1,797 handwritten digits, 8 x 8 grey, that come with scikit-learn (UCI, "Optical recognition of handwritten
-digits", CC BY 4.0); 1,078 to train, 719 to test. The crowd is simulated: the ten-class experts of the paper's Appendix B,
-with independent mistakes (case 4.1), a naive majority (4.2) or correlated mistakes (4.3), of high or low expertise.
+Data: the 1,797 handwritten digits, 8 x 8 grey, that come with scikit-learn (UCI, "Optical
+recognition of handwritten digits", CC BY 4.0); 1,078 to train, 719 to test. The crowd is simulated:
+the ten-class experts of the paper's Appendix B, with independent mistakes (case 4.1), a naive
+majority (4.2) or correlated mistakes (4.3), of high or low expertise.
 
     accelerate launch recipes/digits.py --output_dir out/digits
 
-prints majority vote, aggregator, classifier and forecaster against the gold labels that training never saw, and saves the
-pair. Expect a classifier accuracy of 0.96 (gold labels give 0.965; majority vote, on the training images, 0.55).
+prints majority vote, aggregator, classifier and forecaster against the gold labels that training
+never saw, and saves the pair. Expect a classifier accuracy of 0.96 (gold labels give 0.965;
+majority vote, on the training images, 0.55).
 """
 
 from dataclasses import dataclass, field

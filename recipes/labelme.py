@@ -1,19 +1,20 @@
 """LabelMe: a real crowd of 59 workers on 1,000 photographs of 8 kinds of scene.
 
-Data: Rodrigues & Pereira, "Deep learning from crowds", AAAI 2018, http://fprodrigues.com/deep_LabelMe.tar.gz (for
-research). 1,000 training images with 2,547 labels, 500 for validation, 1,188 for the test. `--data_dir` is the archive or
-its folder; without it the archive is downloaded.
+Data: Rodrigues & Pereira, "Deep learning from crowds", AAAI 2018,
+http://fprodrigues.com/deep_LabelMe.tar.gz (for research). 1,000 training images with 2,547 labels,
+500 for validation, 1,188 for the test. `--data_dir` is the archive or its folder; without it the
+archive is downloaded.
 
     accelerate launch recipes/labelme.py --data_dir DIR --output_dir out/labelme
 
-From given VGG-16 features: expect a classifier accuracy of 0.89 and a forecaster accuracy of 0.88 in half a minute on two
-cores (paper 0.864, best of its test epochs; majority vote 0.80; gold labels 0.936). `--preset paper_labelme` runs the
-paper's protocol: expect 0.86.
+From given VGG-16 features: expect a classifier accuracy of 0.89 and a forecaster accuracy of 0.88
+in half a minute on two cores (paper 0.864, best of its test epochs; majority vote 0.80; gold labels
+0.936). `--preset paper_labelme` runs the paper's protocol: expect 0.86.
 
     accelerate launch recipes/labelme.py --data_dir DIR --output_dir out/labelme-images --backbone timm/resnet50.a1_in1k
 
-From the images: any frozen backbone of the Hub or a folder; its features are computed once and cached, and the saved pair
-takes pictures.
+From the images: any frozen backbone of the Hub or a folder; its features are computed once and
+cached, and the saved pair takes pictures.
 """
 
 from dataclasses import dataclass, field
@@ -49,7 +50,7 @@ class LabelMeArguments:
 
 @dataclass
 class LabelMeTrainingArguments(MaxMIGTrainingArguments):
-    """What differs from the defaults; each was chosen by the gain on 200 held-out items, see `labelme_defaults.py`."""
+    """What differs from the defaults, chosen by the held-out gain: see `labelme_defaults.py`."""
 
     num_train_epochs: float = 20
     logging_steps: float = 100
@@ -57,7 +58,7 @@ class LabelMeTrainingArguments(MaxMIGTrainingArguments):
 
 
 def with_features(data: DatasetDict, backbone: str) -> tuple[DatasetDict, AutoModel]:
-    """Replace the pictures by features of a frozen backbone; `datasets` caches them under a fingerprint."""
+    """Replace the pictures by features of a frozen backbone; `datasets` caches them."""
     processor = AutoImageProcessor.from_pretrained(backbone)
     encoder = AutoModel.from_pretrained(backbone).eval()
 
@@ -95,7 +96,11 @@ def main(arguments: LabelMeArguments, training: LabelMeTrainingArguments) -> dic
             test=data["test"],
             processor=processor,
             held_out=held_out,
-            setting={"dataset": "labelme", "backbone": arguments.backbone or "vgg16 features"},
+            setting={
+                "dataset": "labelme",
+                "backbone": arguments.backbone or "vgg16 features",
+                "held_out_items": arguments.held_out_items,
+            },
         )
     )
 

@@ -1,6 +1,7 @@
 """What all recipes share: reading the command line, training, measuring, printing, saving.
 
-Not a recipe itself. A recipe says which data and which classifier; this page does the rest, the same for each of them.
+Not a recipe itself. A recipe says which data and which classifier; this page does the rest, the
+same for each of them.
 """
 
 import argparse
@@ -28,7 +29,8 @@ class Recipe:
         training: the arguments.
         train: items with crowd columns; its `label`, if any, is only measured against.
         test: items with gold labels.
-        processor: the image processor saved with the pair; None if the classifier takes features only.
+        processor: the image processor saved with the pair; None if the classifier takes features
+            only.
         held_out: items with crowd columns kept from training, whose gain is then reported.
         setting: what else to write beside the results.
     """
@@ -80,22 +82,26 @@ def run(recipe: Recipe) -> dict[str, float]:
         recipe: what to run.
 
     Returns:
-        What `all_results.json` holds: `eval_accuracy` of the classifier on the test items; aggregator and forecaster
-        on the items with votes; `eval_gain` on the held-out items if there are any, else on the training items.
+        What `all_results.json` holds: `eval_accuracy` of the classifier on the test items;
+        aggregator and forecaster on the items with votes; `eval_gain` on the held-out items if
+        there are any, else on the training items.
     """
+    voted = recipe.train if recipe.held_out is None else recipe.held_out
     trainer = MaxMIGTrainer(
         model=recipe.classifier,
         args=recipe.training,
         train_dataset=recipe.train,
+        # Looked at during training only if asked for by `--eval_strategy`.
+        eval_dataset={"crowd": voted, "test": recipe.test},
         processing_class=recipe.processor,
     )
     outcome = trainer.train(resume_from_checkpoint=recipe.training.resume_from_checkpoint)
     trainer.save_metrics("train", outcome.metrics)
-    voted = recipe.train if recipe.held_out is None else recipe.held_out
     metrics = {**trainer.evaluate(voted), **trainer.evaluate(recipe.test)}
     if "label" in recipe.train.column_names:
         metrics["eval_majority_vote_accuracy"] = majority_vote_accuracy(voted, trainer)
     trainer.save_metrics("eval", {**metrics, **recipe.setting, "seed": recipe.training.seed})
+    trainer.save_state()
     trainer.save_model()
     trainer.create_model_card()
     if trainer.is_world_process_zero():
@@ -106,7 +112,7 @@ def run(recipe: Recipe) -> dict[str, float]:
 
 
 def majority_vote_accuracy(dataset: Dataset, trainer: MaxMIGTrainer) -> float:
-    """Accuracy of the plurality of votes; a tie counts by its share, an item without votes as a guess."""
+    """Accuracy of the plurality of votes; a tie counts by its share, no votes as a guess."""
     config = trainer.crowd_model.config
     collator = CrowdCollator(config.num_annotators, config.num_labels)
     shares = torch.cat(

@@ -2,8 +2,8 @@
 
 import os
 
-# Before the libraries are imported: a Hub call without a network takes half a minute to fail, and small steps on two
-# threads take ten times as long as on one.
+# Before the libraries are imported: a Hub call without a network takes half a minute to fail, and
+# small steps on two threads take ten times as long as on one.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

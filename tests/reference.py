@@ -1,7 +1,7 @@
 """The paper in naive float64 loops: what the library is compared with.
 
-Written from the paper and not from the library, in probabilities and not in logs, one item, annotator and class at a
-time. Nothing here is fast, and nothing here imports `hf_maxmig`.
+Written from the paper and not from the library, in probabilities and not in logs, one item,
+annotator and class at a time. Nothing here is fast, and nothing here imports `hf_maxmig`.
 """
 
 import math

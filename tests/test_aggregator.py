@@ -31,7 +31,8 @@ def some_aggregator(M: int = M, C: int = C) -> WeightedAverageAggregator:
     return aggregator
 
 
-# --- the aggregator ---------------------------------------------------------------------------------------------------
+# --- the aggregator
+# ---------------------------------------------------------------------------------------------------
 
 
 @every_size
@@ -236,7 +237,8 @@ def test_initialize_without_labels_is_refused(batches: list[tuple[Tensor, Tensor
     assert torch.equal(aggregator.table, table)
 
 
-# --- the prior --------------------------------------------------------------------------------------------------------
+# --- the prior
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("prior", PRIORS)

@@ -50,7 +50,7 @@ def test_config_takes_the_classifiers_names():
 
 
 def test_config_has_defaults():
-    """transformers builds a config without arguments to find what differs from the defaults."""
+    """Transformers builds a config without arguments to find what differs from the defaults."""
     config = MaxMIGConfig()
     assert (config.num_annotators, config.divergence, config.prior) == (1, "kl", "uniform")
 

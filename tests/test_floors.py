@@ -85,11 +85,11 @@ def test_what_the_hub_carries_is_flat_and_needs_only_torch_and_transformers(modu
             assert node.module in CARRIED_BY_THE_HUB
 
 
-def test_public_names_are_sorted_and_import(root):
+def test_public_names_import_and_say_what_they_are(root):
     """A name in `__all__` that does not import breaks `import *` only for users."""
     import hf_maxmig
 
-    assert sorted(hf_maxmig.__all__) == hf_maxmig.__all__
+    assert len(set(hf_maxmig.__all__)) == len(hf_maxmig.__all__)
     assert 20 < len(hf_maxmig.__all__) < 40
     for name in hf_maxmig.__all__:
         assert getattr(hf_maxmig, name).__doc__

@@ -30,8 +30,8 @@ from . import reference
 every_row = pytest.mark.parametrize("name", DIVERGENCES)
 every_size = pytest.mark.parametrize(("N", "C"), [(5, 3), (3, 7), (2, 4)])
 
-# Five items, four annotators, three classes. Padding stands anywhere, in either tensor; annotator 1 said 2 of item 0
-# twice; item 3 has no labels; annotator 2 labelled nothing that counts.
+# Five items, four annotators, three classes. Padding stands anywhere, in either tensor; annotator 1
+# said 2 of item 0 twice; item 3 has no labels; annotator 2 labelled nothing that counts.
 M, C = 4, 3
 ANNOTATORS = torch.tensor(
     [[1, -1, 1, 3], [-1, 0, 2, 3], [3, 0, 1, -1], [2, -1, -1, 0], [0, -1, -1, -1]]
@@ -72,7 +72,8 @@ def one_hot_logits(size: float, *classes: int, C: int = 3) -> Tensor:
     return torch.eye(C)[list(classes)] * size
 
 
-# --- the gain ---------------------------------------------------------------------------------------------------------
+# --- the gain
+# ---------------------------------------------------------------------------------------------------------
 
 
 @every_row
@@ -367,7 +368,8 @@ def test_gain_passes_gradcheck(name: str, mask: list[int] | None) -> None:
     )
 
 
-# --- the aggregator ---------------------------------------------------------------------------------------------------
+# --- the aggregator
+# ---------------------------------------------------------------------------------------------------
 
 
 def some_weight(dtype: torch.dtype = torch.float64) -> Tensor:
@@ -528,7 +530,8 @@ def test_aggregate_of_a_hundred_thousand_annotators() -> None:
     torch.testing.assert_close(log_g[1], LOG_P.float())
 
 
-# --- the forecaster ---------------------------------------------------------------------------------------------------
+# --- the forecaster
+# ---------------------------------------------------------------------------------------------------
 
 
 @every_size
@@ -568,7 +571,8 @@ def test_forecast_is_finite_and_wide_for_half_precision_and_sure_inputs() -> Non
     assert torch.equal(found, forecast(*(table.float() for table in narrow)))
 
 
-# --- votes and confusion ----------------------------------------------------------------------------------------------
+# --- votes and confusion
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_classes", [3, 7])

@@ -31,12 +31,12 @@ from transformers import (
 )
 
 from hf_maxmig import (
+    VGG16,
     FourLayerCNN,
     FourLayerCNNConfig,
     HeadClassifier,
     HeadConfig,
     MaxMIGModel,
-    VGG16,
     VGG16Config,
     aggregate,
     forecast,
@@ -120,7 +120,7 @@ def outputs(model, dtype=torch.float32):
 
 @pytest.mark.parametrize("make_classifier", CLASSIFIERS, ids=lambda f: f.__name__)
 def test_wrapping_keeps_the_classifiers_weights(make_classifier):
-    """transformers initialises what it takes for new: pretrained weights would be gone without a word."""
+    """Transformers initialises what it takes for new: pretrained weights would be gone without a word."""
     classifier = make_classifier()
     before = {
         name.removeprefix("timm_model."): t.clone() for name, t in classifier.state_dict().items()

@@ -1,7 +1,7 @@
 """The paper's theory on finite worlds, without sampling: every expectation is a sum over all (x, y).
 
-A world is a prior, P(x | c) and a crowd; given c, x and the crowd are independent (Assumption 3.1). U is the joint of x
-and the crowd's labels, V the product of its marginals.
+A world is a prior, P(x | c) and a crowd; given c, x and the crowd are independent (Assumption 3.1).
+U is the joint of x and the crowd's labels, V the product of its marginals.
 """
 
 import math
@@ -151,7 +151,8 @@ def random_logs(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
 
-# --- the expectation is the library's ---------------------------------------------------------------------------------
+# --- the expectation is the library's
+# ---------------------------------------------------------------------------------
 
 
 @every_row
@@ -172,7 +173,8 @@ def test_expected_gain_is_the_mean_of_the_librarys_gain(name: str) -> None:
     assert mean == pytest.approx(expected, rel=1e-12)
 
 
-# --- Theorem 3.4: the maximum, and where it is ------------------------------------------------------------------------
+# --- Theorem 3.4: the maximum, and where it is
+# ------------------------------------------------------------------------
 
 
 @every_row
@@ -182,9 +184,10 @@ def test_gain_at_the_bayes_posteriors_is_the_mutual_information(
 ) -> None:
     """The claim the method stands on.
 
-    It is sum V f(U / V), and not the other way round: f* is the conjugate of f, so by Fenchel's inequality
-    U df(K) - V f*(df(K)) <= V f(U / V) at each (x, y), with equality at K = U / V, which is K at the Bayes posteriors.
-    Appendix C prints D_f(U, V) = sum U f(V / U): for KL and Pearson that is another number, and not the maximum.
+    It is sum V f(U / V), and not the other way round: f* is the conjugate of f, so by Fenchel's
+    inequality U df(K) - V f*(df(K)) <= V f(U / V) at each (x, y), with equality at K = U / V, which
+    is K at the Bayes posteriors. Appendix C prints D_f(U, V) = sum U f(V / U): for KL and Pearson
+    that is another number, and not the maximum.
     """
     world, _ = small_world(C=C, X=X, M=M)
     h, g, _ = world.bayes()
@@ -282,7 +285,8 @@ def test_gain_of_a_classifier_that_knows_nothing_is_zero(name: str) -> None:
     assert float(gain) == pytest.approx(0, abs=1e-12)
 
 
-# --- Proposition D.3 and the general case: the weighted average is rich enough ----------------------------------------
+# --- Proposition D.3 and the general case: the weighted average is rich enough
+# ----------------------------------------
 
 
 @every_world
@@ -348,7 +352,8 @@ def test_seniors_with_log_confusion_and_juniors_at_zero_reach_the_information(
     found = forecast(h.log()[:, None], log_g[None], copied.prior.log())
     torch.testing.assert_close(found.exp(), zeta, rtol=1e-12, atol=1e-12)
 
-    # Juniors taken for independent (each with the log of her own confusion) count the senior's mistakes again.
+    # Juniors taken for independent (each with the log of her own confusion) count the senior's
+    # mistakes again.
     if channel is not say_one_class:
         weight[seniors:] = (confusion[1] @ channel(C)).log()
         naive = copied.aggregate(weight)
@@ -393,7 +398,8 @@ def test_missing_labels_reach_the_information_that_is_left(name: str) -> None:
     assert lossy.information(name) < world.information(name) - 1e-2
 
 
-# --- Appendix E: 101 experts who mislead the likelihood ---------------------------------------------------------------
+# --- Appendix E: 101 experts who mislead the likelihood
+# ---------------------------------------------------------------
 
 EXPERTS = 101
 HALF = torch.full((2, 2), 0.5, dtype=torch.float64)
@@ -428,9 +434,10 @@ def matrices(first: Tensor, others: Tensor) -> Tensor:
 def test_likelihood_is_misled_by_a_hundred_copies() -> None:
     """Appendix E: what the AggNet baseline maximises prefers to know nothing. Both readings of the printed proof.
 
-    Printed is that identities for everyone give h_0 log 0.5. They do where the coin happens to agree with the truth; where
-    it does not, they give log 0. A first matrix that knows nothing, and identities for the others, give 2 log 0.5; more
-    is not possible, as the labels alone have an entropy of 2 log 2. The conclusion stands: 2 log 0.5 >> 100 log 0.5.
+    Printed is that identities for everyone give h_0 log 0.5. They do where the coin happens to
+    agree with the truth; where it does not, they give log 0. A first matrix that knows nothing, and
+    identities for the others, give 2 log 0.5; more is not possible, as the labels alone have an
+    entropy of 2 log 2. The conclusion stands: 2 log 0.5 >> 100 log 0.5.
     """
     world = coin_world()
     assert world.joint.sum() == 1
@@ -489,7 +496,8 @@ def test_gain_is_not_misled_by_a_hundred_copies(name: str) -> None:
     assert float(misled) < 0.1 < float(gain)
 
 
-# --- the way there ----------------------------------------------------------------------------------------------------
+# --- the way there
+# ----------------------------------------------------------------------------------------------------
 
 
 def initial_weight_of(world: World, smoothing: float = 1e-6) -> Tensor:

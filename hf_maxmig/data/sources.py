@@ -26,7 +26,16 @@ logger = logging.getLogger(__name__)
 
 LABELME_URL = "http://fprodrigues.com/deep_LabelMe.tar.gz"
 LABELME_SIZES = {"train": 1000, "validation": 500, "test": 1188, "annotators": 59, "votes": 2547}
-LABELME_CLASSES = "highway insidecity tallbuilding street forest coast mountain opencountry".split()
+LABELME_CLASSES = [
+    "highway",
+    "insidecity",
+    "tallbuilding",
+    "street",
+    "forest",
+    "coast",
+    "mountain",
+    "opencountry",
+]
 
 _SPLITS = {"train": "train", "validation": "valid", "test": "test"}  # ours: the archive's word
 _PATIENCE = 60.0  # seconds without a byte, not seconds for the whole archive

@@ -144,6 +144,7 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(0.2 if server.mode == "slow" else 1.0)
         if server.mode in ("whole", "slow"):
             self.wfile.write(body[half:])
+        return None
 
     def log_message(self, *args: Any) -> None:
         """Say nothing."""
@@ -194,7 +195,8 @@ def test_labelme_reads_votes_labels_and_names(flat: Path) -> None:
         assert rows["file_name"][:] == names
         assert rows["label"][:] == labels.tolist()
         features = rows.with_format("numpy")["features"][:]
-        assert features.shape == (ROWS[split], D) and features.dtype == np.float32
+        assert features.shape == (ROWS[split], D)
+        assert features.dtype == np.float32
         np.testing.assert_allclose(features, maps.mean(axis=(1, 2)), rtol=1e-5, atol=1e-6)
     assert dataset["train"].features == dataset["validation"].features == dataset["test"].features
     assert dataset["test"]["annotators"][:] == [[]] * ROWS["test"]
@@ -213,7 +215,8 @@ def test_labelme_both_layouts_and_the_archive_give_equal_tables(
     (unpacked,) = left(cache)
     before = (cache / unpacked).stat().st_mtime_ns
     labelme(archive, cache_dir=cache)
-    assert left(cache) == [unpacked] and (cache / unpacked).stat().st_mtime_ns == before
+    assert left(cache) == [unpacked]
+    assert (cache / unpacked).stat().st_mtime_ns == before
 
 
 def test_labelme_images_are_the_items_own(flat: Path, published: Path) -> None:
@@ -232,11 +235,12 @@ def test_labelme_images_are_the_items_own(flat: Path, published: Path) -> None:
 
 def test_labelme_finds_an_image_under_the_class_of_its_name(flat: Path) -> None:
     """A gold label may have been corrected after the pictures were sorted into folders."""
-    names, labels, _ = small_world("train")
+    _names, labels, _ = small_world("train")
     np.savetxt(flat / "labels_train.txt", np.r_[labels[1], labels[1:]], fmt="%d")
     assert labels[0] != labels[1]
     train = labelme(flat, content="images")["train"]
-    assert train[0]["label"] == labels[1] and np.asarray(train[0]["image"]).mean() < 3
+    assert train[0]["label"] == labels[1]
+    assert np.asarray(train[0]["image"]).mean() < 3
 
 
 @pytest.mark.parametrize("order", ["repeat", "tile"])
@@ -529,7 +533,8 @@ def test_labelme_real_crowd_has_the_published_numbers() -> None:
     assert len(said) == 2547
     assert (said == gold).mean() == pytest.approx(0.7405, abs=5e-5)
     features = train.with_format("numpy")["features"][:]
-    assert features.shape == (1000, 512) and features.dtype == np.float32
+    assert features.shape == (1000, 512)
+    assert features.dtype == np.float32
 
 
 @needs_real

@@ -1,0 +1,108 @@
+"""Run a recipe with several seeds and write one results file: what a claim of accuracy rests on.
+
+    python recipes/repeat.py --seeds 5 --output_file results.json digits.py --case correlated --expertise high
+
+Each seed gives three numbers side by side: of the last epoch, which is the headline; of the epoch
+with the highest gain on held-out items, where the recipe keeps some back (`--held_out_items`); and
+of the best epoch on the test items, which no honest person quotes but the literature does.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import accelerate
+import datasets
+import timm
+import torch
+import transformers
+
+KEPT = ("accuracy", "aggregator_accuracy", "forecast_accuracy", "gain", "majority_vote_accuracy")
+PLACES = ("--data_dir", "--output_dir", "--backbone")  # where things lie is nobody else's business
+
+
+def run_seed(recipe: Path, flags: list[str], seed: int) -> dict[str, Any]:
+    """Run the recipe once, looking at every epoch, and read what it wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(recipe), *flags, "--output_dir", folder, "--seed", str(seed)]
+        quiet = ["--eval_strategy", "epoch", "--report_to", "none", "--disable_tqdm", "True"]
+        subprocess.run([*command, *quiet], check=True, stdout=subprocess.DEVNULL)
+        results = json.loads(Path(folder, "all_results.json").read_text())
+        history = json.loads(Path(folder, "trainer_state.json").read_text())["log_history"]
+    return summarise(results, history, seed)
+
+
+def summarise(results: dict[str, Any], history: list[dict[str, Any]], seed: int) -> dict[str, Any]:
+    """Put last epoch, label-free pick and best on test side by side."""
+    tests = {e["epoch"]: e["eval_test_accuracy"] for e in history if "eval_test_accuracy" in e}
+    gains = {e["epoch"]: e["eval_crowd_gain"] for e in history if "eval_crowd_gain" in e}
+    last = {name: results[f"eval_{name}"] for name in KEPT if f"eval_{name}" in results}
+    label_free = None
+    if results.get("held_out_items"):
+        epoch = max(gains, key=gains.__getitem__)
+        label_free = {"epoch": epoch, "accuracy": tests[epoch], "gain": gains[epoch]}
+    best = max(tests, key=tests.__getitem__)
+    return {
+        "seed": seed,
+        "last": last,
+        "label_free": label_free,
+        "best_on_test": {"epoch": best, "accuracy": max(tests[best], last["accuracy"])},
+        "seconds": results["train_runtime"],
+    }
+
+
+def shown(flags: list[str]) -> list[str]:
+    """Replace folders by DIR."""
+    return [
+        "DIR" if before in PLACES else flag
+        for before, flag in zip(["", *flags], flags, strict=False)
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser.add_argument("--seeds", type=int, default=5, help="runs, with seeds 0, 1, ...")
+    parser.add_argument("--output_file", type=Path, required=True, help="the JSON to write")
+    parser.add_argument("recipe", help="a recipe beside this file, followed by its flags")
+    arguments, flags = parser.parse_known_args()
+    recipe = Path(__file__).with_name(arguments.recipe)
+    runs = [run_seed(recipe, flags, seed) for seed in range(arguments.seeds)]
+    names = [name for name in KEPT if all(name in run["last"] for run in runs)]
+    values = {name: [run["last"][name] for run in runs] for name in names}
+    result = {
+        "recipe": arguments.recipe,
+        "command": " ".join(
+            ["python", f"recipes/{arguments.recipe}", *shown(flags), "--seed", "SEED"]
+        ),
+        "last_epoch_mean": {name: round(statistics.mean(v), 5) for name, v in values.items()},
+        "last_epoch_deviation": {
+            name: round(statistics.stdev(v), 5) if len(v) > 1 else None
+            for name, v in values.items()
+        },
+        "runs": runs,
+        "versions": {
+            "python": platform.python_version(),
+            **{
+                m.__name__: m.__version__ for m in (torch, transformers, datasets, accelerate, timm)
+            },
+        },
+        "threads": os.environ.get("OMP_NUM_THREADS", str(torch.get_num_threads())),
+    }
+    arguments.output_file.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output_file.write_text(json.dumps(result, indent=2) + "\n")
+    print(
+        json.dumps(
+            {k: result[k] for k in ("command", "last_epoch_mean", "last_epoch_deviation")}, indent=2
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
