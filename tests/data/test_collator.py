@@ -301,6 +301,20 @@ def test_collator_leaves_pictures_alone_where_pixel_values_are_given() -> None:
     assert torch.equal(batch["pixel_values"], given)
 
 
+def test_collator_stacks_pixel_values_where_the_processor_can_pad() -> None:
+    """Some image processors have a `pad` of another meaning than a tokenizer's."""
+
+    class Padding:
+        model_input_names = ("pixel_values",)
+
+        def pad(self, *args: Any, **kwargs: Any) -> None:
+            raise AssertionError("not for pictures that are computed already")
+
+    given = torch.rand(2, 3, 4, 5)
+    batch = CrowdCollator(4, 3, Padding())([{"pixel_values": values} for values in given])
+    assert torch.equal(batch["pixel_values"], given)
+
+
 def test_collator_leaves_pictures_alone_where_the_classifier_takes_none() -> None:
     """A classifier of features would be handed `pixel_values`."""
     collate = CrowdCollator(4, 3, input_names=["features"])
@@ -567,16 +581,25 @@ def test_crowd_batches_reads_dense_annotations(length: int, stream: bool) -> Non
     assert [annotations.tolist() for _, annotations in chunks] == [[[1, 2], [-1, -1]], [[0, 2, 1]]]
 
 
+def test_crowd_batches_reads_a_dense_stream_without_features() -> None:
+    """Only its first item tells that such a stream has no annotators."""
+    stream = IterableDataset.from_generator(lambda: iter([{"annotations": row} for row in DENSE]))
+    assert stream.column_names is None
+    ((annotators, _),) = crowd_batches(stream, COLLATE)
+    assert annotators.tolist() == [[0, 3, -1], [-1, -1, -1], [0, 1, 2]]
+
+
+@pytest.mark.parametrize("cells", [4, 9])  # below and above the five labels of item 4
 @pytest.mark.parametrize("kind", ["dataset", "list"])
 def test_crowd_batches_cuts_chunks_that_one_item_makes_wide(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An item that everyone labelled, beside a million with ten labels, would fill the memory."""
-    monkeypatch.setattr(collator, "_CELLS", 9)
+    monkeypatch.setattr(collator, "_CELLS", cells)
     rows = data() if kind == "dataset" else crowd()
     batches = list(crowd_batches(rows, COLLATE))
     assert len(batches) > 1
-    assert all(len(m) == 1 or m.numel() <= 9 for m, _ in batches)
+    assert all(len(m) == 1 or m.numel() <= cells for m, _ in batches)
     assert [[m for m in row if m >= 0] for b, _ in batches for row in b.tolist()] == [
         [m for m in row if m >= 0] for row in ANNOTATORS
     ]

@@ -278,6 +278,16 @@ def test_add_annotations_decodes_class_labels() -> None:
     assert pairs(ordered) == by_item(ITEMS, VOTES)
 
 
+def test_add_annotations_does_not_take_annotators_for_classes() -> None:
+    """Names of a ClassLabel of annotators are not those of the classes."""
+    features = Features(
+        item=Value("string"), annotator=ClassLabel(names=ANNOTATORS), annotation=Value("string")
+    )
+    joined = add_annotations(images(), Dataset.from_dict(table(), features=features), "name")
+    assert crowd_names(joined) == (ANNOTATORS, CLASSES)
+    assert pairs(joined) == by_item(ITEMS, VOTES)
+
+
 def test_add_annotations_numbers_classes_as_asked() -> None:
     """Sorted against the caller's order, class 0 of the votes would be class 2 of the model."""
     joined = add_annotations(images(), table(), "name", classes=["owl", "fox", "dog", "cat"])
@@ -357,6 +367,9 @@ def test_add_annotations_keeps_a_transform(columns: list[str] | None) -> None:
     assert row["double"] == 20.0
     assert row["annotators"] == [3, 1, 3]
     assert row["annotations"] == [1, 2, 0]
+    chosen = add_annotations(transformed.select([3, 1]), table(VOTES[:3]), "name")
+    assert [chosen[i]["double"] for i in range(2)] == [60.0, 20.0]
+    assert [chosen[i]["annotators"] for i in range(2)] == [[0], [2, 1]]
     batch = joined.__getitems__([1, 2])
     assert [example["annotators"] for example in batch] == [[3, 1, 3], []]
     renumbered = align_annotators(joined, ["dan", "bob"])
@@ -396,6 +409,16 @@ def test_add_annotations_refuses_missing_values(name: str, missing: float | None
             ValueError, match=rf"must not have missing values, got \w+ for '{name}' at row 2"
         ):
             add_annotations(images([7, 8, 9]), view(votes), "name")
+
+
+def test_add_annotations_refuses_a_missing_category() -> None:
+    """A dictionary of Arrow may hold None as one of its values, and no null itself."""
+    votes = table() | {
+        "annotator": pa.DictionaryArray.from_arrays([0, 1, 0, 0, 0, 0, 0], ["u", None])
+    }
+    assert votes["annotator"].null_count == 0
+    with pytest.raises(ValueError, match="got None for 'annotator' at row 1"):
+        add_annotations(images(), pa.table(votes), "name")
 
 
 def test_add_annotations_refuses_minus_one_of_a_class_label() -> None:
@@ -500,7 +523,7 @@ CUTS = {
     "skip": (lambda d: d.skip(3), [3, 4, 5]),
     "empty_rows": (lambda d: d.select([1, 5]), [1, 5]),
     "none": (lambda d: d.select([]), []),
-    "chunks": (lambda d: concatenate_datasets([d.skip(3), d.take(1), d]), [3, 4, 5, 0, 0, 1, 2, 3, 4, 5]),
+    "chunks": (lambda d: concatenate_datasets([d.skip(3), d.take(1), d]), [3, 4, 5, 0, *range(6)]),
     "chunks_selected": (
         lambda d: concatenate_datasets([d.skip(2), d.take(3)]).select([6, 1, 4, 3]),
         [2, 3, 0, 5],
