@@ -22,6 +22,7 @@ from .classifiers import (
 from .configuration_maxmig import MaxMIGConfig
 from .functional import aggregate, confusion, forecast, mutual_information_gain, vote_share
 from .modeling_maxmig import AUTO_CLASSES, MaxMIGModel, MaxMIGOutput
+from .version import __version__
 
 if TYPE_CHECKING:
     from .data.collator import CrowdCollator
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from .data.sources import labelme
     from .trainer import CrowdTrainer, MaxMIGTrainer
     from .training_args import MaxMIGTrainingArguments
-
-__version__ = "0.1.0"
 
 _LAZY = {
     "CrowdCollator": ".data.collator",

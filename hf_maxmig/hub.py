@@ -1,12 +1,12 @@
 """The model card of a trained pair. Uploading is `push_to_hub` of trainer and model."""
 
-from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from .modeling_maxmig import MaxMIGModel
+from .version import __version__
 
 _MEASURES = (
     # key of the results, what it is of, on which items
@@ -71,5 +71,5 @@ def model_card(
         log_p=[round(float(p), 4) for p in model.prior().exp()],
         rows=[(what, kind, metrics[key]) for key, what, kind in _MEASURES if key in metrics],
         arguments=arguments,
-        version=version("hf_maxmig"),
+        version=__version__,
     )

@@ -196,7 +196,7 @@ def plain_gain(log_h: Tensor, log_g: Tensor, log_p: Tensor, divergence: str = "k
 
 
 def lean_pairwise_gain(log_h: Tensor, log_g: Tensor, log_p: Tensor) -> Tensor:
-    """KL with the last column of Table 1 and logs on the diagonal only: as lean as N x N ratios get."""
+    """KL with Table 1's last column and logs on the diagonal only: as lean as N x N ratios get."""
     N = len(log_h)
     K = torch.einsum("ic,jc->ij", log_h.exp() / log_p.exp(), log_g.exp())
     agree = K.diagonal()
@@ -219,7 +219,7 @@ class PlainAggregator(nn.Module):
 
 
 def plain_initial_weight(dense: Tensor, num_classes: int, smoothing: float) -> Tensor:
-    """Equation 2 annotator by annotator, of (M, N) labels with -1 for none; items at once, as one-hot matrices."""
+    """Equation 2 by a loop over annotators, of (M, N) labels with -1 for none; items all at once."""
     classes = torch.arange(num_classes, dtype=dense.dtype)
     votes = torch.stack([(dense == c).sum(dim=0) for c in classes], dim=1).float()
     share = votes / votes.sum(dim=1, keepdim=True).clamp(min=1)
@@ -269,7 +269,7 @@ def gain_inputs(
 def draw_crowd(
     N: int, M: int, C: int, counts: Sequence[int], generator: torch.Generator
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Draw ragged labels: each item is labelled by as many different annotators as one of `counts` says."""
+    """Draw ragged labels; `counts` are the numbers of annotators that an item may have, all alike."""
     which = torch.randint(len(counts), (N,), generator=generator).tolist()
     most = min(M, max(counts))
     # Steps of one length around the circle of annotators: different ones, without a permutation an
@@ -303,13 +303,13 @@ def dense_labels(annotators: Tensor, annotations: Tensor, num_annotators: int) -
 def one_hot_rows(
     annotators: Tensor, annotations: Tensor, num_annotators: int, num_classes: int
 ) -> Tensor:
-    """Make (B, M, C) rows of (B, K) pairs, padded with -1: zero where an annotator gave no label."""
+    """Make (B, M, C) rows of padded (B, K) pairs: zero where an annotator gave no label."""
     labels = dense_labels(annotators, annotations, num_annotators).T.long()
     return one_hot(labels + 1, num_classes + 1)[..., 1:].float()
 
 
 def picture_dataset(N: int, C: int, pixels: int, generator: torch.Generator) -> Dataset:
-    """Make noise for pictures, with gold labels: what a step costs does not depend on what is on them."""
+    """Make noise for pictures, with gold labels: a step costs the same whatever is on them."""
     shape = (3, pixels, pixels)
     features = Features(
         pixel_values=Array3D(shape, "float32"), labels=ClassLabel(names=[str(c) for c in range(C)])
@@ -323,7 +323,7 @@ def picture_dataset(N: int, C: int, pixels: int, generator: torch.Generator) -> 
 
 
 def agree(ours: Tensor | Sequence[Tensor], plain: Tensor | Sequence[Tensor]) -> None:
-    """Raise an AssertionError unless both are the same up to rounding, on the scale of the largest entry."""
+    """Raise an AssertionError unless both are the same, up to rounding of the largest entry."""
     if isinstance(ours, Tensor) and isinstance(plain, Tensor):
         tolerance = 1e-4 if ours.dtype == torch.float32 else 1e-10
         scale = float(plain.detach().abs().max())
@@ -342,7 +342,7 @@ class Reading:
 
 
 def read(call: Callable[[], Any], calls: int = 1) -> Reading:
-    """Time some calls, after a few that are not counted: the other side has filled the caches with its own."""
+    """Time some calls, after a few uncounted ones: the caches are full of the other side's data."""
     for _ in range(calls // 4):
         call()
     wall, cpu = time.perf_counter(), time.process_time()
@@ -354,7 +354,7 @@ def read(call: Callable[[], Any], calls: int = 1) -> Reading:
 def by_turns(
     job: str, plain: Callable[[], Any], ours: Callable[[], Any], rounds: int, quick: bool
 ) -> Row:
-    """Measure two calls by turns, the second one first every other time. They have been called before."""
+    """Measure two calls by turns, each of them first every other time; both have run before."""
     sides = (plain, ours)
     once = [read(call).wall for call in sides]
     once = [
@@ -470,7 +470,7 @@ def measure_aggregator(sizes: Sizes, rounds: int, quick: bool) -> list[Row]:
 
 
 def measure_initialisation(sizes: Sizes, rounds: int, quick: bool) -> list[Row]:
-    """Job 3; ours begins at the data set's columns, the plain versions at a dense matrix in memory."""
+    """Job 3; ours begins at the data set's columns, the plain ones at a dense matrix in memory."""
     rows = []
     for name, (N, M, C) in (
         ("initialisation", sizes.initialisation),
@@ -506,7 +506,7 @@ def measure_initialisation(sizes: Sizes, rounds: int, quick: bool) -> list[Row]:
 
 
 class StepClock(TrainerCallback):
-    """Notes when each step ends. From one end to the next are data, forward, backward and optimizer."""
+    """Notes when each step ends: in between are data, forward, backward and optimizer."""
 
     def __init__(self) -> None:
         self.ends: list[Reading] = []
@@ -559,7 +559,7 @@ def step(trainer_class: type[Trainer], sizes: Sizes, dataset: Dataset, output_di
 
 
 def measure_trainer(sizes: Sizes, rounds: int, quick: bool, output_dir: str) -> list[Row]:
-    """Job 4: short runs by turns, all on the same pictures; the plain trainer leaves the crowd's columns alone."""
+    """Job 4: short runs by turns, on the same pictures; the plain trainer drops the crowd columns."""
     generator = torch.Generator().manual_seed(0)
     N, C = sizes.trainer_batch * (sizes.steps + 1), sizes.gain_classes
     pictures = picture_dataset(N, C, sizes.pixels, generator)

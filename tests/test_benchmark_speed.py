@@ -1,4 +1,4 @@
-"""Tests of `recipes/benchmark_speed.py`: that what it times is the same thing done twice, and that it tells the truth."""
+"""Tests of `recipes/benchmark_speed.py`: it times the same thing done twice, and tells the truth."""
 
 import doctest
 import importlib.util
@@ -157,7 +157,7 @@ def test_examples_of_the_recipe_hold(benchmark: ModuleType) -> None:
 def test_quick_run_writes_what_it_prints(
     benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The results are read by their keys; a run of the default sizes is too long to find out at its end."""
+    """The results are read by their keys; a full run is too long to find a fault at its end."""
     threads = torch.get_num_threads()
     try:
         benchmark.main(["--quick", "--output_dir", str(tmp_path)])
@@ -175,7 +175,8 @@ def test_quick_run_writes_what_it_prints(
     kinds = set()
     for line in results["rows"]:
         assert set(line) == {
-            "job", "plain", "ours", "ratio", "ratio_of_medians", "cpu_ratio", "ratio_is", "target", "met"
+            "job", "plain", "ours", "ratio", "ratio_of_medians", "cpu_ratio", "ratio_is",
+            "target", "met",
         }  # fmt: skip
         assert min(line[key] for key in ("plain", "ours", "ratio", "cpu_ratio")) > 0
         assert line["target"] == ""

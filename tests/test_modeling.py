@@ -175,18 +175,22 @@ def test_classifier_alone_is_a_native_checkpoint(make_classifier, tmp_path):
 
 
 @pytest.mark.slow
-def test_classifier_alone_loads_without_the_package(tmp_path):
-    """It must need nothing of ours, not even installed."""
-    model = make_pair(resnet)
+@pytest.mark.parametrize("make_classifier", [resnet, head], ids=lambda f: f.__name__)
+def test_classifier_alone_loads_without_the_package(make_classifier, tmp_path):
+    """It must need nothing of ours; only our own networks bring the file that defines them."""
+    model = make_pair(make_classifier)
     model.classifier.save_pretrained(tmp_path / "classifier")
+    remote = make_classifier is head
+    assert [p.name for p in (tmp_path / "classifier").glob("*.py")] == ["classifiers.py"] * remote
     script = (
         "import sys; sys.modules['hf_maxmig'] = None\n"
-        "import torch; from transformers import AutoModelForImageClassification\n"
-        "model = AutoModelForImageClassification.from_pretrained('classifier').eval()\n"
+        "import torch; from transformers import AutoModelForImageClassification as Auto\n"
+        f"model = Auto.from_pretrained('classifier', trust_remote_code={remote}).eval()\n"
         "x = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))\n"
         "torch.save(model(pixel_values=x).logits.detach(), 'logits.pt')\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env=os.environ)
+    env = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env=env)
     logits = torch.load(tmp_path / "logits.pt", weights_only=True)
     torch.testing.assert_close(logits, outputs(model).logits, rtol=0, atol=1e-5)
 

@@ -272,8 +272,7 @@ def _lists(values: np.ndarray, lengths: np.ndarray) -> pa.ListArray:
 
 def _with_columns(dataset: Dataset, features: Features, columns: dict[str, pa.Array]) -> Dataset:
     """Add or replace columns; format, transform and the order of the columns stay."""
-    joined = dataset.with_format(None)
-    joined = joined.remove_columns([name for name in columns if name in dataset.column_names])
+    joined = dataset.remove_columns([name for name in columns if name in dataset.column_names])
     for name, column in columns.items():
         joined = joined.add_column(name, column, feature=features[name])
     added = [name for name in columns if name not in dataset.column_names]
@@ -318,8 +317,6 @@ def _votes_table(votes: Any) -> tuple[dict[str, pa.ChunkedArray], list[str] | No
                 f"{', '.join(table.column_names)}: {name!r} is missing; rename yours."
             )
         column = table[name]
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
         missing = pc.is_null(column, nan_is_null=True)
         if isinstance(features.get(name), ClassLabel):
             names = list(features[name].names)

@@ -411,13 +411,12 @@ def test_add_annotations_refuses_missing_values(name: str, missing: float | None
             add_annotations(images([7, 8, 9]), view(votes), "name")
 
 
-def test_add_annotations_refuses_a_missing_category() -> None:
-    """A dictionary of Arrow may hold None as one of its values, and no null itself."""
-    votes = table() | {
-        "annotator": pa.DictionaryArray.from_arrays([0, 1, 0, 0, 0, 0, 0], ["u", None])
-    }
+@pytest.mark.parametrize("values", [["u", None], [1.0, float("nan")]], ids=["none", "nan"])
+def test_add_annotations_refuses_a_missing_category(values: list[Any]) -> None:
+    """A dictionary of Arrow may hold None or NaN as one of its values, and no null itself."""
+    votes = table() | {"annotator": pa.DictionaryArray.from_arrays([0, 1, 0, 0, 0, 0, 0], values)}
     assert votes["annotator"].null_count == 0
-    with pytest.raises(ValueError, match="got None for 'annotator' at row 1"):
+    with pytest.raises(ValueError, match=r"got (None|nan) for 'annotator' at row 1"):
         add_annotations(images(), pa.table(votes), "name")
 
 
