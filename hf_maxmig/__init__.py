@@ -22,7 +22,7 @@ from .classifiers import (
 from .configuration_maxmig import MaxMIGConfig
 from .functional import aggregate, confusion, forecast, mutual_information_gain, vote_share
 from .modeling_maxmig import AUTO_CLASSES, MaxMIGModel, MaxMIGOutput
-from .version import __version__
+from .version import __version__ as __version__
 
 if TYPE_CHECKING:
     from .data.collator import CrowdCollator

@@ -5,6 +5,7 @@ The trainer never asks which method it trains. It calls the few verbs that every
 """
 
 import contextlib
+import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator
@@ -75,13 +76,6 @@ class CrowdTrainer(Trainer):
                 f"`args` must be MaxMIGTrainingArguments, got {type(args).__name__}: they say how the aggregator is "
                 "trained."
             )
-        if data_collator is None and model is not None:
-            data_collator = CrowdCollator(
-                num_annotators=model.config.num_annotators,
-                num_classes=model.config.num_labels,
-                processor=processing_class,
-                input_names=_input_names(model.classifier),
-            )
         self._user_metrics = compute_metrics
         super().__init__(
             model=model,
@@ -94,6 +88,13 @@ class CrowdTrainer(Trainer):
             **kwargs,
         )
         self.model_accepts_loss_kwargs = False
+        if data_collator is None:
+            self.data_collator = CrowdCollator(
+                num_annotators=self.crowd_model.config.num_annotators,
+                num_classes=self.crowd_model.config.num_labels,
+                processor=processing_class,
+                input_names=_input_names(self.crowd_model.classifier),
+            )
         self._empty_steps = torch.zeros((), device=self.args.device)
         self._empty_steps_told = False
         self._results: dict[str, float] = {}
@@ -205,15 +206,17 @@ class CrowdTrainer(Trainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> LRScheduler:
-        """Build the schedule of `Trainer`; the last group, the crowd's, also has its own rise."""
+        """Build the schedule of `Trainer`; the crowd's own group also has its own rise."""
         if self.lr_scheduler is not None:
             return self.lr_scheduler
         scheduler = super().create_scheduler(num_training_steps, optimizer)
         rise = int(self.args.aggregator_warmup_ratio * num_training_steps)
-        if rise and isinstance(scheduler, LambdaLR):
+        group = scheduler.optimizer.param_groups[-1]
+        crowd = {id(parameter) for parameter in self.crowd_model.crowd_parameters()}
+        if rise and isinstance(scheduler, LambdaLR) and {id(p) for p in group["params"]} == crowd:
             base = scheduler.lr_lambdas[-1]
             scheduler.lr_lambdas[-1] = lambda step: base(step) * min(1.0, (step + 1) / rise) ** 2
-            scheduler.optimizer.param_groups[-1]["lr"] *= (1 / rise) ** 2
+            group["lr"] *= (1 / rise) ** 2
             scheduler._last_lr = [group["lr"] for group in scheduler.optimizer.param_groups]
         return scheduler
 
@@ -459,18 +462,23 @@ class MaxMIGTrainer(CrowdTrainer):
         **kwargs: Any,
     ) -> None:
         args = MaxMIGTrainingArguments() if args is None else args
-        if isinstance(model, nn.Module) and not hasattr(model, "crowd_loss"):
-            model = _wrap(model, args, train_dataset)
+        self._wrap = functools.partial(_wrap, args=args, dataset=train_dataset)
         super().__init__(
-            model=model,
+            model=model if model is None else self._wrap(model),
             args=args,
             data_collator=data_collator,
             train_dataset=train_dataset,
             **kwargs,
         )
 
+    def call_model_init(self, trial: Any = None) -> nn.Module:
+        """Wrap what `model_init` gives, if it is a plain classifier."""
+        return self._wrap(super().call_model_init(trial))
 
-def _wrap(classifier: nn.Module, args: MaxMIGTrainingArguments, dataset: Any) -> MaxMIGModel:
+
+def _wrap(classifier: nn.Module, args: MaxMIGTrainingArguments, dataset: Any) -> nn.Module:
+    if hasattr(classifier, "crowd_loss"):
+        return classifier
     annotators, classes = crowd_names(dataset)
     if annotators is None or classes is None:
         raise ValueError(

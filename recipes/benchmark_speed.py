@@ -20,7 +20,7 @@ that is trained.
 
 takes 3 to 5 minutes on two cores, prints a table and writes it to `benchmark_speed.json`. Expect,
 times faster than plain: KL gain of 1,024 items 50 (16 against the leanest pairs), of 4,096 items
-800 (240), Pearson 50, Jensen-Shannon 1.5 (it needs every pair); aggregator of 59, 747 and 2,571
+800 (240), Pearson 50, Jensen-Shannon 3 (it needs every pair); aggregator of 59, 747 and 2,571
 annotators 6, 90 and 340; initialisation 200, in 0.02 s. A trainer step takes as long as one of
 cross-entropy, give or take 4 %, which is noise: what Max-MIG adds is 5 ms to 650. `--quick` shows
 in seconds that it runs.
@@ -219,7 +219,7 @@ class PlainAggregator(nn.Module):
 
 
 def plain_initial_weight(dense: Tensor, num_classes: int, smoothing: float) -> Tensor:
-    """Equation 2 by a loop over annotators, of (M, N) labels with -1 for none; items all at once."""
+    """Equation 2, annotator by annotator, of (M, N) labels with -1 for none; items at once."""
     classes = torch.arange(num_classes, dtype=dense.dtype)
     votes = torch.stack([(dense == c).sum(dim=0) for c in classes], dim=1).float()
     share = votes / votes.sum(dim=1, keepdim=True).clamp(min=1)
@@ -269,7 +269,7 @@ def gain_inputs(
 def draw_crowd(
     N: int, M: int, C: int, counts: Sequence[int], generator: torch.Generator
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Draw ragged labels; `counts` are the numbers of annotators that an item may have, all alike."""
+    """Draw ragged labels; an item has one of `counts` different annotators, all equally likely."""
     which = torch.randint(len(counts), (N,), generator=generator).tolist()
     most = min(M, max(counts))
     # Steps of one length around the circle of annotators: different ones, without a permutation an
@@ -559,7 +559,7 @@ def step(trainer_class: type[Trainer], sizes: Sizes, dataset: Dataset, output_di
 
 
 def measure_trainer(sizes: Sizes, rounds: int, quick: bool, output_dir: str) -> list[Row]:
-    """Job 4: short runs by turns, on the same pictures; the plain trainer drops the crowd columns."""
+    """Job 4: short runs by turns, on the same pictures; the plain one drops the crowd columns."""
     generator = torch.Generator().manual_seed(0)
     N, C = sizes.trainer_batch * (sizes.steps + 1), sizes.gain_classes
     pictures = picture_dataset(N, C, sizes.pixels, generator)

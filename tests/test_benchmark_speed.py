@@ -1,4 +1,4 @@
-"""Tests of `recipes/benchmark_speed.py`: it times the same thing done twice, and tells the truth."""
+"""Tests of `recipes/benchmark_speed.py`: it times the same thing done twice and tells the truth."""
 
 import doctest
 import importlib.util

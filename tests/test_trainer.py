@@ -194,14 +194,18 @@ def test_fresh_run_starts_from_equation_2_and_keep_does_not(crowd, make_model, m
     assert (starts["keep"] == 7.0).all()
 
 
-def test_model_init_is_started_from_the_crowd_too(crowd, make_model, make_args):
-    """With `model_init` the model is made inside `train`, after a start that came too early."""
+@pytest.mark.parametrize("plain", [False, True])
+def test_model_init_is_started_from_the_crowd_too(plain, crowd, make_model, make_args):
+    """With `model_init` the model is made inside `train`: wrapped, collated for and started there."""
     trainer = MaxMIGTrainer(
-        model_init=lambda trial=None: make_model(), args=make_args(max_steps=1), train_dataset=crowd,
-        data_collator=CrowdCollator(4, 3, input_names=["features"]),
-    )  # fmt: skip
+        model_init=lambda trial=None: make_model().classifier if plain else make_model(),
+        args=make_args(num_train_epochs=15),
+        train_dataset=crowd,
+    )
     trainer.train()
+    assert trainer.crowd_model.config.annotators == ANNOTATORS
     assert trainer.crowd_model.aggregator.table.abs().sum() > 1
+    assert trainer.evaluate(make_crowd(seed=1))["eval_accuracy"] > 0.93
 
 
 def test_bf16_computes_the_gain_in_float32_and_keeps_the_aggregator(crowd, make_model, make_args):
