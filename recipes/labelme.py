@@ -17,12 +17,17 @@ From the images: any frozen backbone of the Hub or a folder; its features are co
 cached, and the saved pair takes pictures.
 """
 
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, Image, concatenate_datasets
+from datasets.config import HF_DATASETS_CACHE
+from datasets.fingerprint import Hasher
 from recipe import Recipe, parse, run
-from transformers import AutoImageProcessor, AutoModel, set_seed
+from transformers import AutoImageProcessor, AutoModel, PreTrainedModel, set_seed
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainingArguments, labelme
 
@@ -59,19 +64,36 @@ class LabelMeTrainingArguments(MaxMIGTrainingArguments):
     save_strategy: str = "no"
 
 
-def with_features(data: DatasetDict, backbone: str) -> tuple[DatasetDict, AutoModel]:
-    """Replace the pictures by features of a frozen backbone; `datasets` caches them."""
+def with_features(data: DatasetDict, backbone: str) -> tuple[DatasetDict, PreTrainedModel]:
+    """Replace the pictures by features of a frozen backbone, computed once and cached.
+
+    The cache is keyed by the pictures' files, the backbone's weights and the processor's settings.
+    """
     processor = AutoImageProcessor.from_pretrained(backbone)
     encoder = AutoModel.from_pretrained(backbone).eval()
+    reader = Hasher.hash(
+        [{n: t.numpy() for n, t in encoder.state_dict().items()}, processor.to_dict()]
+    )
+    folder = Path(HF_DATASETS_CACHE, "hf_maxmig", "features")
+    folder.mkdir(parents=True, exist_ok=True)
 
-    def encode(batch: dict) -> dict:
+    def encode(batch: dict[str, Any]) -> dict[str, Any]:
         pictures = [picture.convert("RGB") for picture in batch["image"]]
         pixel_values = processor(pictures, return_tensors="pt")["pixel_values"]
         return {"features": HeadClassifier.encode(encoder, pixel_values).float().numpy()}
 
-    return data.map(
-        encode, batched=True, batch_size=32, remove_columns="image", desc="Features"
-    ), encoder
+    encoded = DatasetDict()
+    for name, split in data.items():
+        paths = [
+            image["path"] for image in split.cast_column("image", Image(decode=False))["image"]
+        ]
+        key = Hasher.hash([reader, [(path, os.stat(path).st_mtime_ns) for path in paths]])
+        features = split.select_columns("image").map(
+            encode, batched=True, batch_size=32, remove_columns="image", desc=f"Features of {name}",
+            cache_file_name=str(folder / f"{key}.arrow"), new_fingerprint=key,
+        )  # fmt: skip
+        encoded[name] = concatenate_datasets([split.remove_columns("image"), features], axis=1)
+    return encoded, encoder
 
 
 def main(arguments: LabelMeArguments, training: LabelMeTrainingArguments) -> dict[str, float]:
