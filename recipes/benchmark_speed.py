@@ -20,7 +20,7 @@ that is trained.
 
 takes 3 to 5 minutes on two cores, prints a table and writes it to `benchmark_speed.json`. Expect,
 times faster than plain: KL gain of 1,024 items 50 (16 against the leanest pairs), of 4,096 items
-800 (240), Pearson 50, Jensen-Shannon 3 (it needs every pair); aggregator of 59, 747 and 2,571
+800 (240), Pearson 50, Jensen-Shannon 2.5 (it needs every pair); aggregator of 59, 747 and 2,571
 annotators 6, 90 and 340; initialisation 200, in 0.02 s. A trainer step takes as long as one of
 cross-entropy, give or take 4 %, which is noise: what Max-MIG adds is 5 ms to 650. `--quick` shows
 in seconds that it runs.
