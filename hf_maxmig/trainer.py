@@ -77,8 +77,9 @@ class CrowdTrainer(Trainer):
                 "trained."
             )
         self._user_metrics = compute_metrics
+        self._wrap = functools.partial(self.as_crowd_model, args=args, dataset=train_dataset)
         super().__init__(
-            model=model,
+            model=model if model is None else self._wrap(model),
             args=args,
             data_collator=data_collator,
             train_dataset=train_dataset,
@@ -106,6 +107,22 @@ class CrowdTrainer(Trainer):
     def crowd_model(self) -> MaxMIGModel:
         """The crowd model, without what accelerate or compile have put around it."""
         return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+
+    @staticmethod
+    def as_crowd_model(
+        model: nn.Module, args: MaxMIGTrainingArguments, dataset: Any
+    ) -> PreTrainedModel:
+        """Turn what the user passed into a crowd model; here it must be one already."""
+        if not hasattr(model, "crowd_loss"):
+            raise TypeError(
+                f"`model` must be a crowd model, got {type(model).__name__}: `MaxMIGTrainer` wraps "
+                "a plain classifier."
+            )
+        return model
+
+    def call_model_init(self, trial: Any = None) -> nn.Module:
+        """Build the model anew, as `Trainer` does, and as a crowd model."""
+        return self._wrap(super().call_model_init(trial))
 
     # Training
 
@@ -436,7 +453,8 @@ class MaxMIGTrainer(CrowdTrainer):
 
     Raises:
         ValueError: if the model is a plain classifier and the training set's features do not name
-            annotators and classes.
+            annotators and classes; or it is a crowd model and `args` ask for another divergence or
+            prior than its own.
 
     Example:
         >>> from datasets import Dataset
@@ -453,45 +471,39 @@ class MaxMIGTrainer(CrowdTrainer):
         (['ann'], ['cat', 'dog'])
     """
 
-    def __init__(
-        self,
-        model: nn.Module | None = None,
-        args: MaxMIGTrainingArguments | None = None,
-        data_collator: Any = None,
-        train_dataset: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        args = MaxMIGTrainingArguments() if args is None else args
-        self._wrap = functools.partial(_wrap, args=args, dataset=train_dataset)
-        super().__init__(
-            model=model if model is None else self._wrap(model),
-            args=args,
-            data_collator=data_collator,
-            train_dataset=train_dataset,
-            **kwargs,
+    @staticmethod
+    def as_crowd_model(
+        model: nn.Module, args: MaxMIGTrainingArguments, dataset: Any
+    ) -> PreTrainedModel:
+        """Wrap a plain classifier, with the names that the data set's features carry."""
+        if hasattr(model, "crowd_loss"):
+            _check_built_in(model, args)
+            return model
+        annotators, classes = crowd_names(dataset)
+        if annotators is None or classes is None:
+            raise ValueError(
+                "`train_dataset` must name annotators and classes in its features (see "
+                "`add_annotations` and `crowd_features`) for a plain classifier to be wrapped; or "
+                "pass a `MaxMIGModel`."
+            )
+        return MaxMIGModel.from_classifier(
+            model,
+            annotators=annotators,
+            id2label=dict(enumerate(classes)),
+            divergence=args.divergence,
+            prior=args.prior_value,
         )
 
-    def call_model_init(self, trial: Any = None) -> nn.Module:
-        """Wrap what `model_init` gives, if it is a plain classifier."""
-        return self._wrap(super().call_model_init(trial))
 
-
-def _wrap(classifier: nn.Module, args: MaxMIGTrainingArguments, dataset: Any) -> nn.Module:
-    if hasattr(classifier, "crowd_loss"):
-        return classifier
-    annotators, classes = crowd_names(dataset)
-    if annotators is None or classes is None:
-        raise ValueError(
-            "`train_dataset` must name annotators and classes in its features (see `add_annotations` and "
-            "`crowd_features`) for a plain classifier to be wrapped; or pass a `MaxMIGModel`."
-        )
-    return MaxMIGModel.from_classifier(
-        classifier,
-        annotators=annotators,
-        id2label=dict(enumerate(classes)),
-        divergence=args.divergence,
-        prior=args.prior_value,
-    )
+def _check_built_in(model: PreTrainedModel, args: MaxMIGTrainingArguments) -> None:
+    for name, value in (("divergence", args.divergence), ("prior", args.prior_value)):
+        own = getattr(model.config, name, value)
+        default = MaxMIGTrainingArguments.__dataclass_fields__[name].default
+        if value not in (own, default):
+            raise ValueError(
+                f"`{name}` must be that of the model, {own!r}, got {value!r}: it is built into a "
+                "crowd model, give it to `from_classifier`."
+            )
 
 
 def _input_names(classifier: nn.Module) -> list[str]:

@@ -1,4 +1,4 @@
-"""LabelMe: a real crowd of 59 workers on 1,000 photographs of 8 kinds of scene.
+r"""LabelMe: a real crowd of 59 workers on 1,000 photographs of 8 kinds of scene.
 
 Data: Rodrigues & Pereira, "Deep learning from crowds", AAAI 2018,
 http://fprodrigues.com/deep_LabelMe.tar.gz (for research). 1,000 training images with 2,547 labels,
@@ -11,7 +11,7 @@ From given VGG-16 features: expect a classifier accuracy of 0.896 and a forecast
 in half a minute on two cores (the paper's classifier: 0.864, best of its test epochs; trained on
 the majority vote 0.80, on gold labels 0.936). `--preset paper_labelme` runs the paper's protocol.
 
-    accelerate launch recipes/labelme.py --data_dir DIR --output_dir out/labelme-images \\
+    accelerate launch recipes/labelme.py --data_dir DIR --output_dir out/labelme-images \
         --backbone timm/resnet50.a1_in1k
 
 From the images: any frozen backbone of the Hub or a folder; its features are computed once (three

@@ -498,6 +498,16 @@ def test_plain_hub_classifier_is_wrapped(make_args):
     assert not torch.equal(classifier.classifier[1].weight, weight)
 
 
+@pytest.mark.parametrize("fields", [{"divergence": "pearson"}, {"prior": "learned"}])
+def test_arguments_cannot_change_what_is_built_into_a_crowd_model(
+    fields, crowd, make_model, make_args
+):
+    """`prior="learned"` for a model with a fixed prior would be ignored in silence."""
+    with pytest.raises(ValueError, match="must be that of the model"):
+        MaxMIGTrainer(model=make_model(), args=make_args(**fields), train_dataset=crowd)
+    MaxMIGTrainer(model=make_model(**fields), args=make_args(**fields), train_dataset=crowd)
+
+
 def test_text_classifier_goes_through_the_same_door(make_args):
     """Anything that is hard-wired to pictures in the core would show here."""
     torch.manual_seed(0)
