@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset, concatenate_datasets
-from torch.utils.data import SequentialSampler
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -29,14 +28,7 @@ from hf_maxmig import (
     mutual_information_gain,
 )
 from hf_maxmig.data.collator import crowd_batches
-from tests.worlds import ANNOTATORS, CLASSES, make_crowd
-
-
-class InOrder(MaxMIGTrainer):
-    """Draws the items in their order, so that a test knows each batch."""
-
-    def _get_train_sampler(self, *args, **kwargs):
-        return SequentialSampler(self.train_dataset)
+from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd
 
 
 def parameters(model):

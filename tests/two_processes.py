@@ -6,23 +6,14 @@ Usage: python two_processes.py OUT PER_DEVICE_BATCH [--local-gain]; or under tor
 import sys
 
 import torch
-from torch.utils.data import SequentialSampler
 
 from hf_maxmig import (
     HeadClassifier,
     HeadConfig,
     MaxMIGModel,
-    MaxMIGTrainer,
     MaxMIGTrainingArguments,
 )
-from tests.worlds import ANNOTATORS, CLASSES, make_crowd
-
-
-class InOrder(MaxMIGTrainer):
-    """Draws the items in their order, so that the global batches are the same however many processes share them."""
-
-    def _get_train_sampler(self, *args, **kwargs):
-        return SequentialSampler(self.train_dataset)
+from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd
 
 
 def main(out: str, batch_size: int, gather: bool) -> None:

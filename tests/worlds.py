@@ -1,7 +1,10 @@
-"""Small crowds whose truth is known."""
+"""Small crowds whose truth is known, and a trainer whose batches are."""
 
 import numpy as np
 from datasets import ClassLabel, Dataset, Features, List, Value
+from torch.utils.data import SequentialSampler
+
+from hf_maxmig import MaxMIGTrainer
 
 ANNOTATORS = ["ann", "bob", "cyd", "dee"]
 CLASSES = ["cat", "dog", "emu"]
@@ -44,3 +47,10 @@ def make_crowd(num_items=90, seed=0, unlabelled=7, features=5):
             label=ClassLabel(names=CLASSES),
         ),
     )
+
+
+class InOrder(MaxMIGTrainer):
+    """Draws the items in their order: the global batches are the same however many share them."""
+
+    def _get_train_sampler(self, *args, **kwargs):
+        return SequentialSampler(self.train_dataset)
