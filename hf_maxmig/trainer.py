@@ -24,7 +24,7 @@ from .data.collator import CrowdCollator, crowd_batches
 from .data.columns import crowd_names
 from .distributed import gather_with_gradient
 from .functional import widen
-from .hub import model_card
+from .hub import model_card, portable_processor
 from .metrics import NO_LABEL, accuracies
 from .modeling_maxmig import MaxMIGModel, is_annotated
 from .naming import best_names, votes_by_class
@@ -76,6 +76,7 @@ class CrowdTrainer(Trainer):
                 f"`args` must be MaxMIGTrainingArguments, got {type(args).__name__}: they say how the aggregator is "
                 "trained."
             )
+        processing_class = portable_processor(processing_class)
         self._user_metrics = compute_metrics
         self._wrap = functools.partial(self.as_crowd_model, args=args, dataset=train_dataset)
         super().__init__(

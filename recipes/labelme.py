@@ -31,6 +31,7 @@ from recipe import Recipe, parse, run
 from transformers import AutoImageProcessor, AutoModel, PreTrainedModel, set_seed
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainingArguments, labelme
+from hf_maxmig.hub import portable_processor
 
 
 @dataclass
@@ -65,12 +66,13 @@ class LabelMeTrainingArguments(MaxMIGTrainingArguments):
     save_strategy: str = "no"
 
 
-def with_features(data: DatasetDict, backbone: str) -> tuple[DatasetDict, PreTrainedModel]:
+def with_features(
+    data: DatasetDict, backbone: str, processor: Any
+) -> tuple[DatasetDict, PreTrainedModel]:
     """Replace the pictures by features of a frozen backbone, computed once and cached.
 
     The cache is keyed by the pictures' files, the backbone's weights and the processor's settings.
     """
-    processor = AutoImageProcessor.from_pretrained(backbone)
     encoder = AutoModel.from_pretrained(backbone).eval()
     reader = Hasher.hash(
         [{n: t.numpy() for n, t in encoder.state_dict().items()}, processor.to_dict()]
@@ -107,9 +109,9 @@ def main(arguments: LabelMeArguments, training: LabelMeTrainingArguments) -> dic
         size = data["train"].features["features"].length
         classifier = HeadClassifier(HeadConfig(input_size=size, id2label=names))
     else:
+        processor = portable_processor(AutoImageProcessor.from_pretrained(arguments.backbone))
         with training.main_process_first(desc="features"):
-            data, encoder = with_features(data, arguments.backbone)
-        processor = AutoImageProcessor.from_pretrained(arguments.backbone)
+            data, encoder = with_features(data, arguments.backbone, processor)
         size = len(data["train"][0]["features"])
         classifier = HeadClassifier.from_encoder(encoder, input_size=size, id2label=names)
     train, held_out = split(data["train"], arguments.held_out_items)

@@ -160,24 +160,24 @@ def test_features_are_computed_once_and_anew_when_something_changed(
     )
     data_dir, folder = write_flat(tmp_path / "data"), str(tmp_path / "backbone")
     data = hf_maxmig.labelme(data_dir, content="images")
-    first, encoder = recipe.with_features(data, folder)
+    processor = ViTImageProcessor.from_pretrained(folder)
+    first, encoder = recipe.with_features(data, folder, processor)
     assert len(calls) == len(data)
     picture = data["test"][1]["image"].convert("RGB")
-    processor = ViTImageProcessor.from_pretrained(folder)
     expected = encode(encoder, processor(picture, return_tensors="pt")["pixel_values"])
     torch.testing.assert_close(torch.tensor([first["test"][1]["features"]]), expected)
 
     answers = (data_dir / "answers.txt").read_text().replace("3", "4", 1)
     (data_dir / "answers.txt").write_text(answers)
     data = hf_maxmig.labelme(data_dir, content="images")
-    again, _ = recipe.with_features(data, folder)
+    again, _ = recipe.with_features(data, folder, processor)
     assert len(calls) == len(data)
     assert again["train"]["annotations"][:] == data["train"]["annotations"][:]
     assert again["train"]["annotations"][:] != first["train"]["annotations"][:]
 
     torch.nn.init.normal_(backbone.resnet.embedder.embedder.convolution.weight)
     backbone.save_pretrained(folder)
-    other, _ = recipe.with_features(data, folder)
+    other, _ = recipe.with_features(data, folder, processor)
     assert len(calls) == 2 * len(data)
     assert other["test"][1]["features"] != first["test"][1]["features"]
 
