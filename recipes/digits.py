@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, concatenate_datasets
 from PIL import Image as Picture
-from recipe import Recipe, parse, run
+from recipe import Recipe, keep_back, parse, run
 from sklearn.datasets import load_digits
 from transformers import ViTImageProcessor, set_seed
 
@@ -46,6 +46,12 @@ class DigitsArguments:
     expertise: Literal["high", "low"] = field(
         default="high",
         metadata={"help": "How much the senior annotators know (paper, Appendix B)."},
+    )
+    held_out_items: int = field(
+        default=0,
+        metadata={
+            "help": "Training items kept back; the gain on their votes chooses between settings."
+        },
     )
 
 
@@ -90,14 +96,21 @@ def main(arguments: DigitsArguments, training: DigitsTrainingArguments) -> dict[
     # 3 channels: pipelines open every picture in colour.
     classifier = HeadClassifier(HeadConfig(input_size=3 * 8 * 8, num_labels=10))
     processor = ViTImageProcessor(size={"height": 8, "width": 8})
+    train, held_out = keep_back(data["train"], arguments.held_out_items)
     return run(
         Recipe(
             classifier=classifier,
             training=training,
-            train=data["train"],
+            train=train,
+            held_out=held_out,
             test=data["test"],
             processor=processor,
-            setting={"dataset": "digits", "case": arguments.case, "expertise": arguments.expertise},
+            setting={
+                "dataset": "digits",
+                "case": arguments.case,
+                "expertise": arguments.expertise,
+                "held_out_items": arguments.held_out_items,
+            },
         )
     )
 

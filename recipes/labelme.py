@@ -23,11 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from datasets import Dataset, DatasetDict, Image, concatenate_datasets
+from datasets import DatasetDict, Image, concatenate_datasets
 from datasets.config import HF_DATASETS_CACHE
 from datasets.fingerprint import Hasher
-from recipe import Recipe, parse, run
+from recipe import Recipe, keep_back, parse, run
 from transformers import AutoImageProcessor, AutoModel, PreTrainedModel, set_seed
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainingArguments, labelme
@@ -57,7 +56,7 @@ class LabelMeArguments:
 
 @dataclass
 class LabelMeTrainingArguments(MaxMIGTrainingArguments):
-    """What differs from the defaults, chosen by the held-out gain: see `labelme_defaults.py`."""
+    """What differs from the defaults, chosen by the held-out gain: see `defaults.py`."""
 
     num_train_epochs: float = 10
     aggregator_learning_rate: float | None = 0.1
@@ -114,7 +113,7 @@ def main(arguments: LabelMeArguments, training: LabelMeTrainingArguments) -> dic
             data, encoder = with_features(data, arguments.backbone, processor)
         size = len(data["train"][0]["features"])
         classifier = HeadClassifier.from_encoder(encoder, input_size=size, id2label=names)
-    train, held_out = split(data["train"], arguments.held_out_items)
+    train, held_out = keep_back(data["train"], arguments.held_out_items)
     return run(
         Recipe(
             classifier=classifier,
@@ -130,14 +129,6 @@ def main(arguments: LabelMeArguments, training: LabelMeTrainingArguments) -> dic
             },
         )
     )
-
-
-def split(train: Dataset, held_out_items: int) -> tuple[Dataset, Dataset | None]:
-    """Keep some items back, the same for every seed of the training."""
-    if held_out_items == 0:
-        return train, None
-    rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).tolist()
-    return train.select(rows[held_out_items:]), train.select(rows[:held_out_items])
 
 
 if __name__ == "__main__":

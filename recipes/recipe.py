@@ -111,6 +111,14 @@ def run(recipe: Recipe) -> dict[str, float]:
     return metrics
 
 
+def keep_back(train: Dataset, held_out_items: int) -> tuple[Dataset, Dataset | None]:
+    """Keep some items back, the same for every seed of the training."""
+    if held_out_items == 0:
+        return train, None
+    rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).tolist()
+    return train.select(rows[held_out_items:]), train.select(rows[:held_out_items])
+
+
 def majority_vote_accuracy(dataset: Dataset, trainer: MaxMIGTrainer) -> float:
     """Accuracy of the plurality of votes; a tie counts by its share, no votes as a guess."""
     config = trainer.crowd_model.config

@@ -202,6 +202,35 @@ def test_config_file_gives_defaults_under_the_command_line(load, tmp_path):
         parse()
 
 
+def test_setting_is_chosen_by_the_held_out_gain_alone(load):
+    """The shortest training within a standard error of the best; accuracies may not matter."""
+    defaults = load("defaults")
+
+    def row(epochs, gain, accuracy):
+        setting = {"num_train_epochs": epochs}
+        return {
+            "setting": setting, "held_out_gain": gain, "standard_error": 0.02,
+            "test_accuracy_not_used": accuracy,
+        }  # fmt: skip
+
+    rows = [row(5, 1.4, 0.99), row(10, 1.49, 0.1), row(20, 1.5, 0.9), row(10, 1.485, 0.9)]
+    assert defaults.choose(rows) is rows[1]
+
+
+def test_items_kept_back_are_the_same_for_every_seed(load, crowd):
+    """A held-out gain on other items for each setting compares nothing."""
+    recipe = load("recipe")
+    torch.manual_seed(1)
+    train, held_out = recipe.keep_back(crowd, 20)
+    torch.manual_seed(2)
+    again, _ = recipe.keep_back(crowd, 20)
+    assert (len(train), len(held_out)) == (70, 20)
+    assert train["features"][:] == again["features"][:]
+    together = train["features"][:] + held_out["features"][:]
+    assert sorted(together) == sorted(crowd["features"][:])
+    assert recipe.keep_back(crowd, 0) == (crowd, None)
+
+
 def test_majority_vote_counts_ties_by_their_share(load, crowd, make_model, make_args):
     """Breaking ties by the lowest class favours one class, by the gold label cheats."""
     recipe = load("recipe")
