@@ -129,7 +129,7 @@ def aggregate(weight: Tensor, log_p: Tensor, annotators: Tensor, annotations: Te
                 [0.5000, 0.5000]])
     """
     num_annotators, num_classes, _ = weight.shape
-    given = (annotators >= 0) & (annotations >= 0)
+    given = is_given(annotators, annotations)
     table = weight.transpose(1, 2).reshape(num_annotators * num_classes, num_classes)
     index = torch.where(given, annotators * num_classes + annotations, 0)
     with torch.autocast(weight.device.type, enabled=False):
@@ -209,7 +209,7 @@ def confusion_counts(
                  [0.2000, 1.0000]]])
     """
     num_classes = posterior.shape[1]
-    item, slot = ((annotators >= 0) & (annotations >= 0)).nonzero(as_tuple=True)
+    item, slot = is_given(annotators, annotations).nonzero(as_tuple=True)
     index = annotators[item, slot] * num_classes + annotations[item, slot]
     counts = posterior.new_zeros(num_annotators * num_classes, num_classes)
     counts.index_add_(0, index, posterior[item])
@@ -313,6 +313,11 @@ def vote_share_prior(counts: Tensor) -> Tensor:
         tensor([0.7500, 0.2500])
     """
     return ((counts + 1 / counts.shape[0]) / (counts.sum() + 1)).log()
+
+
+def is_given(annotators: Tensor, annotations: Tensor) -> Tensor:
+    """Tell which places of (N, K) padded pairs hold a label by a known annotator: (N, K) bool."""
+    return (annotators >= 0) & (annotations >= 0)
 
 
 def widen(log_probability: Tensor) -> Tensor:

@@ -22,7 +22,13 @@ from transformers.utils import ModelOutput
 from .aggregator import ClassPrior, WeightedAverageAggregator
 from .classifiers import CLASSIFIERS, keep_weights, reorder_outputs
 from .configuration_maxmig import MaxMIGConfig
-from .functional import forecast, mutual_information_gain, reward_and_penalty, widen
+from .functional import (
+    forecast,
+    is_given,
+    mutual_information_gain,
+    reward_and_penalty,
+    widen,
+)
 
 AUTO_CLASSES = {
     "image-classification": AutoModelForImageClassification,
@@ -296,7 +302,8 @@ class MaxMIGModel(PreTrainedModel):
             self.config.auto_map = {**auto_map, "AutoModelForImageClassification": reference}
         target = Path(save_directory)
         target.mkdir(parents=True, exist_ok=True)
-        kwargs.setdefault("repo_id", target.name) if kwargs.get("push_to_hub") else None
+        if kwargs.get("push_to_hub"):
+            kwargs.setdefault("repo_id", target.name)  # not that of the staging folder
         with tempfile.TemporaryDirectory(dir=target, prefix=".saving-") as staging:
             super().save_pretrained(staging, **kwargs)
             written = [path.name for path in Path(staging).iterdir()]
@@ -310,7 +317,7 @@ class MaxMIGModel(PreTrainedModel):
 
 def is_annotated(annotators: Tensor, annotations: Tensor) -> Tensor:
     """Tell which of the B items have a label by a known annotator: (B,) bool."""
-    return ((annotators >= 0) & (annotations >= 0)).any(dim=1)
+    return is_given(annotators, annotations).any(dim=1)
 
 
 def build_classifier(config: PreTrainedConfig) -> PreTrainedModel:

@@ -17,7 +17,7 @@ from torch import nn
 from transformers import HfArgumentParser
 
 from hf_maxmig import MaxMIGTrainer, MaxMIGTrainingArguments, vote_share
-from hf_maxmig.data.collator import CrowdCollator, crowd_batches
+from hf_maxmig.data.collator import crowd_batches
 
 
 @dataclass
@@ -121,11 +121,9 @@ def keep_back(train: Dataset, held_out_items: int) -> tuple[Dataset, Dataset | N
 
 def majority_vote_accuracy(dataset: Dataset, trainer: MaxMIGTrainer) -> float:
     """Accuracy of the plurality of votes; a tie counts by its share, no votes as a guess."""
-    config = trainer.crowd_model.config
-    collator = CrowdCollator(config.num_annotators, config.num_labels)
-    shares = torch.cat(
-        [vote_share(votes, config.num_labels) for _, votes in crowd_batches(dataset, collator)]
-    )
+    num_classes = trainer.crowd_model.config.num_labels
+    crowd = crowd_batches(dataset, trainer.data_collator)
+    shares = torch.cat([vote_share(votes, num_classes) for _, votes in crowd])
     top = (shares == shares.amax(dim=1, keepdim=True)).float()
     labels = torch.as_tensor(dataset.with_format(None)["label"][:])
     return float((top / top.sum(dim=1, keepdim=True))[torch.arange(len(top)), labels].mean())
