@@ -107,6 +107,8 @@ def run(recipe: Recipe) -> dict[str, float]:
     if trainer.is_world_process_zero():
         print(table(metrics, len(voted), len(recipe.test)))
         print(f"The pair, its results and its card are in {recipe.training.output_dir}.")
+    # Whoever leaves at once may leave while a thread of gloo still holds a tensor, and is then aborted.
+    trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
     return metrics
 

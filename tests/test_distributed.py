@@ -21,9 +21,17 @@ def run(root, out, processes, batch_size, *flags):
             "--standalone",
         ]
     command += [str(root / "tests" / "two_processes.py"), str(out), str(batch_size), *flags]
-    env = {**os.environ, "PYTHONPATH": str(root)}
-    subprocess.run(command, check=True, cwd=root, env=env, capture_output=True, timeout=300)
+    finish(command, root)
     return torch.load(out, weights_only=True)
+
+
+def finish(command, root):
+    """Run to a clean end: a process that aborts after its work is done is a failure too."""
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    ended = subprocess.run(
+        command, cwd=root, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +101,5 @@ def test_gather_takes_uneven_batches(root, tmp_path):
         "--standalone",
         str(script),
     ]
-    env = {**os.environ, "PYTHONPATH": str(root)}
-    subprocess.run(
-        [*command, str(tmp_path / "rank")], check=True, env=env, capture_output=True, timeout=120
-    )
+    finish([*command, str(tmp_path / "rank")], root)
     assert (tmp_path / "rank0").read_text() == (tmp_path / "rank1").read_text() == "done"

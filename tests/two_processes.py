@@ -48,6 +48,8 @@ def main(out: str, batch_size: int, gather: bool) -> None:
             },
             out,
         )
+    # Whoever leaves at once may leave while a thread of gloo still holds a tensor, and is then aborted.
+    trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
 
 
