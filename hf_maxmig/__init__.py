@@ -21,30 +21,41 @@ from .classifiers import (
 )
 from .configuration_maxmig import MaxMIGConfig
 from .functional import aggregate, confusion, forecast, mutual_information_gain, vote_share
-from .modeling_maxmig import AUTO_CLASSES, MaxMIGModel, MaxMIGOutput
+from .modeling_maxmig import AUTO_CLASSES, CrowdModel, MaxMIGModel, MaxMIGOutput
+from .peers import peer
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from .annotators import AnnotatorReport, judge_annotators
     from .data.collator import CrowdCollator
     from .data.columns import add_annotations, align_annotators, crowd_features
+    from .data.describe import Description, describe
     from .data.experts import Experts, experts
+    from .data.readers import read_annotations
     from .data.simulation import simulate_crowd
     from .data.sources import labelme
+    from .report import write_report
     from .trainer import CrowdTrainer, MaxMIGTrainer
     from .training_args import MaxMIGTrainingArguments
 
 _LAZY = {
+    "AnnotatorReport": ".annotators",
     "CrowdCollator": ".data.collator",
     "CrowdTrainer": ".trainer",
+    "Description": ".data.describe",
     "Experts": ".data.experts",
     "MaxMIGTrainer": ".trainer",
     "MaxMIGTrainingArguments": ".training_args",
     "add_annotations": ".data.columns",
     "align_annotators": ".data.columns",
     "crowd_features": ".data.columns",
+    "describe": ".data.describe",
     "experts": ".data.experts",
+    "judge_annotators": ".annotators",
     "labelme": ".data.sources",
+    "read_annotations": ".data.readers",
     "simulate_crowd": ".data.simulation",
+    "write_report": ".report",
 }
 
 
@@ -65,9 +76,12 @@ MaxMIGModel.register_for_auto_class("AutoModel")
 
 __all__ = [
     "VGG16",
+    "AnnotatorReport",
     "ClassPrior",
     "CrowdCollator",
+    "CrowdModel",
     "CrowdTrainer",
+    "Description",
     "Experts",
     "FourLayerCNN",
     "FourLayerCNNConfig",
@@ -85,10 +99,15 @@ __all__ = [
     "align_annotators",
     "confusion",
     "crowd_features",
+    "describe",
     "experts",
     "forecast",
+    "judge_annotators",
     "labelme",
     "mutual_information_gain",
+    "peer",
+    "read_annotations",
     "simulate_crowd",
     "vote_share",
+    "write_report",
 ]

@@ -10,7 +10,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import BitImageProcessor
 from transformers.utils import logging
 
-from .modeling_maxmig import MaxMIGModel
+from .modeling_maxmig import CrowdModel
 from .version import __version__
 
 logger = logging.get_logger(__name__)
@@ -31,13 +31,13 @@ _MEASURES = (
 
 
 def model_card(
-    model: MaxMIGModel,
+    model: CrowdModel,
     metrics: dict[str, float],
     arguments: dict[str, Any],
     model_name: str,
     **metadata: Any,
 ) -> ModelCard:
-    """Write the card of a trained pair.
+    """Write the card of a trained pair, or of what another method has trained.
 
     Args:
         model: the pair.
@@ -66,7 +66,7 @@ def model_card(
     data = ModelCardData(
         library_name="transformers",
         pipeline_tag=task,
-        tags=["max-mig", "crowdsourcing", "noisy-labels"],
+        tags=[model.method.lower().replace(" ", "-"), "crowdsourcing", "noisy-labels"],
         model_name=model_name,
         eval_results=results or None,
         **metadata,
@@ -75,13 +75,17 @@ def model_card(
         data,
         template_str=(files("hf_maxmig") / "model_card.md").read_text(encoding="utf-8"),
         model_name=model_name,
+        is_maxmig=model.loss_is_minus_gain,
+        method=model.method,
+        reference=model.reference,
+        learns_from_gold=model.learns_from_gold_labels,
         classes=config.class_names,
         classifier=type(model.classifier).__name__,
         num_annotators=config.num_annotators,
         names_inside=config.annotators is not None,
         divergence=config.divergence,
         prior=config.prior if isinstance(config.prior, str) else "given",
-        log_p=[round(float(p), 4) for p in model.prior().exp()],
+        log_p=[round(float(p), 4) for p in model.log_prior().exp()],
         rows=[(what, kind, metrics[key]) for key, what, kind in _MEASURES if key in metrics],
         arguments=arguments,
         version=__version__,

@@ -1,11 +1,15 @@
-"""MaxMIGModel: classifier, aggregator and prior as one Hub model."""
+"""CrowdModel: a classifier that learns from crowd labels. MaxMIGModel: with aggregator and prior.
 
+Both are Hub models. The other methods of the paper's comparison are in `peers/`.
+"""
+
+import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -42,10 +46,11 @@ class MaxMIGOutput(ModelOutput):
     """What a forward pass gives.
 
     Args:
-        loss: scalar, minus the gain of the batch in nats; only if asked for by `return_loss=True`.
+        loss: scalar, of the batch in nats (Max-MIG: minus the gain); only if asked for by
+            `return_loss=True`.
         logits: (B, C), the classifier's, not normalised.
-        aggregator_logits: (B, C), log g; None without annotations.
-        forecast_logits: (B, C), log zeta; None without annotations.
+        aggregator_logits: (B, C), log g; None without annotations, or if the method has no g.
+        forecast_logits: (B, C), log zeta; None where log g is.
     """
 
     loss: Tensor | None = None
@@ -54,26 +59,25 @@ class MaxMIGOutput(ModelOutput):
     forecast_logits: Tensor | None = None
 
 
-class MaxMIGModel(PreTrainedModel):
-    """A classifier h and an aggregator g, joined by a class prior p (paper, Section 3.1).
+class CrowdModel(PreTrainedModel):
+    """A classifier h that learns from crowd labels: what all methods share.
 
-    What it does with a batch is in `forward`; `trainer.CrowdTrainer` trains it through five verbs
-    that every crowd model has: `crowd_parameters`, `initialize_crowd`, `crowd_loss`, `gain` and
-    `reorder_classes`.
+    `trainer.CrowdTrainer` never asks which method it trains. It calls these verbs, each with a
+    default but `crowd_loss`: `prepare`, `initialize_crowd`, `crowd_parameters`, `crowd_loss`,
+    `end_epoch`, `log_prior`, `gain` and `logs`. The class attributes say the rest.
 
     Args:
-        config: what the pair is made of.
+        config: what the model is made of.
         classifier: h, if already built; see `from_classifier`.
-
-    Example:
-        >>> from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel
-        >>> model = MaxMIGModel.from_classifier(
-        ...     HeadClassifier(HeadConfig(input_size=5, num_labels=3)), annotators=["ann", "bob"])
-        >>> votes = torch.tensor([[0, 1], [1, -1]]), torch.tensor([[2, 2], [0, -1]])
-        >>> out = model(features=torch.zeros(2, 5), annotators=votes[0], annotations=votes[1])
-        >>> out.forecast_logits.shape
-        torch.Size([2, 3])
     """
+
+    method: ClassVar[str]  # as the literature calls it
+    reference: ClassVar[str]  # the publication
+    loss_is_minus_gain: ClassVar[bool] = False
+    learns_from_gold_labels: ClassVar[bool] = False  # only `true_labels`, the ceiling
+    # Whether the loss stays the same when classes are exchanged: then the votes name them.
+    blind_to_class_names: ClassVar[bool] = False
+    least_items: ClassVar[int] = 1  # with annotations, for a batch to teach anything
 
     config_class = MaxMIGConfig
     base_model_prefix = "classifier"
@@ -81,7 +85,6 @@ class MaxMIGModel(PreTrainedModel):
     input_modalities = ("image",)
     accepts_loss_kwargs = False
     supports_gradient_checkpointing = True
-    _keep_in_fp32_modules_strict = ["aggregator", "prior"]
     # The classifier inside checks what it supports itself.
     _supports_sdpa = True
     _supports_flash_attn = True
@@ -91,14 +94,14 @@ class MaxMIGModel(PreTrainedModel):
     def __init__(self, config: MaxMIGConfig, classifier: PreTrainedModel | None = None) -> None:
         super().__init__(config)
         self.classifier = build_classifier(config) if classifier is None else classifier
-        self.prior = ClassPrior(config.num_labels, config.prior)
-        self.aggregator = WeightedAverageAggregator(
-            cast(int, config.num_annotators), config.num_labels
-        )
         self.main_input_name = self.classifier.main_input_name
         self.input_modalities = self.classifier.input_modalities
         self.supports_gradient_checkpointing = self.classifier.supports_gradient_checkpointing
+        self.build_crowd(config)
         self.post_init()
+
+    def build_crowd(self, config: MaxMIGConfig) -> None:
+        """Make the modules that know of the annotators; none here."""
 
     @classmethod
     def from_classifier(
@@ -108,14 +111,15 @@ class MaxMIGModel(PreTrainedModel):
         *,
         annotators: list[str] | None = None,
         **config_fields: Any,
-    ) -> "MaxMIGModel":
-        """Put an untrained aggregator beside a classifier.
+    ) -> Self:
+        """Make a crowd model of a classifier; what knows of the annotators is untrained.
 
         Args:
             classifier: any classifier of transformers, or a timm model; its weights are kept.
             num_annotators: M, if the annotators have no names.
             annotators: M names.
-            **config_fields: further fields of `MaxMIGConfig`: `divergence`, `prior`, `id2label`.
+            **config_fields: further fields of the method's config: `id2label`; for Max-MIG
+                `divergence` and `prior`.
 
         Returns:
             The model; the classifier is not copied.
@@ -135,7 +139,7 @@ class MaxMIGModel(PreTrainedModel):
                 f"{hub_classifier.config.num_labels}: load it with `num_labels={len(names)}, "
                 "ignore_mismatched_sizes=True`."
             )
-        config = MaxMIGConfig(
+        config = cls.config_class(
             classifier_config=hub_classifier.config,
             classifier_task=_task_of(hub_classifier),
             num_annotators=num_annotators,
@@ -146,13 +150,6 @@ class MaxMIGModel(PreTrainedModel):
         )
         config.dtype = hub_classifier.config.dtype
         return cls(config, classifier=keep_weights(hub_classifier))
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, WeightedAverageAggregator):
-            init.zeros_(module.table)
-        elif isinstance(module, ClassPrior):
-            init.copy_(module.logits, module.initial_logits(self.config.num_labels))
 
     def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
         self.classifier._set_gradient_checkpointing(*args, **kwargs)
@@ -170,14 +167,14 @@ class MaxMIGModel(PreTrainedModel):
         return_dict: bool | None = None,
         **classifier_inputs: Any,
     ) -> MaxMIGOutput | tuple[Tensor, ...]:
-        """Classify, and with annotations aggregate and forecast.
+        """Classify, and with annotations aggregate and forecast, if the method does.
 
         Args:
             annotators: (B, K) int64, who labelled each item, padded with -1.
             annotations: (B, K) int64, what each of them said, padded with -1.
-            labels: (B,) gold labels; accepted because data sets have them, and never used.
-            return_loss: also compute minus the gain of this batch, for training loops without a
-                trainer.
+            labels: (B,) gold labels; accepted because data sets have them, and never used but by
+                `true_labels`.
+            return_loss: also compute the loss of this batch, for training loops without a trainer.
             return_dict: False gives a tuple.
             **classifier_inputs: go to the classifier: `pixel_values`, `features`, `input_ids`, ...
 
@@ -186,35 +183,56 @@ class MaxMIGModel(PreTrainedModel):
 
         Raises:
             ValueError: if only one of `annotators` and `annotations` is given, or a loss is asked
-                for without them.
+                for without them, or with too few.
         """
         if (annotators is None) != (annotations is None):
             missing = "annotators" if annotators is None else "annotations"
             raise ValueError(
                 f"`annotators` and `annotations` must be given together, got no `{missing}`."
             )
-        logits = self.classifier(**classifier_inputs, return_dict=True).logits
-        log_g = zeta = loss = None
-        if annotators is not None and annotations is not None:
-            log_p = self.prior()
-            log_g = self.aggregator(log_p, annotators, annotations)
-            log_h = widen(logits).log_softmax(dim=-1)
-            zeta = forecast(log_h, log_g, log_p)
-            if return_loss:
-                loss = -self.gain(log_h, log_g, is_annotated(annotators, annotations))
-        elif return_loss:
-            raise ValueError(
-                "a loss must be computed from `annotators` and `annotations`, got neither."
+        output = self.outputs(annotators, annotations, **classifier_inputs)
+        if return_loss:
+            if annotators is None and not self.learns_from_gold_labels:
+                raise ValueError(
+                    "a loss must be computed from `annotators` and `annotations`, got neither."
+                )
+            batch = {"annotators": annotators, "annotations": annotations, "labels": labels}
+            loss, empty = self.crowd_loss(
+                output, {name: value for name, value in batch.items() if value is not None}
             )
-        output = MaxMIGOutput(
-            loss=loss, logits=logits, aggregator_logits=log_g, forecast_logits=zeta
-        )
+            if empty:
+                raise ValueError(
+                    f"a loss needs at least {self.least_items} item(s) with annotations in a "
+                    "batch, got fewer."
+                )
+            output = type(output)(loss=loss, **output)
         return output.to_tuple() if return_dict is False else output
 
+    def outputs(
+        self, annotators: Tensor | None, annotations: Tensor | None, **classifier_inputs: Any
+    ) -> MaxMIGOutput:
+        """Compute what `forward` returns, of inputs that it has checked."""
+        return MaxMIGOutput(logits=self.classifier(**classifier_inputs, return_dict=True).logits)
+
+    # The verbs
+
+    def prepare(self, dataset: Any, crowd: Iterable[tuple[Tensor, Tensor]]) -> Any:
+        """Return the training set with what else the method needs of each item; as it is here.
+
+        Args:
+            dataset: the training set.
+            crowd: its crowd, as pairs (annotators, annotations), each (N, K) int64 padded with -1,
+                in the order of the items.
+
+        Returns:
+            A data set of as many items, with a further column `crowd_posterior`, if any: C numbers
+            an item, which reach `crowd_loss` as (B, C).
+        """
+        return dataset
+
     def crowd_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield what is trained at the aggregator's rate: W, and the prior if it is learned."""
-        for module in (self.aggregator, self.prior):
-            yield from (p for p in module.parameters() if p.requires_grad)
+        """Yield what is trained at the aggregator's rate; nothing here."""
+        return iter(())
 
     def initialize_crowd(
         self,
@@ -222,69 +240,64 @@ class MaxMIGModel(PreTrainedModel):
         smoothing: float = 0.01,
         strength: float = 1.0,
     ) -> None:
-        """Start aggregator and prior from the training crowd alone (paper, equation 2).
+        """Start from the training crowd alone what `build_crowd` has made; nothing here.
 
         Args:
             batches: pairs (annotators, annotations), each (N, K) int64 padded with -1, together the
                 training crowd.
             smoothing: pseudo-labels added to each cell of a confusion matrix.
-            strength: what W is multiplied by; 1 is the paper's start.
+            strength: what Max-MIG's W is multiplied by; 1 is the paper's start.
         """
-        self.prior.initialize(self.aggregator.initialize(batches, smoothing, strength))
 
     def crowd_loss(
         self,
         outputs: MaxMIGOutput,
-        annotators: Tensor,
-        annotations: Tensor,
+        batch: Mapping[str, Tensor],
         gather: Callable[[Tensor], Tensor] = lambda tensor: tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Compute minus the gain of a batch, in float32, without waiting for the device.
+        """Compute the loss of a batch, in float32, without waiting for the device.
 
         Args:
             outputs: of `forward` on this batch.
-            annotators: (B, K) int64, padded with -1.
-            annotations: (B, K) int64, padded with -1.
+            batch: `annotators` and `annotations`, each (B, K) int64 padded with -1;
+                `crowd_posterior`, (B, C), if `prepare` has added it; `labels`, (B,) gold labels,
+                only if the method learns from them.
             gather: joins a (B, ...) tensor over the devices, with gradient.
 
         Returns:
-            The loss, and whether it is empty: with fewer than two annotated items it is zero, with
-            zero gradient.
+            The loss, and whether it is empty: with fewer than `least_items` annotated items it is
+            zero, with zero gradient.
         """
-        annotated = gather(is_annotated(annotators, annotations))
-        reward, penalty = reward_and_penalty(
-            gather(widen(cast(Tensor, outputs.logits)).log_softmax(dim=-1)),
-            gather(cast(Tensor, outputs.aggregator_logits)),
-            self.prior(),
-            self.config.divergence,
-            annotated,
-        )
-        empty = annotated.sum() < 2
-        return (penalty - reward) * ~empty, empty
+        raise NotImplementedError
 
-    @torch.no_grad()
-    def reorder_classes(self, order: Tensor, inputs: dict[str, Tensor]) -> bool:
-        """Exchange classes in classifier, aggregator and prior: r becomes what was `order[r]`.
+    def end_epoch(
+        self,
+        told: Iterable[tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]],
+        progress: float,
+    ) -> None:
+        """Take what step the method takes between epochs; none here.
 
         Args:
-            order: (C,) int64, a permutation.
-            inputs: a batch for the classifier, on which to see that its outputs were exchanged.
-
-        Returns:
-            Whether they were; if its output layer was not found, nothing has changed.
+            told: what the model makes of the training items, in evaluation mode and part by part:
+                the three (N, C) log-probabilities of h, g and the forecast, and the items' (N, K)
+                annotators and annotations. It is computed only if it is iterated, on all devices.
+            progress: share of the training that is done, up to 1.
         """
-        if not reorder_outputs(self.classifier, order, inputs):
-            return False
-        order = order.to(self.device)
-        self.aggregator.table.copy_(self.aggregator.table[:, :, order].clone())
-        self.prior.logits.copy_(self.prior.logits[order].clone())
-        return True
+
+    def log_prior(self) -> Tensor:
+        """Return (C,) log p, the belief about an item without labels; uniform here."""
+        num_classes = self.config.num_labels
+        return torch.full((num_classes,), -math.log(num_classes), device=self.device)
 
     def gain(self, log_h: Tensor, log_g: Tensor, annotated: Tensor | None = None) -> Tensor:
         """Compute `mutual_information_gain` under this model's prior and divergence."""
         return mutual_information_gain(
-            log_h, log_g, self.prior(), self.config.divergence, annotated
+            log_h, log_g, self.log_prior(), self.config.divergence, annotated
         )
+
+    def logs(self) -> dict[str, float]:
+        """Return what to log beside the loss; nothing here."""
+        return {}
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Save like any model of transformers, but whole or not at all.
@@ -313,6 +326,131 @@ class MaxMIGModel(PreTrainedModel):
             for stale in target.glob("model*.safetensors*"):
                 if stale.name not in written:
                     stale.unlink()
+
+
+class MaxMIGModel(CrowdModel):
+    """A classifier h and an aggregator g, joined by a class prior p (paper, Section 3.1).
+
+    What it does with a batch is in `forward`; `CrowdModel` lists the verbs by which it is trained.
+
+    Args:
+        config: what the pair is made of.
+        classifier: h, if already built; see `from_classifier`.
+
+    Example:
+        >>> from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel
+        >>> model = MaxMIGModel.from_classifier(
+        ...     HeadClassifier(HeadConfig(input_size=5, num_labels=3)), annotators=["ann", "bob"])
+        >>> votes = torch.tensor([[0, 1], [1, -1]]), torch.tensor([[2, 2], [0, -1]])
+        >>> out = model(features=torch.zeros(2, 5), annotators=votes[0], annotations=votes[1])
+        >>> out.forecast_logits.shape
+        torch.Size([2, 3])
+    """
+
+    method = "Max-MIG"
+    reference = (
+        "Cao, Xu, Kong, Wang. Max-MIG: an Information Theoretic Approach for Joint Learning from "
+        "Crowds. ICLR 2019."
+    )
+    loss_is_minus_gain = True
+    blind_to_class_names = True
+    least_items = 2
+    aggregator_class: ClassVar[type[WeightedAverageAggregator]] = WeightedAverageAggregator
+    _keep_in_fp32_modules_strict = ["aggregator", "prior"]
+
+    def build_crowd(self, config: MaxMIGConfig) -> None:
+        """Make the prior and the aggregator."""
+        self.prior = ClassPrior(config.num_labels, config.prior)
+        self.aggregator = self.aggregator_class(cast(int, config.num_annotators), config.num_labels)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, WeightedAverageAggregator):
+            init.zeros_(module.table)
+        elif isinstance(module, ClassPrior):
+            init.copy_(module.logits, module.initial_logits(self.config.num_labels))
+
+    def outputs(
+        self, annotators: Tensor | None, annotations: Tensor | None, **classifier_inputs: Any
+    ) -> MaxMIGOutput:
+        """Classify, and with annotations aggregate and forecast."""
+        logits = self.classifier(**classifier_inputs, return_dict=True).logits
+        if annotators is None or annotations is None:
+            return MaxMIGOutput(logits=logits)
+        log_p = self.prior()
+        log_g = self.aggregator(log_p, annotators, annotations)
+        zeta = forecast(widen(logits).log_softmax(dim=-1), log_g, log_p)
+        return MaxMIGOutput(logits=logits, aggregator_logits=log_g, forecast_logits=zeta)
+
+    def crowd_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield what is trained at the aggregator's rate: W, and the prior if it is learned."""
+        for module in (self.aggregator, self.prior):
+            yield from (p for p in module.parameters() if p.requires_grad)
+
+    def initialize_crowd(
+        self,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        smoothing: float = 0.01,
+        strength: float = 1.0,
+    ) -> None:
+        """Start aggregator and prior from the training crowd alone (paper, equation 2).
+
+        Args:
+            batches: pairs (annotators, annotations), each (N, K) int64 padded with -1, together the
+                training crowd.
+            smoothing: pseudo-labels added to each cell of a confusion matrix.
+            strength: what W is multiplied by; 1 is the paper's start.
+        """
+        self.prior.initialize(self.aggregator.initialize(batches, smoothing, strength))
+
+    def crowd_loss(
+        self,
+        outputs: MaxMIGOutput,
+        batch: Mapping[str, Tensor],
+        gather: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute minus the gain of a batch, see `CrowdModel.crowd_loss`."""
+        annotated = gather(is_annotated(batch["annotators"], batch["annotations"]))
+        reward, penalty = reward_and_penalty(
+            gather(widen(cast(Tensor, outputs.logits)).log_softmax(dim=-1)),
+            gather(cast(Tensor, outputs.aggregator_logits)),
+            self.prior(),
+            self.config.divergence,
+            annotated,
+        )
+        empty = annotated.sum() < self.least_items
+        return (penalty - reward) * ~empty, empty
+
+    def log_prior(self) -> Tensor:
+        """Return (C,) log p."""
+        return self.prior()
+
+    def logs(self) -> dict[str, float]:
+        """Return the prior's entropy, and a learned prior class by class."""
+        log_p = self.prior().detach().double().cpu()
+        logs = {"prior_entropy": float(-(log_p.exp() * log_p).sum())}
+        if self.config.prior == "learned":
+            names = zip(self.config.class_names, log_p.exp(), strict=True)
+            logs.update({f"prior_{name}": float(p) for name, p in names})
+        return logs
+
+    @torch.no_grad()
+    def reorder_classes(self, order: Tensor, inputs: dict[str, Tensor]) -> bool:
+        """Exchange classes in classifier, aggregator and prior: r becomes what was `order[r]`.
+
+        Args:
+            order: (C,) int64, a permutation.
+            inputs: a batch for the classifier, on which to see that its outputs were exchanged.
+
+        Returns:
+            Whether they were; if its output layer was not found, nothing has changed.
+        """
+        if not reorder_outputs(self.classifier, order, inputs):
+            return False
+        order = order.to(self.device)
+        self.aggregator.table.copy_(self.aggregator.table[:, :, order].clone())
+        self.prior.logits.copy_(self.prior.logits[order].clone())
+        return True
 
 
 def is_annotated(annotators: Tensor, annotations: Tensor) -> Tensor:
@@ -367,4 +505,4 @@ def _task_of(classifier: PreTrainedModel) -> str:
     )
 
 
-__all__ = ["MaxMIGModel", "MaxMIGOutput"]
+__all__ = ["CrowdModel", "MaxMIGModel", "MaxMIGOutput"]

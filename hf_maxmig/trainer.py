@@ -1,33 +1,47 @@
 """CrowdTrainer: `Trainer` for any crowd method. MaxMIGTrainer: the same for any Hub classifier.
 
-The trainer never asks which method it trains. It calls the few verbs that every crowd model has:
-`crowd_parameters`, `initialize_crowd`, `crowd_loss`, `gain` and `reorder_classes`.
+The trainer never asks which method it trains. It calls the few verbs that every crowd model has,
+see `modeling_maxmig.CrowdModel`.
 """
 
 import contextlib
 import functools
 import inspect
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
-from transformers import EvalPrediction, PreTrainedModel, Trainer
+from transformers import (
+    EvalPrediction,
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+)
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, PredictionOutput, TrainOutput
 from transformers.utils import logging
 
-from .data.collator import CrowdCollator, crowd_batches
-from .data.columns import crowd_names
+from .annotators import AnnotatorReport, judge_annotators
+from .data.collator import POSTERIOR_COLUMN, CrowdCollator, crowd_batches
+from .data.columns import check_is_dataset, crowd_names
+from .data.describe import describe
 from .distributed import gather_with_gradient
 from .functional import widen
 from .hub import model_card, portable_processor
 from .metrics import NO_LABEL, accuracies
-from .modeling_maxmig import MaxMIGModel, is_annotated
+from .modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
 from .naming import best_names, votes_by_class
+from .plots import need_matplotlib
+from .relabel import most_suspect_first, relabelled, write_parquet
+from .report import write_report
 from .training_args import MaxMIGTrainingArguments
 
 logger = logging.get_logger(__name__)
@@ -56,7 +70,7 @@ class CrowdTrainer(Trainer):
     """
 
     loss_is_scaled_for_ga = (
-        False  # the gain of a batch is a mean: Trainer divides it by the accumulation steps
+        False  # the loss of a batch is a mean: Trainer divides it by the accumulation steps
     )
 
     def __init__(
@@ -90,6 +104,7 @@ class CrowdTrainer(Trainer):
             **kwargs,
         )
         self.model_accepts_loss_kwargs = False
+        self.add_callback(_EndOfEpoch(self._end_epoch))
         if data_collator is None:
             self.data_collator = CrowdCollator(
                 num_annotators=self.crowd_model.config.num_annotators,
@@ -105,7 +120,7 @@ class CrowdTrainer(Trainer):
                 self._check_names(part)
 
     @property
-    def crowd_model(self) -> MaxMIGModel:
+    def crowd_model(self) -> CrowdModel:
         """The crowd model, without what accelerate or compile have put around it."""
         return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
 
@@ -174,38 +189,34 @@ class CrowdTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor | tuple[Tensor, Any]:
-        """Compute minus the gain of a batch, over all devices; gold labels are set aside first."""
-        inputs = {name: value for name, value in inputs.items() if name != "labels"}
-        if "annotations" not in inputs:
+        """Compute the loss of a batch, over all devices; gold labels are set aside first."""
+        crowd_model = self.crowd_model
+        if not crowd_model.learns_from_gold_labels:
+            inputs = {name: value for name, value in inputs.items() if name != "labels"}
+        if "annotations" not in inputs and not crowd_model.learns_from_gold_labels:
             raise ValueError(
                 "a training batch must have `annotators` and `annotations`, got "
                 f"{', '.join(inputs) or 'nothing'}: see `add_annotations`."
             )
-        outputs = model(**inputs)
-        loss, empty = self.crowd_model.crowd_loss(
-            outputs,
-            inputs["annotators"],
-            inputs["annotations"],
-            gather_with_gradient if self.args.gather_across_devices else _as_it_is,
+        outputs = model(**{n: value for n, value in inputs.items() if n != POSTERIOR_COLUMN})
+        loss, empty = crowd_model.crowd_loss(
+            outputs, inputs, gather_with_gradient if self.args.gather_across_devices else _as_it_is
         )
         self._empty_steps += empty
         return (loss, outputs) if return_outputs else loss
 
     def get_train_dataloader(self) -> DataLoader:
-        """Over several devices, leave out the last incomplete batch.
+        """Load what the method has prepared; over several devices without the incomplete last batch.
 
         Filling it up, as accelerate does, would compare an item with itself.
         """
-        with self._drop_last(self.args.dataloader_drop_last or self.args.world_size > 1):
+        prepared = self.crowd_model.prepare(self.train_dataset, self._training_crowd())
+        drop = self.args.dataloader_drop_last or self.args.world_size > 1
+        with _set(self, "train_dataset", prepared), self._drop_last(drop):
             return super().get_train_dataloader()
 
-    @contextlib.contextmanager
-    def _drop_last(self, drop: bool) -> Iterator[None]:
-        before, self.args.dataloader_drop_last = self.args.dataloader_drop_last, drop
-        try:
-            yield
-        finally:
-            self.args.dataloader_drop_last = before
+    def _drop_last(self, drop: bool) -> contextlib.AbstractContextManager[None]:
+        return _set(self.args, "dataloader_drop_last", drop)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Build the optimizer of `Trainer`; the crowd's parameters get their rate and no decay."""
@@ -216,9 +227,10 @@ class CrowdTrainer(Trainer):
         taken = {id(parameter) for parameter in crowd}
         for group in optimizer.param_groups:
             group["params"] = [p for p in group["params"] if id(p) not in taken]
-        optimizer.add_param_group(
-            {"params": crowd, "lr": self.args.aggregator_learning_rate, "weight_decay": 0.0}
-        )
+        if crowd:
+            optimizer.add_param_group(
+                {"params": crowd, "lr": self.args.aggregator_learning_rate, "weight_decay": 0.0}
+            )
         return optimizer
 
     def create_scheduler(
@@ -239,31 +251,43 @@ class CrowdTrainer(Trainer):
         return scheduler
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log gain and prior beside the loss; say once if steps had too few annotated items."""
+        """Log what the method has beside the loss; say once if steps had too few annotated items."""
         if "loss" in logs:
-            logs["gain"] = -logs["loss"]
-            logs.update(self._prior_logs())
+            if self.crowd_model.loss_is_minus_gain:
+                logs["gain"] = -logs["loss"]
+            logs.update(self.crowd_model.logs())
             self._tell_empty_steps()
         super().log(logs, start_time)
-
-    def _prior_logs(self) -> dict[str, float]:
-        log_p = self.crowd_model.prior().detach().double().cpu()
-        logs = {"prior_entropy": float(-(log_p.exp() * log_p).sum())}
-        if self.crowd_model.config.prior == "learned":
-            names = self.crowd_model.config.class_names
-            logs.update(
-                {f"prior_{name}": float(p) for name, p in zip(names, log_p.exp(), strict=True)}
-            )
-        return logs
 
     def _tell_empty_steps(self) -> None:
         if not self._empty_steps_told and self._empty_steps.item():
             self._empty_steps_told = True
             logger.warning(
-                "%d step(s) had fewer than 2 items with annotations and taught nothing: the gain compares each item "
-                "with the others. Use larger batches, or leave out items without labels.",
-                int(self._empty_steps),
-            )
+                "%d step(s) had fewer than %d items with annotations, which %s needs, and taught nothing. Use larger "
+                "batches, or leave out items without labels.",
+                int(self._empty_steps), self.crowd_model.least_items, self.crowd_model.method,
+            )  # fmt: skip
+
+    def _end_epoch(self, progress: float) -> None:
+        self.crowd_model.end_epoch(self._training_posteriors(), progress)
+
+    def _training_posteriors(
+        self,
+    ) -> Iterator[tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]]:
+        """Yield what the model makes of the training items, the same on all devices.
+
+        The three (n, C) log-probabilities of part of the items, and their annotators and
+        annotations. Nothing is computed before the first is asked for.
+        """
+        loader = self.get_test_dataloader(self.train_dataset)
+        with _set(self, "compute_metrics", None):
+            output = self.evaluation_loop(loader, "Posterior", prediction_loss_only=False)
+        log_h, log_g, log_forecast = (torch.from_numpy(p) for p in output.predictions)
+        start = 0
+        for annotators, annotations in self._training_crowd():
+            part = slice(start, start + len(annotators))
+            yield (log_h[part], log_g[part], log_forecast[part]), annotators, annotations
+            start = part.stop
 
     def name_classes(self) -> list[str] | None:
         """Give the classes the names that fit the votes best, in classifier, W and prior.
@@ -273,9 +297,11 @@ class CrowdTrainer(Trainer):
 
         Returns:
             The names that the classes had before, in their new order; None if they were right
-            already.
+            already, or the method's loss tells the classes apart.
         """
         model = self.crowd_model
+        if not model.blind_to_class_names:
+            return None
         device = model.aggregator.table.device
         posteriors = (
             (
@@ -319,8 +345,9 @@ class CrowdTrainer(Trainer):
         """Compute the three posteriors of a batch, with or without gold labels or annotations.
 
         Returns:
-            No loss; (B, C) log-probabilities of h, g and the forecast (without annotations g is the
-            prior and the forecast is h); gold labels (-100 for none) and which items are annotated.
+            No loss; (B, C) log-probabilities of h, g and the forecast (without annotations, or if
+            the method has no g, that is the prior and the forecast is h); gold labels (-100 for
+            none) and which items have a g.
         """
         inputs = self._prepare_inputs(inputs)
         labels = inputs.pop("labels", None)
@@ -330,7 +357,8 @@ class CrowdTrainer(Trainer):
             annotated = log_h.new_zeros(len(log_h), dtype=torch.bool)
             log_g, log_forecast = outputs.aggregator_logits, outputs.forecast_logits
             if log_g is None:
-                log_g, log_forecast = self.crowd_model.prior().expand_as(log_h).contiguous(), log_h
+                log_p = self.crowd_model.log_prior()
+                log_g, log_forecast = log_p.expand_as(log_h).contiguous(), log_h
             else:
                 annotated = is_annotated(inputs["annotators"], inputs["annotations"])
         if labels is None:
@@ -356,6 +384,45 @@ class CrowdTrainer(Trainer):
         """
         output = super().predict(test_dataset, ignore_keys, metric_key_prefix)
         return output._replace(label_ids=output.label_ids[0])
+
+    def relabel(self, dataset: Dataset, path: str | os.PathLike[str] | None = None) -> Dataset:
+        """Clean the labels: what the pair makes of each item, the most suspect ones first.
+
+        Args:
+            dataset: items with votes, without, or with votes on some.
+            path: the Parquet file to write; `_report/relabelled.parquet` in the output folder by
+                default, where `push_to_hub` leaves it out.
+
+        Returns:
+            The data set with the columns of `hf_maxmig.relabel.relabelled`, among them `forecast`,
+            `confidence` and `suspect`, sorted as the file is: items where the plurality of the
+            votes and the forecast differ come first, the surest of them on top.
+
+        Raises:
+            TypeError: if `dataset` is not a `datasets.Dataset`.
+            ValueError: if it has one of these columns already.
+        """
+        return self._relabel(dataset, self._posteriors(dataset), path)
+
+    @property
+    def _report_folder(self) -> Path:
+        # What starts with an underscore `push_to_hub` leaves out: this names people and holds data.
+        return Path(self.args.output_dir, "_report")
+
+    def _posteriors(self, dataset: Dataset) -> PredictionOutput:
+        check_is_dataset(dataset)
+        return self.predict(dataset)
+
+    def _relabel(
+        self, dataset: Dataset, output: PredictionOutput, path: str | os.PathLike[str] | None
+    ) -> Dataset:
+        names = self.crowd_model.config.class_names
+        log_h, log_g, log_forecast = output.predictions
+        told = relabelled(dataset, log_h, log_g, log_forecast, self._pair_checker(), names)
+        told = most_suspect_first(told)
+        if self.is_world_process_zero():
+            write_parquet(told, Path(path or self._report_folder / "relabelled.parquet"))
+        return told
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as `Trainer` does; the results also go on the model card."""
@@ -411,7 +478,9 @@ class CrowdTrainer(Trainer):
                     torch.from_numpy(log_h[annotated]).to(self.args.device),
                     torch.from_numpy(log_g[annotated]).to(self.args.device),
                 )
-            metrics = {"loss": -float(gain), "gain": float(gain)}
+            metrics = {"gain": float(gain)}
+            if self.crowd_model.loss_is_minus_gain:
+                metrics["loss"] = -float(gain)
         metrics |= accuracies(log_h, log_g, log_forecast, labels, annotated)
         if self._user_metrics is not None:
             metrics |= self._user_metrics(
@@ -495,6 +564,82 @@ class MaxMIGTrainer(CrowdTrainer):
             prior=args.prior_value,
         )
 
+    def report(
+        self,
+        dataset: Dataset,
+        folder: str | os.PathLike[str] | None = None,
+        title: str | None = None,
+        metrics: dict[str, float] | None = None,
+    ) -> AnnotatorReport:
+        """Tell the owner of a data set whom to trust and which labels to look at again.
+
+        Writes `report.html`, one page that needs nothing beside it, `annotators.csv` and
+        `relabelled.parquet` (see `relabel`).
+
+        Args:
+            dataset: items with votes; gold labels, where it has them, are only measured against.
+            folder: where the files go; `_report` in the output folder by default, which
+                `push_to_hub` leaves out: the files name people and hold the data.
+            title: of the page; the output folder's name by default.
+            metrics: measured on other items, as `evaluate` returns them; shown beside.
+
+        Returns:
+            What is known of each annotator; printing it gives a few lines.
+
+        Raises:
+            ImportError: if matplotlib, which draws the page, is not installed.
+            TypeError: if `dataset` is not a `datasets.Dataset`.
+            ValueError: if it has no crowd columns, or has a column of `relabel` already.
+        """
+        need_matplotlib()
+        summary = describe(dataset)
+        folder = Path(folder or self._report_folder)
+        output = self._posteriors(dataset)
+        told = self._relabel(dataset, output, folder / "relabelled.parquet")
+        model = self.crowd_model
+        with torch.no_grad():
+            judged = judge_annotators(
+                torch.from_numpy(output.predictions[0]),
+                model.aggregator.weight.cpu(),
+                crowd_batches(dataset, self._pair_checker()),
+                model.config.annotators or [str(m) for m in range(model.config.num_annotators)],
+                model.config.class_names,
+            )
+        if self.is_world_process_zero():
+            judged.save(folder / "annotators.csv")
+            write_report(
+                folder / "report.html", judged, title=title or Path(self.args.output_dir).resolve().name,
+                summary=str(summary), log_history=self.state.log_history,
+                relabelled=told.with_format(None), metrics=metrics,
+            )  # fmt: skip
+        return judged
+
+
+class _EndOfEpoch(TrainerCallback):
+    """Calls at the last step of each epoch, before anything is evaluated or saved there."""
+
+    def __init__(self, end_epoch: Callable[[float], None]) -> None:
+        self.end_epoch = end_epoch
+        self.done_at = -1
+
+    def on_step_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Call if the epoch is full: a checkpoint of this very step has it then."""
+        if state.epoch == round(state.epoch):
+            self._call(state)
+
+    def on_epoch_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Call if the epoch ended otherwise: a stream does not know its length."""
+        if self.done_at != state.global_step:
+            self._call(state)
+
+    def _call(self, state: TrainerState) -> None:
+        self.done_at = state.global_step
+        self.end_epoch(min(1.0, state.global_step / state.max_steps))
+
 
 def _check_built_in(model: PreTrainedModel, args: MaxMIGTrainingArguments) -> None:
     for name, value in (("divergence", args.divergence), ("prior", args.prior_value)):
@@ -531,6 +676,17 @@ def _first(dataset: Any, number: int) -> list[Any]:
 
 def _as_it_is(tensor: Tensor) -> Tensor:
     return tensor
+
+
+@contextlib.contextmanager
+def _set(target: Any, name: str, value: Any) -> Iterator[None]:
+    """Set an attribute for a while."""
+    before = getattr(target, name)
+    setattr(target, name, value)
+    try:
+        yield
+    finally:
+        setattr(target, name, before)
 
 
 def _last_whole_checkpoint(output_dir: str) -> str:

@@ -18,16 +18,10 @@ From the images: any frozen backbone of the Hub or a folder; its features are co
 minutes for a small one on two cores) and cached, and the saved pair takes pictures.
 """
 
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
-from datasets import DatasetDict, Image, concatenate_datasets
-from datasets.config import HF_DATASETS_CACHE
-from datasets.fingerprint import Hasher
-from recipe import Recipe, keep_back, parse, run
-from transformers import AutoImageProcessor, AutoModel, PreTrainedModel, set_seed
+from recipe import Recipe, frozen_features, keep_back, parse, run
+from transformers import AutoImageProcessor, set_seed
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainingArguments, labelme
 from hf_maxmig.hub import portable_processor
@@ -65,39 +59,6 @@ class LabelMeTrainingArguments(MaxMIGTrainingArguments):
     save_strategy: str = "no"
 
 
-def with_features(
-    data: DatasetDict, backbone: str, processor: Any
-) -> tuple[DatasetDict, PreTrainedModel]:
-    """Replace the pictures by features of a frozen backbone, computed once and cached.
-
-    The cache is keyed by the pictures' files, the backbone's weights and the processor's settings.
-    """
-    encoder = AutoModel.from_pretrained(backbone).eval()
-    reader = Hasher.hash(
-        [{n: t.numpy() for n, t in encoder.state_dict().items()}, processor.to_dict()]
-    )
-    folder = Path(HF_DATASETS_CACHE, "hf_maxmig", "features")
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def encode(batch: dict[str, Any]) -> dict[str, Any]:
-        pictures = [picture.convert("RGB") for picture in batch["image"]]
-        pixel_values = processor(pictures, return_tensors="pt")["pixel_values"]
-        return {"features": HeadClassifier.encode(encoder, pixel_values).float().numpy()}
-
-    encoded = DatasetDict()
-    for name, split in data.items():
-        paths = [
-            image["path"] for image in split.cast_column("image", Image(decode=False))["image"]
-        ]
-        key = Hasher.hash([reader, [(path, os.stat(path).st_mtime_ns) for path in paths]])
-        features = split.select_columns("image").map(
-            encode, batched=True, batch_size=32, remove_columns="image", desc=f"Features of {name}",
-            cache_file_name=str(folder / f"{key}.arrow"), new_fingerprint=key,
-        )  # fmt: skip
-        encoded[name] = concatenate_datasets([split.remove_columns("image"), features], axis=1)
-    return encoded, encoder
-
-
 def main(arguments: LabelMeArguments, training: LabelMeTrainingArguments) -> dict[str, float]:
     set_seed(training.seed)
     content = "features" if arguments.backbone is None else "images"
@@ -110,7 +71,7 @@ def main(arguments: LabelMeArguments, training: LabelMeTrainingArguments) -> dic
     else:
         processor = portable_processor(AutoImageProcessor.from_pretrained(arguments.backbone))
         with training.main_process_first(desc="features"):
-            data, encoder = with_features(data, arguments.backbone, processor)
+            data, encoder = frozen_features(data, arguments.backbone, processor)
         size = len(data["train"][0]["features"])
         classifier = HeadClassifier.from_encoder(encoder, input_size=size, id2label=names)
     train, held_out = keep_back(data["train"], arguments.held_out_items)

@@ -1,4 +1,4 @@
-"""What all recipes share: reading the command line, training, measuring, printing, saving.
+"""What all recipes share: the command line, frozen features, training, measuring, saving.
 
 Not a recipe itself. A recipe says which data and which classifier; this page does the rest, the
 same for each of them.
@@ -6,17 +6,22 @@ same for each of them.
 
 import argparse
 import dataclasses
+import os
 import sys
 from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from datasets import Dataset
+from datasets import Dataset, DatasetDict, Image, concatenate_datasets
+from datasets.config import HF_DATASETS_CACHE
+from datasets.fingerprint import Hasher
 from torch import nn
-from transformers import HfArgumentParser
+from transformers import AutoModel, HfArgumentParser, PreTrainedModel
 
-from hf_maxmig import MaxMIGTrainer, MaxMIGTrainingArguments, vote_share
+from hf_maxmig import HeadClassifier, MaxMIGTrainer, MaxMIGTrainingArguments, vote_share
 from hf_maxmig.data.collator import crowd_batches
 
 
@@ -28,19 +33,21 @@ class Recipe:
         classifier: h.
         training: the arguments.
         train: items with crowd columns; its `label`, if any, is only measured against.
-        test: items with gold labels.
+        test: items with gold labels, or None.
         processor: the image processor saved with the pair; None if the classifier takes features
             only.
         held_out: items with crowd columns kept from training, whose gain is then reported.
+        report: also relabel the training items and judge the annotators.
         setting: what else to write beside the results.
     """
 
     classifier: nn.Module
     training: MaxMIGTrainingArguments
     train: Dataset
-    test: Dataset
+    test: Dataset | None = None
     processor: Any = None
     held_out: Dataset | None = None
+    report: bool = False
     setting: dict[str, Any] = field(default_factory=dict)
 
 
@@ -92,25 +99,86 @@ def run(recipe: Recipe) -> dict[str, float]:
         args=recipe.training,
         train_dataset=recipe.train,
         # Looked at during training only if asked for by `--eval_strategy`.
-        eval_dataset={"crowd": voted, "test": recipe.test},
+        eval_dataset={"crowd": voted}
+        if recipe.test is None
+        else {"crowd": voted, "test": recipe.test},
         processing_class=recipe.processor,
     )
     outcome = trainer.train(resume_from_checkpoint=recipe.training.resume_from_checkpoint)
     trainer.save_metrics("train", outcome.metrics)
-    metrics = {**trainer.evaluate(voted), **trainer.evaluate(recipe.test)}
-    if "label" in recipe.train.column_names:
+    metrics = trainer.evaluate(voted)
+    metrics.pop("eval_accuracy", None)  # of the classifier, on items that it was trained on
+    test_metrics = {} if recipe.test is None else trainer.evaluate(recipe.test)
+    metrics |= test_metrics
+    num_gold = len(gold_rows(voted))
+    if num_gold:
         metrics["eval_majority_vote_accuracy"] = majority_vote_accuracy(voted, trainer)
     trainer.save_metrics("eval", {**metrics, **recipe.setting, "seed": recipe.training.seed})
     trainer.save_state()
     trainer.save_model()
     trainer.create_model_card()
+    judged = trainer.report(recipe.train, metrics=test_metrics) if recipe.report else None
     if trainer.is_world_process_zero():
-        print(table(metrics, len(voted), len(recipe.test)))
-        print(f"The pair, its results and its card are in {recipe.training.output_dir}.")
+        print(table(metrics, num_gold, 0 if recipe.test is None else len(recipe.test)))
+        if judged is not None:
+            print(judged)
+        print(f"All that was made is in {recipe.training.output_dir}.")
+    if recipe.training.push_to_hub:
+        trainer.push_to_hub()
     # Whoever leaves at once may leave while a thread of gloo still holds a tensor, and is then aborted.
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
     return metrics
+
+
+def frozen_features(
+    data: DatasetDict, backbone: str, processor: Any, image_column: str = "image"
+) -> tuple[DatasetDict, PreTrainedModel]:
+    """Put features of a frozen backbone beside the pictures, computed once and cached.
+
+    The cache is keyed by the pictures, the backbone's weights and the processor's settings.
+
+    Args:
+        data: with a column of pictures.
+        backbone: a Hub name or a folder.
+        processor: its image processor.
+        image_column: the column of pictures.
+
+    Returns:
+        The data with a column `features`, and the backbone. The pictures are still there, but a
+        row does not show them: training decodes none, `with_format(None)` brings them back.
+    """
+    encoder = AutoModel.from_pretrained(backbone).eval()
+    reader = Hasher.hash(
+        [{n: t.numpy() for n, t in encoder.state_dict().items()}, processor.to_dict()]
+    )
+    folder = Path(HF_DATASETS_CACHE, "hf_maxmig", "features")
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def encode(batch: dict[str, Any]) -> dict[str, Any]:
+        pictures = [picture.convert("RGB") for picture in batch[image_column]]
+        pixel_values = processor(pictures, return_tensors="pt")["pixel_values"]
+        return {"features": HeadClassifier.encode(encoder, pixel_values).float().numpy()}
+
+    encoded = DatasetDict()
+    for name, split in data.items():
+        files = split.cast_column(image_column, Image(decode=False))[image_column]
+        key = Hasher.hash([reader, [_identity(file) for file in files]])
+        features = split.select_columns(image_column).map(
+            encode, batched=True, batch_size=32, remove_columns=image_column, desc=f"Features of {name}",
+            cache_file_name=str(folder / f"{key}.arrow"), new_fingerprint=key,
+        )  # fmt: skip
+        joined = concatenate_datasets([split, features], axis=1)
+        shown = [column for column in joined.column_names if column != image_column]
+        encoded[name] = joined.with_format(columns=shown)
+    return encoded, encoder
+
+
+def _identity(file: dict[str, Any]) -> tuple[Any, ...]:
+    """Tell pictures apart: by their bytes, or by file and time."""
+    if file["bytes"] is not None:
+        return (sha256(file["bytes"]).hexdigest(),)
+    return file["path"], os.stat(file["path"]).st_mtime_ns
 
 
 def keep_back(train: Dataset, held_out_items: int) -> tuple[Dataset, Dataset | None]:
@@ -121,8 +189,17 @@ def keep_back(train: Dataset, held_out_items: int) -> tuple[Dataset, Dataset | N
     return train.select(rows[held_out_items:]), train.select(rows[:held_out_items])
 
 
+def gold_rows(dataset: Dataset) -> list[int]:
+    """Find the items with a gold label."""
+    if "label" not in dataset.column_names:
+        return []
+    labels = dataset.with_format(None)["label"][:]
+    return [i for i, label in enumerate(labels) if label is not None and label >= 0]
+
+
 def majority_vote_accuracy(dataset: Dataset, trainer: MaxMIGTrainer) -> float:
     """Accuracy of the plurality of votes; a tie counts by its share, no votes as a guess."""
+    dataset = dataset.select(gold_rows(dataset))
     num_classes = trainer.crowd_model.config.num_labels
     crowd = crowd_batches(dataset, trainer.data_collator)
     shares = torch.cat([vote_share(votes, num_classes) for _, votes in crowd])
@@ -134,9 +211,21 @@ def majority_vote_accuracy(dataset: Dataset, trainer: MaxMIGTrainer) -> float:
 def table(metrics: dict[str, float], num_voted: int, num_test: int) -> str:
     """Render what a person wants to see first."""
     rows = [
-        ("majority vote", "eval_majority_vote_accuracy", f"{num_voted} items with votes"),
-        ("aggregator g", "eval_aggregator_accuracy", f"{num_voted} items with votes"),
-        ("forecaster zeta", "eval_forecast_accuracy", f"{num_voted} items with votes"),
+        (
+            "majority vote",
+            "eval_majority_vote_accuracy",
+            f"{num_voted} items with votes and gold labels",
+        ),
+        (
+            "aggregator g",
+            "eval_aggregator_accuracy",
+            f"{num_voted} items with votes and gold labels",
+        ),
+        (
+            "forecaster zeta",
+            "eval_forecast_accuracy",
+            f"{num_voted} items with votes and gold labels",
+        ),
         ("classifier h", "eval_accuracy", f"{num_test} test items, no votes"),
     ]
     lines = [f"{'':16}  accuracy  measured on"]

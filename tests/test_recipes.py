@@ -149,7 +149,7 @@ def test_features_are_computed_once_and_anew_when_something_changed(
     load, backbone, tmp_path, monkeypatch
 ):
     """Features of other weights or other pictures would pass for these; votes must not be cached."""
-    recipe = load("labelme")
+    recipe = load("recipe")
     monkeypatch.setattr(recipe, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     calls = []
     encode = hf_maxmig.HeadClassifier.encode
@@ -161,23 +161,25 @@ def test_features_are_computed_once_and_anew_when_something_changed(
     data_dir, folder = write_flat(tmp_path / "data"), str(tmp_path / "backbone")
     data = hf_maxmig.labelme(data_dir, content="images")
     processor = ViTImageProcessor.from_pretrained(folder)
-    first, encoder = recipe.with_features(data, folder, processor)
+    first, encoder = recipe.frozen_features(data, folder, processor)
     assert len(calls) == len(data)
     picture = data["test"][1]["image"].convert("RGB")
     expected = encode(encoder, processor(picture, return_tensors="pt")["pixel_values"])
     torch.testing.assert_close(torch.tensor([first["test"][1]["features"]]), expected)
+    assert "image" not in first["test"][1]  # or each step of the training would decode it
+    assert first["test"].with_format(None)[1]["image"].size == picture.size
 
     answers = (data_dir / "answers.txt").read_text().replace("3", "4", 1)
     (data_dir / "answers.txt").write_text(answers)
     data = hf_maxmig.labelme(data_dir, content="images")
-    again, _ = recipe.with_features(data, folder, processor)
+    again, _ = recipe.frozen_features(data, folder, processor)
     assert len(calls) == len(data)
     assert again["train"]["annotations"][:] == data["train"]["annotations"][:]
     assert again["train"]["annotations"][:] != first["train"]["annotations"][:]
 
     torch.nn.init.normal_(backbone.resnet.embedder.embedder.convolution.weight)
     backbone.save_pretrained(folder)
-    other, _ = recipe.with_features(data, folder, processor)
+    other, _ = recipe.frozen_features(data, folder, processor)
     assert len(calls) == 2 * len(data)
     assert other["test"][1]["features"] != first["test"][1]["features"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset, concatenate_datasets
+from datasets import Dataset, DatasetDict, concatenate_datasets
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -674,3 +674,80 @@ def test_permuted_annotators_change_nothing(crowd, make_model, make_args):
         results.append(trainer.predict(dataset).predictions)
     for first, second in itertools.zip_longest(*results):
         np.testing.assert_allclose(first, second, atol=1e-4)
+
+
+# Labels cleaned
+
+
+def test_relabel_writes_what_it_returns(make_model, make_args, crowd, tmp_path):
+    """File and data set must say the same, of the right items, in one order."""
+    trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
+    trainer.train()
+    numbered = crowd.add_column("row", list(range(len(crowd))))
+    told = trainer.relabel(numbered, tmp_path / "told.parquet")
+    log_h, log_g, log_forecast = trainer.predict(crowd).predictions
+    rows = told["row"][:]
+    assert rows != sorted(rows)
+    assert sorted(rows) == list(range(len(crowd)))
+    best = [CLASSES[c] for c in log_forecast.argmax(axis=-1)]
+    assert told["forecast"][:] == [best[row] for row in rows]
+    for name, posterior in (
+        ("classifier", log_h),
+        ("aggregator", log_g),
+        ("forecast", log_forecast),
+    ):
+        np.testing.assert_allclose(told[f"{name}_posterior"], np.exp(posterior)[rows], atol=1e-6)
+    assert Dataset.from_parquet(
+        str(tmp_path / "told.parquet"), cache_dir=str(tmp_path / "cache")
+    )[:] == told[:]  # fmt: skip
+
+
+def test_relabel_takes_items_without_votes(make_model, make_args, crowd, tmp_path):
+    """New data: the forecast is the classifier's, nothing is suspect, the default file is written."""
+    trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
+    told = trainer.relabel(crowd.select_columns("features"))
+    assert told["forecast_posterior"][:] == told["classifier_posterior"][:]
+    assert not any(told["suspect"])
+    assert (tmp_path / "out" / "_report" / "relabelled.parquet").is_file()
+
+
+def test_relabel_refuses_what_is_no_data_set(make_model, make_args, crowd):
+    """A dict of splits would fail deep inside."""
+    trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
+    with pytest.raises(TypeError, match=r"must be a datasets\.Dataset, got DatasetDict"):
+        trainer.relabel(DatasetDict(train=crowd))
+
+
+@pytest.mark.slow
+def test_report_writes_three_files_that_agree(make_model, make_args, crowd, tmp_path):
+    """Page, table of annotators and relabelled items are of the same votes and the same pair."""
+    trainer = MaxMIGTrainer(
+        model=make_model(), args=make_args(num_train_epochs=20), train_dataset=crowd
+    )
+    trainer.train()
+    judged = trainer.report(crowd, tmp_path / "told", title="Animals & friends")
+    names = sorted(path.name for path in (tmp_path / "told").iterdir())
+    assert names == ["annotators.csv", "relabelled.parquet", "report.html"]
+    assert judged.annotators == ANNOTATORS
+    given = np.bincount(np.concatenate(crowd["annotators"][:]).astype(int), minlength=4)
+    assert judged.votes.tolist() == given.tolist()
+    assert judged.verdict[3] in ("random", "too few votes")
+    assert np.nanargmax(judged.accuracy) == 0
+    page = (tmp_path / "told" / "report.html").read_text(encoding="utf-8")
+    assert "Animals &amp; friends" in page
+    table = Dataset.from_csv(
+        str(tmp_path / "told" / "annotators.csv"), cache_dir=str(tmp_path / "cache")
+    )
+    assert table["annotator"][:] == ANNOTATORS
+    assert table["verdict"][:] == judged.verdict
+    told = Dataset.from_parquet(
+        str(tmp_path / "told" / "relabelled.parquet"), cache_dir=str(tmp_path / "cache")
+    )
+    assert len(told) == len(crowd)
+
+
+def test_report_needs_votes(make_model, make_args, crowd):
+    """Without votes there is nobody to judge; it must not end in a page about no one."""
+    trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
+    with pytest.raises((KeyError, ValueError), match="annotations"):
+        trainer.report(crowd.select_columns("features"))

@@ -14,9 +14,10 @@ from torch import Tensor
 from transformers import DataCollatorWithPadding
 
 from ..metrics import NO_LABEL
-from .columns import CROWD_COLUMNS, check_range, flat_lists
+from .columns import CROWD_COLUMNS, GOLD_COLUMNS, check_range, flat_lists
 
-GOLD_COLUMNS = ("labels", "label")
+POSTERIOR_COLUMN = "crowd_posterior"  # C numbers an item, for methods that prepare them
+
 _CELLS = 2**22  # places of a padded chunk: one item with very many labels must not widen a million
 
 FlatLists = tuple[np.ndarray, np.ndarray]  # all values in a row, and the length of each list
@@ -31,6 +32,8 @@ class CrowdCollator:
 
     Gold labels in `labels`, or else `label`, pass through, -100 where there is none: absent, None,
     NaN (what None becomes in the torch format), -1 or -100.
+
+    A column `crowd_posterior`, which some methods prepare, is stacked.
 
     Inputs: a column of pictures goes through the image processor, as RGB; what a tokenizer or a
     feature extractor knows is padded by it; other columns of numbers are stacked, float64 as
@@ -73,6 +76,10 @@ class CrowdCollator:
         batch = self._inputs(examples)
         if any(name in example for example in examples for name in CROWD_COLUMNS):
             batch["annotators"], batch["annotations"] = self.crowd(examples)
+        if any(POSTERIOR_COLUMN in example for example in examples):
+            batch[POSTERIOR_COLUMN] = _stack(
+                POSTERIOR_COLUMN, [example.get(POSTERIOR_COLUMN) for example in examples]
+            )
         labels = self._gold(examples)
         if labels is not None:
             batch["labels"] = labels
@@ -158,7 +165,7 @@ class CrowdCollator:
         columns = {
             name: [example.get(name) for example in examples]
             for name in names
-            if name not in (*CROWD_COLUMNS, *GOLD_COLUMNS)
+            if name not in (*CROWD_COLUMNS, POSTERIOR_COLUMN, *GOLD_COLUMNS)
         }
         pictures = {n: v for n, v in columns.items() if any(isinstance(x, Image) for x in v)}
         columns = {n: v for n, v in columns.items() if n not in pictures and self._takes(n)}

@@ -20,6 +20,7 @@ from transformers.utils import logging
 logger = logging.get_logger(__name__)
 
 CROWD_COLUMNS = ("annotators", "annotations")
+GOLD_COLUMNS = ("labels", "label")
 _VOTE_COLUMNS = ("item", "annotator", "annotation")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _SHOWN = 5  # how many names an error or a warning lists
@@ -90,16 +91,19 @@ def add_annotations(
             is given the columns that it had, and the rest is put beside what it returns.
         votes: a table with columns `item`, `annotator`, `annotation`, one vote a row: a
             `datasets.Dataset`, a pandas data frame, an Arrow table or a dict of lists. Names may
-            be text or numbers.
+            be text or numbers. A column `gold`, the gold label of the item or None, becomes the
+            column `label` if the data set has no gold labels of its own; an item that nobody
+            labelled gets its gold label from a row whose annotator and annotation are both None.
         item_column: the column of `dataset` that the votes' `item` refers to, text or integers;
             its values must be unique.
         classes: C class names in the order of their numbers; by default those of the votes'
-            `ClassLabel`, else the names that occur, sorted.
+            `ClassLabel`, else the names that occur, sorted; numbers as numbers.
         max_unknown_share: share of votes that may refer to items that `dataset` does not have;
             they are left out with a warning.
 
     Returns:
-        The data set with `annotators` and `annotations`; items without votes have empty lists. The
+        The data set with `annotators` and `annotations`, and `label` where the votes bring gold
+        labels (None for an item without one); items without votes have empty lists. The
         order of an item's votes is that of the table. Annotators are sorted by name, numbers as
         numbers, and are those of the whole table: splits joined to one table agree.
 
@@ -107,8 +111,8 @@ def add_annotations(
         TypeError: if `dataset` is not a `datasets.Dataset`, or names are neither text nor numbers.
         KeyError: if a column is absent.
         ValueError: if the data set has crowd columns already, items are not unique, there are no
-            votes, a value is missing, a class is not in `classes`, or too many votes refer to
-            unknown items.
+            votes, a value is missing, a class is not in `classes`, too many votes refer to
+            unknown items, or an item has two gold labels.
 
     Example:
         >>> images = Dataset.from_dict({"file_name": ["a.jpg", "b.jpg"]})
@@ -118,7 +122,7 @@ def add_annotations(
         >>> joined["annotators"][:], joined["annotations"][:]
         ([[1, 0], []], [[0, 1], []])
     """
-    _check_is_dataset(dataset)
+    check_is_dataset(dataset)
     if item_column not in dataset.column_names:
         raise KeyError(
             "`item_column` must be a column of the data set, one of "
@@ -131,24 +135,27 @@ def add_annotations(
             )
     table, vote_classes = _votes_table(votes)
     position = _positions(dataset, table["item"], item_column, max_unknown_share)
-    annotator_names, annotator = _encode(table["annotator"])
-    class_names, annotation = _encode(table["annotation"])
+    is_vote = np.asarray(table["annotation"].is_valid())
+    if not is_vote.any():
+        raise ValueError(f"`votes` must hold at least one vote, got none in {len(position)} rows.")
     classes = vote_classes if classes is None else [str(name) for name in classes]
-    if classes is not None:
-        class_names, annotation = classes, _recode(class_names, annotation, classes)
+    annotator_names, annotator = _encode(table["annotator"])
+    class_names, annotation, gold = _encode_classes(table, classes)
 
-    known = position >= 0
-    position, annotator, annotation = position[known], annotator[known], annotation[known]
-    order = np.argsort(position, kind="stable")
-    lengths = np.bincount(position, minlength=len(dataset))
-    return _with_columns(
-        dataset,
-        crowd_features(annotator_names, class_names),
-        {
-            "annotators": _lists(annotator[order], lengths),
-            "annotations": _lists(annotation[order], lengths),
-        },
-    )
+    known = is_vote & (position >= 0)
+    place, annotator, annotation = position[known], annotator[known], annotation[known]
+    order = np.argsort(place, kind="stable")
+    lengths = np.bincount(place, minlength=len(dataset))
+    features = crowd_features(annotator_names, class_names)
+    columns = {
+        "annotators": _lists(annotator[order], lengths),
+        "annotations": _lists(annotation[order], lengths),
+    }
+    if gold is not None and not set(GOLD_COLUMNS) & set(dataset.column_names):
+        label = _label_of_each_item(gold, position, len(dataset), class_names, table["item"])
+        features["label"] = ClassLabel(names=class_names)
+        columns["label"] = pa.array(label, pa.int64(), mask=label < 0)
+    return with_columns(dataset, features, columns)
 
 
 def align_annotators(dataset: Dataset, annotators: Sequence[str]) -> Dataset:
@@ -174,7 +181,7 @@ def align_annotators(dataset: Dataset, annotators: Sequence[str]) -> Dataset:
         >>> align_annotators(dataset, ["ann", "bob"])["annotators"][:]
         [[1, -1]]
     """
-    _check_is_dataset(dataset)
+    check_is_dataset(dataset)
     names = _names(dataset.features.get("annotators"))
     if names is None:
         raise ValueError(
@@ -194,7 +201,7 @@ def align_annotators(dataset: Dataset, annotators: Sequence[str]) -> Dataset:
             len(unknown), len(names), len(number), ", ".join(map(repr, unknown[:_SHOWN])),
         )  # fmt: skip
     feature = Features(annotators=List(ClassLabel(names=list(annotators))))
-    return _with_columns(dataset, feature, {"annotators": _lists(renumbered[values], lengths)})
+    return with_columns(dataset, feature, {"annotators": _lists(renumbered[values], lengths)})
 
 
 # List columns, without a Python object a row
@@ -270,7 +277,7 @@ def _lists(values: np.ndarray, lengths: np.ndarray) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, pa.int64()))
 
 
-def _with_columns(dataset: Dataset, features: Features, columns: dict[str, pa.Array]) -> Dataset:
+def with_columns(dataset: Dataset, features: Features, columns: dict[str, pa.Array]) -> Dataset:
     """Add or replace columns; format, transform and the order of the columns stay."""
     joined = dataset.remove_columns([name for name in columns if name in dataset.column_names])
     for name, column in columns.items():
@@ -287,7 +294,8 @@ def _with_columns(dataset: Dataset, features: Features, columns: dict[str, pa.Ar
     return joined.with_format(**form)
 
 
-def _check_is_dataset(dataset: Any) -> None:
+def check_is_dataset(dataset: Any) -> None:
+    """Raise a TypeError if this is no `datasets.Dataset`; for a dict it names the splits."""
     if not isinstance(dataset, Dataset):
         hint = f"one of its splits, {', '.join(dataset)}" if isinstance(dataset, dict) else "one"
         raise TypeError(
@@ -299,42 +307,54 @@ def _check_is_dataset(dataset: Any) -> None:
 
 
 def _votes_table(votes: Any) -> tuple[dict[str, pa.ChunkedArray], list[str] | None]:
-    """Bring the three columns of votes to Arrow; and class names, if a ClassLabel has them."""
-    features: dict[str, Any] = {}
-    if isinstance(votes, Dataset):
-        features, table = votes.features, votes.with_format("arrow")[:]
-    elif isinstance(votes, pa.Table):
-        table = votes
-    elif isinstance(votes, dict):
-        table = pa.table(votes)
-    else:
-        table = pa.Table.from_pandas(votes, preserve_index=False)
-    columns, classes = {}, None
+    """Bring the columns of votes to Arrow, None where missing; and class names of a ClassLabel."""
+    table, features = _arrow(votes)
     for name in _VOTE_COLUMNS:
         if name not in table.column_names:
             raise KeyError(
                 "`votes` must have the columns item, annotator and annotation, got "
                 f"{', '.join(table.column_names)}: {name!r} is missing; rename yours."
             )
-        column = table[name]
+    names = [*_VOTE_COLUMNS, "gold"] if "gold" in table.column_names else _VOTE_COLUMNS
+    columns = {}
+    for name in names:
+        column = _names_for_numbers(table[name], features.get(name))
         missing = pc.is_null(column, nan_is_null=True)
-        if isinstance(features.get(name), ClassLabel):
-            names = list(features[name].names)
-            missing = pc.or_(missing, pc.less(pc.fill_null(column, 0), 0))
-            classes = names if name == "annotation" else classes
-        if (row := pc.index(missing, True).as_py()) >= 0:
+        columns[name] = pc.if_else(missing, pa.scalar(None, column.type), column)
+    nobody = pa.scalar(False)  # rows that only tell an item's gold label
+    if "gold" in columns:
+        nobody = pc.and_(columns["annotator"].is_null(), columns["annotation"].is_null())
+    for name in _VOTE_COLUMNS:
+        missing = columns[name].is_null()
+        wrong = missing if name == "item" else pc.and_not(missing, nobody)
+        if (row := pc.index(wrong, True).as_py()) >= 0:
             raise ValueError(
-                f"`votes` must not have missing values, got {column[row].as_py()} for {name!r} at "
-                f"row {row}."
+                f"`votes` must not have missing values, got {table[name][row].as_py()} for "
+                f"{name!r} at row {row}."
             )
-        if isinstance(features.get(name), ClassLabel):
-            column = pa.chunked_array(
-                [pa.array(names, pa.large_string()).take(column.combine_chunks())]
-            )
-        columns[name] = _plain(f"column {name!r} of `votes`", column)
-    if not len(columns["item"]):
-        raise ValueError("`votes` must hold at least one vote, got none.")
-    return columns, classes
+    feature = features.get("annotation")
+    classes = list(feature.names) if isinstance(feature, ClassLabel) else None
+    plain = {name: _plain(f"column {name!r} of `votes`", col) for name, col in columns.items()}
+    return plain, classes
+
+
+def _arrow(votes: Any) -> tuple[pa.Table, Any]:
+    if isinstance(votes, Dataset):
+        return votes.with_format("arrow")[:], votes.features
+    if isinstance(votes, pa.Table):
+        return votes, {}
+    if isinstance(votes, dict):
+        return pa.table(votes), {}
+    return pa.Table.from_pandas(votes, preserve_index=False), {}
+
+
+def _names_for_numbers(column: pa.ChunkedArray, feature: Any) -> pa.ChunkedArray:
+    """Write out a ClassLabel; its -1 is a missing value."""
+    if not isinstance(feature, ClassLabel):
+        return column
+    number = column.combine_chunks()
+    number = pc.if_else(pc.less(number, 0), pa.scalar(None, number.type), number)
+    return pa.chunked_array([pa.array(feature.names, pa.large_string()).take(number)])
 
 
 def _plain(what: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -396,7 +416,7 @@ def _positions(
 
 
 def _encode(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
-    """Number the names that occur in sorted order: numbers as numbers, 2 before 10."""
+    """Number the names that occur in sorted order, numbers as numbers: 2 before 10; None is -1."""
     encoded = column.combine_chunks().dictionary_encode()
     occurring = encoded.dictionary.cast(pa.large_string()).to_pylist()
     if all(_NUMBER.fullmatch(name) for name in occurring):
@@ -404,21 +424,58 @@ def _encode(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
     else:
         names = sorted(occurring)
     number = {name: i for i, name in enumerate(names)}
-    renumbered = np.array([number[name] for name in occurring], dtype=np.int64)
-    return names, renumbered[np.asarray(encoded.indices)]
+    renumbered = np.array([*(number[name] for name in occurring), -1], dtype=np.int64)
+    return names, renumbered[np.asarray(pc.fill_null(encoded.indices, len(occurring)))]
 
 
-def _recode(names: list[str], codes: np.ndarray, classes: list[str]) -> np.ndarray:
+def _encode_classes(
+    table: dict[str, pa.ChunkedArray], classes: list[str] | None
+) -> tuple[list[str], np.ndarray, np.ndarray | None]:
+    """Number annotations and gold labels alike; -1 where there is none."""
+    said = table["annotation"]
+    if "gold" not in table:
+        names, annotation = _encode(said)
+        gold = None
+    else:
+        both = [said, table["gold"]]
+        if both[0].type != both[1].type:
+            both = [column.cast(pa.large_string()) for column in both]
+        names, codes = _encode(pa.chunked_array([*both[0].chunks, *both[1].chunks], both[0].type))
+        annotation, gold = codes[: len(said)], codes[len(said) :]
+    if classes is not None:
+        annotation = _recode("annotation", names, annotation, classes)
+        gold = None if gold is None else _recode("gold label", names, gold, classes)
+        names = classes
+    return names, annotation, gold
+
+
+def _recode(what: str, names: list[str], codes: np.ndarray, classes: list[str]) -> np.ndarray:
     """Number the classes as the caller does."""
     number = {name: c for c, name in enumerate(classes)}
-    recoded = np.array([number.get(name, -1) for name in names], dtype=np.int64)[codes]
-    if (recoded < 0).any():
-        row = int((recoded < 0).argmax())
+    recoded = np.array([*(number.get(name, -2) for name in names), -1], dtype=np.int64)[codes]
+    if (recoded == -2).any():
+        row = int((recoded == -2).argmax())
         name = names[codes[row]]
         near = difflib.get_close_matches(name, classes, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise ValueError(
-            f"`votes`, row {row}: annotation {name!r} is not one of the {len(classes)} "
-            f"classes{hint}."
+            f"`votes`, row {row}: {what} {name!r} is not one of the {len(classes)} classes{hint}."
         )
     return recoded
+
+
+def _label_of_each_item(
+    gold: np.ndarray, position: np.ndarray, num_items: int, names: list[str], items: Any
+) -> np.ndarray:
+    """(N,) gold labels, -1 where there is none; rows of an item must agree."""
+    rows = np.flatnonzero((gold >= 0) & (position >= 0))
+    label = np.full(num_items, -1)
+    label[position[rows]] = gold[rows]
+    other = rows[label[position[rows]] != gold[rows]]
+    if len(other):
+        row = int(other[0])
+        raise ValueError(
+            f"`votes` must have one gold label an item, got {names[gold[row]]!r} at row {row} and "
+            f"{names[label[position[row]]]!r} elsewhere for item {items[row].as_py()!r}."
+        )
+    return label

@@ -657,3 +657,110 @@ def test_check_range_names_the_item(wrong: int, number: int, ok: int) -> None:
         match=rf"^`annotations` must lie in 0..7 or be -1 for padding, got {wrong} at item 104\.$",
     ):
         check_range("annotations", values, lengths, number, start=100)
+
+
+# Gold labels that come with the votes
+
+
+def gold_table(gold: dict[str, Any]) -> dict[str, list[Any]]:
+    """Return the votes with the gold label of each item beside them."""
+    votes = table()
+    return {**votes, "gold": [gold.get(item) for item in votes["item"]]}
+
+
+def test_add_annotations_takes_gold_labels_to_their_items() -> None:
+    """A gold label at the wrong item would make every accuracy wrong."""
+    votes = gold_table({"a": "owl", "b": "cat"})
+    joined = add_annotations(Dataset.from_dict({"name": ITEMS}), votes, item_column="name")
+    assert joined.features["label"] == ClassLabel(names=CLASSES)
+    assert joined["label"][:] == [None, 2, None, 0, None]
+    assert (
+        joined.remove_columns("label")[:]
+        == add_annotations(Dataset.from_dict({"name": ITEMS}), table(), item_column="name")[:]
+    )
+
+
+def test_add_annotations_takes_gold_labels_of_items_nobody_labelled() -> None:
+    """Such a row is no vote: it must make no annotator, and its class counts as a class."""
+    votes = gold_table({})
+    for name, value in {"item": "e", "annotator": None, "annotation": None, "gold": "yak"}.items():
+        votes[name].append(value)
+    joined = add_annotations(Dataset.from_dict({"name": ITEMS}), votes, item_column="name")
+    assert joined["label"][2] == 3
+    assert joined["annotators"][2] == joined["annotations"][2] == []
+    assert crowd_names(joined) == (ANNOTATORS, [*CLASSES, "yak"])
+
+
+@pytest.mark.parametrize("kind", ["dict", "pandas", "dataset", "class_label"])
+def test_add_annotations_takes_gold_from_every_kind_of_table(kind: str) -> None:
+    """None arrives as NaN from pandas, as -1 from a ClassLabel."""
+    votes: Any = gold_table({"a": "owl", "b": "cat"})
+    if kind == "pandas":
+        votes = pd.DataFrame(votes)
+    elif kind == "dataset":
+        votes = Dataset.from_dict(votes)
+    elif kind == "class_label":
+        codes = {name: c for c, name in enumerate(CLASSES)}
+        votes["gold"] = [codes.get(name, -1) for name in votes["gold"]]
+        features = Features(
+            item=Value("string"), annotator=Value("string"), annotation=Value("string"),
+            gold=ClassLabel(names=CLASSES),
+        )  # fmt: skip
+        votes = Dataset.from_dict(votes, features=features)
+    joined = add_annotations(Dataset.from_dict({"name": ITEMS}), votes, item_column="name")
+    assert joined["label"][:] == [None, 2, None, 0, None]
+
+
+def test_add_annotations_takes_numbers_for_gold() -> None:
+    """Numbers beside NaN are floats: 2.0 is class 2."""
+    votes = {"item": ["a", "b"], "annotator": [1, 1], "annotation": [2, 10], "gold": [2.0, np.nan]}
+    joined = add_annotations(Dataset.from_dict({"name": ["a", "b"]}), votes, item_column="name")
+    assert joined.features["label"].names == ["2", "10"]
+    assert joined["label"][:] == [0, None]
+
+
+@pytest.mark.parametrize("column", ["label", "labels"])
+def test_add_annotations_leaves_gold_labels_that_are_there(column: str) -> None:
+    """The owner's own gold labels must not be overwritten, nor stand beside others."""
+    items = Dataset.from_dict({"name": ITEMS, column: [0, 1, 2, 0, 1]})
+    joined = add_annotations(items, gold_table({"a": "owl"}), item_column="name")
+    assert joined[column][:] == [0, 1, 2, 0, 1]
+    assert joined.column_names == ["name", column, "annotators", "annotations"]
+
+
+def test_add_annotations_refuses_two_gold_labels_of_an_item() -> None:
+    """The later one would win in silence."""
+    votes = gold_table({"a": "owl"})
+    votes["gold"][2] = "cat"
+    with pytest.raises(
+        ValueError,
+        match=r"one gold label an item, got '\w+' at row \d and '\w+' elsewhere for item 'a'",
+    ):
+        add_annotations(Dataset.from_dict({"name": ITEMS}), votes, item_column="name")
+
+
+def test_add_annotations_names_the_row_of_an_unknown_gold_label() -> None:
+    """A misspelt gold label would be an item without one."""
+    with pytest.raises(ValueError, match=r"row 0: gold label 'dgo' is not .* mean 'dog'"):
+        add_annotations(
+            Dataset.from_dict({"name": ITEMS}),
+            gold_table({"a": "dgo"}),
+            item_column="name",
+            classes=CLASSES,
+        )
+
+
+@pytest.mark.parametrize("name", ["annotator", "annotation", "item"])
+def test_add_annotations_refuses_half_a_vote_beside_gold(name: str) -> None:
+    """Only a row without annotator and annotation tells of gold alone; half a vote is a mistake."""
+    votes = gold_table({"b": "cat"})
+    votes[name][1] = None
+    with pytest.raises(ValueError, match=f"got None for {name!r} at row 1"):
+        add_annotations(Dataset.from_dict({"name": ITEMS}), votes, item_column="name")
+
+
+def test_add_annotations_refuses_gold_without_any_vote() -> None:
+    """There is nothing to learn a crowd from."""
+    votes = {"item": ["a"], "annotator": [None], "annotation": [None], "gold": ["cat"]}
+    with pytest.raises(ValueError, match="at least one vote, got none in 1 rows"):
+        add_annotations(Dataset.from_dict({"name": ITEMS}), votes, item_column="name")

@@ -1,0 +1,558 @@
+"""Who copies whom: annotators who agree beyond what the truth explains.
+
+Also here is what judging a pair and judging one annotator (`annotators.py`) both start from: the
+votes, the forecast of an item as it would be without some of its votes, and the confusion of each
+annotator in the light of it.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
+from scipy.stats import beta
+from torch import Tensor
+
+from .functional import is_given, widen
+
+MIN_COMMON = 10  # fewer common items are no evidence after a correction for thousands of pairs
+LARGE_SHARE = 0.5  # a copy repeats at least half of what the truth leaves open
+SHARED_BY_ALL = 0.2  # honest annotators share so much on hard items in every real crowd looked at
+SIGNIFICANCE = 0.01  # for all pairs together
+ROUNDS = 4  # each leaves out the copies found before; two were enough wherever it was tried
+_SHARES = torch.cat([torch.arange(0, 0.96, 0.05), torch.tensor([0.98, 0.995])]).double()
+MOST_MEETINGS = 20_000_000  # of two votes on an item; half a minute. Beyond, items are sampled
+_CELLS = 2**24  # numbers held at a time
+_ITERATIONS, _CHOOSE_AT = 30, 10
+_STRENGTHS = 2.0 ** np.arange(-1, 6)  # 32 votes a class: more would be no estimate of one
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Two annotators who agree beyond what the truth explains.
+
+    Args:
+        annotator: number of the one called the copy.
+        source: number of the one copied. The votes cannot tell who was first.
+        common: items that both labelled.
+        agreed: on how many of them they said the same.
+        expected: on how many they would have, were their mistakes independent.
+        p_value: how likely that many agreements are then, corrected for the number of pairs.
+        share: of what the truth leaves open, how much the one repeats of the other, 0..1.
+    """
+
+    annotator: int
+    source: int
+    common: int
+    agreed: int
+    expected: float
+    p_value: float
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Votes:
+    """V votes in a row, those of an item beside each other.
+
+    Args:
+        item: (V,) int64, ascending.
+        annotator: (V,) int64.
+        annotation: (V,) int64.
+    """
+
+    item: Tensor
+    annotator: Tensor
+    annotation: Tensor
+
+    @classmethod
+    def read(cls, crowd: Iterable[tuple[Tensor, Tensor]]) -> "Votes":
+        """Flatten padded chunks; labels by unknown annotators (-1) are left out.
+
+        Args:
+            crowd: pairs (annotators, annotations), each (n, K) int64 padded with -1, in the order
+                of the items, as `crowd_batches` yields them. Read once.
+
+        Returns:
+            The votes, 24 bytes each.
+
+        Example:
+            >>> who, said = torch.tensor([[0, 1], [-1, 1]]), torch.tensor([[2, 2], [0, 1]])
+            >>> votes = Votes.read([(who, said)])
+            >>> votes.item.tolist(), votes.annotator.tolist(), votes.annotation.tolist()
+            ([0, 0, 1], [0, 1, 1], [2, 2, 1])
+        """
+        parts, start = [torch.zeros(3, 0, dtype=torch.int64)], 0
+        for annotators, annotations in crowd:
+            item, slot = is_given(annotators, annotations).nonzero(as_tuple=True)
+            parts.append(
+                torch.stack([item + start, annotators[item, slot], annotations[item, slot]]).cpu()
+            )
+            start += len(annotators)
+        return cls(*torch.cat(parts, dim=1))
+
+    def __len__(self) -> int:
+        return len(self.item)
+
+
+class Evidence:
+    """What the pair knows of each item, and what of that is owed to whom.
+
+    zeta_i is proportional to h(x_i) exp(sum of W^m e(y_i^m)): the prior in g and the one it is
+    divided by cancel. Without some votes it is the same sum without their columns: exact, and no
+    dearer than a subtraction.
+
+    Args:
+        log_h: (N, C), log-probabilities of the classifier.
+        weight: (M, C, C), W: annotator, scored class, reported class.
+        votes: V votes.
+
+    Example:
+        >>> half, sure = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.0, -2.0], [-2.0, 0.0]])
+        >>> votes = Votes.read([(torch.tensor([[0, 1]]), torch.tensor([[0, 1]]))])
+        >>> evidence = Evidence(half, torch.stack([sure, sure]), votes)
+        >>> evidence.without_own(torch.arange(2), slice(0, 2)).exp()  # the other one's vote is left
+        tensor([[0.1192, 0.8808],
+                [0.8808, 0.1192]])
+    """
+
+    def __init__(self, log_h: Tensor, weight: Tensor, votes: Votes) -> None:
+        self.votes = votes
+        self.num_annotators, self.num_classes, _ = weight.shape
+        self.table = widen(weight).transpose(1, 2).contiguous()  # annotator, reported, scored
+        self.total = widen(log_h).clone()
+        for part in self.chunks():
+            self.total.index_add_(0, votes.item[part], self.spoken(part))
+        self._groups: Tensor | None = None
+
+    def chunks(self, width: int = 1) -> Iterator[slice]:
+        """Cut the votes so that `width` numbers a vote and class fit in memory."""
+        step = max(1, _CELLS // (self.num_classes * width))
+        for start in range(0, len(self.votes), step):
+            yield slice(start, min(start + step, len(self.votes)))
+
+    def spoken(self, part: slice | Tensor) -> Tensor:
+        """Give the column of W that each of some votes picks: (n, C)."""
+        return self.table[self.votes.annotator[part], self.votes.annotation[part]]
+
+    def _prepare(self, groups: Tensor) -> None:
+        """Sum what each group says of each item; votes by the same group on an item share it."""
+        key = self.votes.item * self.num_annotators + groups[self.votes.annotator]
+        _, self.unit = torch.unique(key, return_inverse=True)
+        self.unit_sum = torch.zeros(int(self.unit.max()) + 1, self.num_classes)
+        self.unit_sum = self.unit_sum.to(self.total.dtype)
+        for part in self.chunks():
+            self.unit_sum.index_add_(0, self.unit[part], self.spoken(part))
+        self._groups = groups.clone()
+
+    def without_own(self, groups: Tensor, part: slice | Tensor) -> Tensor:
+        """Forecast the item of each of some votes from all but the votes of its annotator's group.
+
+        Args:
+            groups: (M,) int64, a number below M a group; `torch.arange(M)` for everyone alone.
+            part: which votes.
+
+        Returns:
+            (n, C), log-probabilities.
+        """
+        if self._groups is None or not torch.equal(self._groups, groups):
+            self._prepare(groups)
+        item = self.votes.item[part]
+        return (self.total[item] - self.unit_sum[self.unit[part]]).log_softmax(dim=-1)
+
+    def without_pair(self, groups: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        """Forecast items without the groups of two votes each.
+
+        Args:
+            groups: (M,) int64, as in `without_own`.
+            left: (n,), numbers of votes.
+            right: (n,), numbers of votes on the same items.
+
+        Returns:
+            (n, C), log-probabilities.
+        """
+        if self._groups is None or not torch.equal(self._groups, groups):
+            self._prepare(groups)
+        one, other = self.unit[left], self.unit[right]
+        rest = self.total[self.votes.item[left]] - self.unit_sum[one]
+        rest -= self.unit_sum[other] * (one != other)[:, None]
+        return rest.log_softmax(dim=-1)
+
+
+@dataclass(frozen=True)
+class Confusions:
+    """How M annotators confuse C classes.
+
+    Args:
+        counts: (M, C, C) float64: annotator, true row, reported column.
+        confusion: (M, C, C) float64, `counts` and `strength` pseudo-votes a row of the crowd's own.
+        pooled: (C, C), the crowd's own confusion.
+        strength: pseudo-votes a row: that with which votes are best foretold from the others.
+        right: (V,), how likely each vote is right.
+    """
+
+    counts: Tensor
+    confusion: Tensor
+    pooled: Tensor
+    strength: float
+    right: Tensor
+
+
+def fit_confusions(evidence: Evidence, groups: Tensor) -> Confusions:
+    """Find the confusion under which each annotator's labels are most likely, given the others.
+
+    The class of an item is known up to zeta without the annotator's group. Counting labels by that
+    alone blurs: someone always right would look wrong wherever zeta is unsure. So each label is
+    weighed by its own annotator's confusion too, zeta_-v(c) P(m says r | c), and counted again until
+    nothing moves (EM for each annotator alone; nobody's label speaks for another's here). Rows
+    with few counts are drawn towards the crowd's own confusion, with the strength (Dirichlet, in
+    votes a row) that best foretells each vote from the other votes of its annotator.
+
+    Args:
+        evidence: of all votes.
+        groups: (M,) int64, who is left out together.
+
+    Returns:
+        The confusions.
+    """
+    M, C, votes = evidence.num_annotators, evidence.num_classes, evidence.votes
+    parts = list(evidence.chunks())
+    forecasts = [evidence.without_own(groups, part).exp() for part in parts]
+    cell = votes.annotator * C + votes.annotation
+    table = torch.ones(M * C, C, dtype=evidence.total.dtype)  # of the confusion: cell, true class
+    right = torch.zeros(len(votes), dtype=torch.float64)
+    strength, before = 1.0, torch.zeros(M, C, C, dtype=torch.float64)
+
+    def posterior(part: slice, forecast: Tensor) -> Tensor:
+        joint = forecast * table[cell[part]]
+        return joint / joint.sum(dim=1, keepdim=True)
+
+    for step in range(_ITERATIONS):
+        by_report = torch.zeros(M * C, C, dtype=torch.float64)
+        for part, forecast in zip(parts, forecasts, strict=True):
+            truth = posterior(part, forecast)
+            by_report.index_add_(0, cell[part], truth.double())
+            right[part] = truth.gather(1, votes.annotation[part, None])[:, 0].double()
+        counts = by_report.view(M, C, C).transpose(1, 2)
+        pooled = counts.sum(dim=0) + 1 / C
+        pooled /= pooled.sum(dim=1, keepdim=True)
+        if step == _CHOOSE_AT:
+            # Each vote, foretold from the others of its annotator and the crowd.
+            foretold = np.zeros(len(_STRENGTHS))
+            rows = counts.sum(dim=2)
+            for part, forecast in zip(parts, forecasts, strict=True):
+                own = posterior(part, forecast).double()
+                others = (by_report[cell[part]] - own).clamp(min=0)
+                total = (rows[votes.annotator[part]] - own).clamp(min=0)
+                prior = pooled.T[votes.annotation[part]]
+                for k, s in enumerate(_STRENGTHS):
+                    chance = (forecast * ((others + s * prior) / (total + s))).sum(dim=1)
+                    foretold[k] += float(chance.log().sum())
+            strength = float(_STRENGTHS[int(foretold.argmax())])
+        confusion = (counts + strength * pooled) / (counts.sum(dim=2, keepdim=True) + strength)
+        table = confusion.transpose(1, 2).reshape(M * C, C).to(table.dtype)
+        if step > _CHOOSE_AT and (confusion - before).abs().max() < 1e-4:
+            break
+        before = confusion
+    return Confusions(counts, confusion, pooled, strength, right)
+
+
+def find_copies(
+    log_h: Tensor, weight: Tensor, crowd: Iterable[tuple[Tensor, Tensor]]
+) -> list[Copy]:
+    """Find annotators who repeat another's labels.
+
+    Two honest annotators agree because both see the truth, and their mistakes are independent given
+    it: where one says r, the other does with probability
+    q = sum_c z_c P(a: r | c) P(b: r | c) / sum_c z_c P(a: r | c), z the forecast without either.
+    Someone who repeats a share k of the other's labels agrees with probability k + (1 - k) q. A
+    shared mistake, where q is small, speaks for copying; a truth both see, or a class that both
+    always say, has q near 1 and says nothing, however often they agree.
+
+    On hard items honest annotators share mistakes too, so independence (k = 0) is the wrong null.
+    It is every share up to the one that 95 of 100 pairs of this crowd stay under, and at least
+    `SHARED_BY_ALL`. A pair is a copy if its most likely k is `LARGE_SHARE` or more and
+    the likelihood under such shares is greater than under any of the null by the number of pairs
+    over `SIGNIFICANCE`: a likelihood ratio exceeds x with probability 1/x at most (Markov), for any
+    number of items, so its inverse is a p-value.
+
+    Copies of copies hide each other, since the third one's vote passes for truth: found ones are
+    left out together and the search is repeated. Who belongs together is a group; its member with
+    the most labels that are right is called the source. Where copies are over half of all that
+    agrees and disagrees, there is nothing left to compare them with and none are named; so
+    two annotators alone are never copies.
+
+    Args:
+        log_h: (N, C), log-probabilities of the classifier for the items in their order.
+        weight: (M, C, C), W: annotator, scored class, reported class.
+        crowd: pairs (annotators, annotations), each (n, K) int64 padded with -1, in the order of
+            the items, as `crowd_batches` yields them. Read once.
+
+    Returns:
+        Each copy with its source, the clearest first.
+
+    Raises:
+        ValueError: if shapes do not fit.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> truth = torch.arange(400) % 2
+        >>> right = torch.rand(400, 4, generator=generator) < 0.8
+        >>> said = torch.where(right, truth[:, None], 1 - truth[:, None])
+        >>> said = torch.cat([said, said[:, :1]], dim=1)  # the fifth repeats the first
+        >>> log_h = torch.nn.functional.one_hot(truth, 2).mul(0.9).add(0.05).log()
+        >>> weight = torch.zeros(5, 2, 2)
+        >>> [(c.annotator, c.source) for c in
+        ...  find_copies(log_h, weight, [(torch.arange(5).repeat(400, 1), said)])]
+        [(4, 0)]
+    """
+    check_shapes(log_h, weight)
+    return copies_among(Evidence(log_h, weight, Votes.read(crowd)))[0]
+
+
+def check_shapes(log_h: Tensor, weight: Tensor) -> None:
+    """Check that classifier and aggregator speak of the same classes.
+
+    Raises:
+        ValueError: if they do not.
+    """
+    if weight.ndim != 3 or weight.shape[1] != weight.shape[2]:
+        raise ValueError(f"`weight` must have shape (M, C, C), got {tuple(weight.shape)}.")
+    if log_h.ndim != 2 or log_h.shape[1] != weight.shape[1]:
+        raise ValueError(
+            f"`log_h` must have shape (N, C) = (N, {weight.shape[1]}), got {tuple(log_h.shape)}: one "
+            "row an item of the crowd, one column a class of `weight`."
+        )
+
+
+def copies_among(evidence: Evidence) -> tuple[list[Copy], Tensor, Confusions]:
+    """Find copies, and judge everyone without the votes of their own group.
+
+    Args:
+        evidence: of all votes.
+
+    Returns:
+        The copies; (M,) int64, the group of each annotator, named by the number of its source; and
+        confusions that leave a group out together.
+    """
+    votes = evidence.votes
+    groups = torch.arange(evidence.num_annotators)
+    pairs = _Pairs.on_common_items(votes, evidence.num_annotators)
+    copies: list[Copy] = []
+    confusions = fit_confusions(evidence, groups)
+    for _ in range(ROUNDS if len(pairs.key) else 0):
+        found, p_value = pairs.compare(evidence, confusions, groups).find()
+        right = torch.zeros(len(groups), dtype=torch.float64)
+        right.index_add_(0, votes.annotator, confusions.right)
+        copies, after = pairs.name_sources(found, p_value, right)
+        if torch.equal(after, groups):
+            break
+        groups = after
+        confusions = fit_confusions(evidence, groups)
+    return copies, groups, confusions
+
+
+class _Pairs:
+    """Pairs of annotators with enough common items, and all the others as one last row.
+
+    Args:
+        votes: all of them.
+        one_each: numbers of one vote of each annotator on each item, by item and annotator.
+        key: (P,) a M + b of each pair a < b, ascending.
+        common: (P,), on how many items they met.
+        num_annotators: M.
+    """
+
+    def __init__(
+        self, votes: Votes, one_each: Tensor, key: Tensor, common: Tensor, num_annotators: int
+    ) -> None:
+        self.votes, self.one_each, self.key, self.common = votes, one_each, key, common
+        self.low, self.high = key // num_annotators, key % num_annotators
+        self.num_annotators = num_annotators
+        rows = len(key) + 1
+        self.log_likelihood = torch.zeros(rows, len(_SHARES))
+        self.met = torch.zeros(rows, dtype=torch.float64)
+        self.agreed = torch.zeros(rows, dtype=torch.float64)
+        self.expected = torch.zeros(rows, dtype=torch.float64)
+
+    @classmethod
+    def on_common_items(cls, votes: Votes, num_annotators: int) -> "_Pairs":
+        """Find them by a sparse product, a block of annotators at a time."""
+        code = (votes.item * num_annotators + votes.annotator).numpy()
+        one_each = _sample(votes, torch.from_numpy(np.unique(code, return_index=True)[1]))
+        rows, columns = votes.annotator[one_each].numpy(), votes.item[one_each].numpy()
+        columns = np.unique(columns, return_inverse=True)[1]
+        shape = (num_annotators, int(columns.max(initial=-1)) + 1)
+        labelled = csr_matrix((np.ones(len(rows), np.int32), (rows, columns)), shape=shape)
+        keys, common = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        width = max(1, _CELLS // (4 * num_annotators))
+        for start in range(0, num_annotators, width):
+            product = (labelled[start : start + width] @ labelled.T).tocoo()
+            low, high = product.row.astype(np.int64) + start, product.col.astype(np.int64)
+            taken = (low < high) & (product.data >= MIN_COMMON)
+            keys.append(low[taken] * num_annotators + high[taken])
+            common.append(product.data[taken].astype(np.int64))
+        key, count = np.concatenate(keys), np.concatenate(common)
+        order = np.argsort(key)
+        return cls(
+            votes,
+            one_each,
+            torch.from_numpy(key[order]),
+            torch.from_numpy(count[order]),
+            num_annotators,
+        )
+
+    def compare(self, evidence: Evidence, confusions: Confusions, groups: Tensor) -> "_Pairs":
+        """Add up, over the common items of each pair, the likelihood of every share k."""
+        for total in (self.log_likelihood, self.met, self.agreed, self.expected):
+            total.zero_()
+        dtype = evidence.total.dtype
+        confusion = confusions.confusion.to(dtype)
+        by_report = confusion.transpose(1, 2).contiguous()
+        shares, last = _SHARES.float(), len(self.key)
+        width = _CELLS // (8 * max(evidence.num_classes, len(_SHARES)))
+        for left, right in _meetings(self.votes, self.one_each, width):
+            a, b = self.votes.annotator[left], self.votes.annotator[right]
+            key = a * self.num_annotators + b
+            place = torch.searchsorted(self.key, key).clamp(max=last - 1)
+            place = torch.where(self.key[place] == key, place, last)
+            forecast = evidence.without_pair(groups, left, right).exp()
+            said = self.votes.annotation[left]
+            same = said == self.votes.annotation[right]
+            by_a, by_b = forecast * by_report[a, said], by_report[b, said]
+            both = (by_a * by_b).sum(dim=1)
+            # 1 / q, the mean of both directions: either may be the copy
+            surprise = (by_a.sum(dim=1) + (forecast * by_b).sum(dim=1)) / (2 * both)
+            agree = (shares * surprise[:, None] + 1 - shares).log()
+            self.log_likelihood.index_add_(
+                0, place, torch.where(same[:, None], agree, (1 - shares).log()).float()
+            )
+            self.met.index_add_(0, place, torch.ones_like(place).double())
+            self.agreed.index_add_(0, place, same.double())
+            known = (place < last).nonzero()[:, 0]
+            pair, back = place[known].unique(return_inverse=True)
+            alike = (confusion[self.low[pair]] * confusion[self.high[pair]]).sum(dim=2)
+            self.expected.index_add_(
+                0, place[known], (forecast[known] * alike[back]).sum(dim=1).double()
+            )
+        return self
+
+    def find(self) -> tuple[Tensor, Tensor]:
+        """Tell which pairs copy: (P,) bool, and (P,) p-values corrected for P."""
+        likelihood = self.log_likelihood[:-1].double()
+        most_likely = _SHARES[likelihood.argmax(dim=1)]
+        copying = _SHARES >= LARGE_SHARE
+        mean = likelihood[:, copying].logsumexp(dim=1) - np.log(int(copying.sum()))
+        null = SHARED_BY_ALL
+        found = torch.zeros(len(self.key), dtype=torch.bool)
+        p_value = torch.ones(len(self.key), dtype=torch.float64)
+        for _ in range(ROUNDS):
+            honest = likelihood[:, null + 1e-9 >= _SHARES].amax(dim=1)
+            p_value = (np.log(len(self.key)) + honest - mean).clamp(max=0).exp()
+            before = found
+            found = (most_likely >= max(LARGE_SHARE, null)) & (p_value < SIGNIFICANCE)
+            if torch.equal(found, before):
+                break
+            null = max(SHARED_BY_ALL, self._shared_by_most(~found))
+        if self.met[:-1][found].sum() > self.met.sum() / 2:
+            found = torch.zeros_like(found)
+        return found, p_value
+
+    def _shared_by_most(self, taken: Tensor) -> float:
+        """Find the share that 95 of 100 pairs stay under: a Beta over the pairs' shares, fitted."""
+        likelihood = self.log_likelihood[:-1].double()[taken]
+        rest = float(_SHARES[int(self.log_likelihood[-1].argmax())])
+        if not len(likelihood):
+            return rest
+        edges = (_SHARES[1:] + _SHARES[:-1]) / 2
+        best, share = -np.inf, 0.0
+        for mean in (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8):
+            for size in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0):
+                spread = beta(mean * size, (1 - mean) * size)
+                mass = np.diff(np.concatenate([[0.0], spread.cdf(edges.numpy()), [1.0]]))
+                log_mass = torch.from_numpy(np.log(np.maximum(mass, 1e-300)))
+                value = float((likelihood + log_mass).logsumexp(dim=1).sum())
+                if value > best:
+                    best, share = value, float(spread.ppf(0.95))
+        return max(rest, share)
+
+    def name_sources(
+        self, found: Tensor, p_value: Tensor, right: Tensor
+    ) -> tuple[list[Copy], Tensor]:
+        """Join pairs to groups, and point each member to the one with the most right labels.
+
+        Args:
+            found: (P,) bool, which pairs copy.
+            p_value: (P,).
+            right: (M,), how many labels of each are right.
+
+        Returns:
+            The copies, the clearest first, and (M,) the group of each annotator.
+        """
+        groups = torch.arange(self.num_annotators)
+        edges = {}
+        for place in found.nonzero()[:, 0].tolist():
+            edges[int(self.low[place]), int(self.high[place])] = place
+        if not edges:
+            return [], groups
+        low, high = np.array(list(edges)).T
+        graph = csr_matrix((np.ones(len(low)), (low, high)), shape=[self.num_annotators] * 2)
+        _, component = connected_components(graph, directed=False)
+        members: dict[int, list[int]] = {}
+        for m in np.unique(np.concatenate([low, high])).tolist():
+            members.setdefault(int(component[m]), []).append(m)
+        copies = []
+        for group in members.values():
+            # Equal up to rounding is equal: the first of them.
+            source = max(group, key=lambda m: (round(float(right[m]), 3), -m))
+            groups[group] = source
+            # A member that never met the source points to whom it copies, nearest to the source.
+            reached, waiting = {source}, [source]
+            while waiting:
+                here = waiting.pop(0)
+                for m in group:
+                    place = edges.get((min(here, m), max(here, m)))
+                    if m not in reached and place is not None:
+                        copies.append(self._copy(m, here, place, float(p_value[place])))
+                        reached.add(m)
+                        waiting.append(m)
+        return sorted(copies, key=lambda copy: (copy.p_value, -copy.common)), groups
+
+    def _copy(self, annotator: int, source: int, place: int, p_value: float) -> Copy:
+        return Copy(
+            annotator=annotator,
+            source=source,
+            common=int(self.met[place]),
+            agreed=int(self.agreed[place]),
+            expected=float(self.expected[place]),
+            p_value=p_value,
+            share=float(_SHARES[int(self.log_likelihood[place].argmax())]),
+        )
+
+
+def _sample(votes: Votes, one_each: Tensor) -> Tensor:
+    """Keep every so many-th item if there are too many meetings to look at each."""
+    _, place, lengths = torch.unique_consecutive(
+        votes.item[one_each], return_inverse=True, return_counts=True
+    )
+    meetings = int((lengths * (lengths - 1) // 2).sum())
+    return one_each[place % (1 + meetings // MOST_MEETINGS) == 0]
+
+
+def _meetings(votes: Votes, one_each: Tensor, width: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield pairs of votes on the same item, about `width` at a time, the lower annotator left."""
+    lengths = torch.unique_consecutive(votes.item[one_each], return_counts=True)[1]
+    starts = lengths.cumsum(0) - lengths
+    for length in lengths.unique().tolist():
+        if length < 2:
+            continue
+        of_length = starts[lengths == length]
+        for left, right in zip(
+            *(side.split(width) for side in torch.triu_indices(length, length, 1)), strict=True
+        ):
+            for start in of_length.split(max(1, width // len(left))):
+                yield (
+                    one_each[(start[:, None] + left).flatten()],
+                    one_each[(start[:, None] + right).flatten()],
+                )

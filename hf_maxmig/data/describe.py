@@ -1,0 +1,354 @@
+"""What a crowd looks like before anything is trained: who voted how often, and how far they agree.
+
+Counting lives here; chance-corrected agreement is crowd-kit's, an optional extra. What a trained
+pair says of annotators and items is elsewhere.
+"""
+
+import warnings
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+
+from .collator import CrowdCollator, crowd_batches
+from .columns import check_is_dataset, crowd_names
+
+ALPHA_VOTES = 100_000  # crowd-kit's alpha takes 3 microseconds and 0.4 kB a vote
+CONSISTENCY_CELLS = 400_000  # votes times classes; its consistency takes 6 microseconds each
+SEED = 0  # of the sample of items, where there are more than that
+_SHOWN = 5  # how many names or positions are listed
+_CLASSES_SHOWN = 8  # how many shares the text lists
+_EDGES = [1, 2, 3, 4, 5, 10, 20, 50, *(10**k for k in range(2, 13))]  # of the histograms
+
+
+class Description(dict[str, Any]):
+    """What `describe` found: a dictionary of plain numbers, lists and text; its `str` is a page.
+
+    Example:
+        >>> told = Description(items=3, votes=0, items_without_votes=3, annotators=2, classes=2)
+        >>> print(told)
+        3 items, 2 annotators, 2 classes: no votes
+    """
+
+    def __str__(self) -> str:
+        crowd = (
+            f"{_number(self['items'], 'item')}, {_number(self['annotators'], 'annotator')}, "
+            f"{_number(self['classes'], 'class', 'classes')}"
+        )
+        if not self["votes"]:
+            return f"{crowd}: no votes"
+        rows = [("votes", self._votes()), *self._amounts(), ("classes", self._shares())]
+        rows += self._agreement()
+        few, ties, twice = self["few_votes"], self["ties"], self["duplicates"]
+        rows += [
+            (
+                f"below {few['below']} votes",
+                _number(few["annotators"], "annotator") + _listed(few["names"], few["annotators"]),
+            ),
+            (
+                "ties for most votes",
+                _number(ties["items"], "item") + _listed(ties["positions"], ties["items"]),
+            ),
+            (
+                "same annotator twice",
+                _number(twice["votes"], "further vote")
+                + (" on " + _number(twice["items"], "item") if twice["items"] else "")
+                + _listed(twice["positions"], twice["items"]),
+            ),
+        ]
+        if self["votes_of_unknown_annotators"]:
+            text = f"{self['votes_of_unknown_annotators']:,} votes, not counted above"
+            rows.append(("unknown annotators", text))
+        width = max(len(name) for name, _ in rows)
+        return "\n".join([crowd, *(f"  {name:<{width}}  {text}" for name, text in rows)])
+
+    def _votes(self) -> str:
+        return (
+            f"{self['votes']:,}; {_number(self['items_without_votes'], 'item')} without any, "
+            f"{_number(self['annotators'] - self['annotators_with_votes'], 'annotator')} without any"
+        )
+
+    def _amounts(self) -> list[tuple[str, str]]:
+        rows = []
+        for name in ("item", "annotator"):
+            of = self[f"votes_an_{name}"]
+            bins = ", ".join(f"{count:,} with {span}" for span, count in of["histogram"].items())
+            middle = f"median {of['median']:,g}, mean {of['mean']:,.2f}"
+            text = f"{of['min']:,} to {of['max']:,}, {middle} ({bins})"
+            rows.append((f"votes an {name}", text))
+        return rows
+
+    def _shares(self) -> str:
+        shares = sorted(self["class_share"].items(), key=lambda pair: -pair[1])
+        voted = [(name, share) for name, share in shares if share]
+        text = ", ".join(f"{name} {share:.1%}" for name, share in voted[:_CLASSES_SHOWN])
+        if len(voted) > _CLASSES_SHOWN:
+            text += f", {len(voted) - _CLASSES_SHOWN:,} more"
+        never = self["classes_without_votes"]
+        return text + ("; nobody said" + _listed(never, len(never)) if never else "")
+
+    def _agreement(self) -> list[tuple[str, str]]:
+        several = self["items_with_two_votes"]
+        if not several:
+            return [("agreement", "not to be seen: no item has two votes")]
+        rows = [
+            ("pairs that agree", f"{self['pairwise_agreement']:.1%} of pairs of votes on one item"),
+            (
+                "vote entropy",
+                f"{self['vote_entropy']:.3f} nats, mean over {_number(several, 'item')} with two "
+                "votes or more",
+            ),
+        ]
+        for key, name in (("alpha", "Krippendorff's alpha"), ("consistency", "consistency")):
+            value, items = self[key], self[f"{key}_items"]
+            text = "not defined here" if value is None else f"{value:.3f}"
+            if items is None:
+                text = "install hf_maxmig[peers]"
+            elif items < several:
+                text += f", of {items:,} items drawn at random"
+            rows.append((name, text))
+        return rows
+
+
+def describe(dataset: Dataset, *, min_votes: int = 10) -> Description:
+    """Describe the crowd columns of a data set: how many votes, of whom, on what, in what accord.
+
+    A vote is a pair of annotator and annotation; -1 in either is none. A second vote of an annotator
+    on one item counts as a vote like others, here and in crowd-kit's numbers, and is reported. Only
+    the crowd columns are read, chunk by chunk.
+
+    Args:
+        dataset: N items with `annotators` and `annotations`, or dense `annotations` of a fixed
+            length; the features name annotators and classes.
+        min_votes: annotators with fewer votes are listed; at least 1.
+
+    Returns:
+        A dictionary that `json.dumps` takes, and prints as a page:
+
+        | key | |
+        |---|---|
+        | `items`, `items_without_votes`, `items_with_two_votes` | N, and how many of them; two or more |
+        | `annotators`, `annotators_with_votes` | named, and those that voted |
+        | `classes`, `votes` | C, and the number of votes |
+        | `votes_of_unknown_annotators` | annotations whose annotator is -1, which count nowhere else |
+        | `votes_an_item`, `votes_an_annotator` | `min`, `median`, `mean`, `max`, and `histogram` (votes to number, empty bins left out), of those with votes |
+        | `class_share`, `classes_without_votes` | share of the votes by class; names |
+        | `vote_entropy` | nats, mean over items with two votes |
+        | `pairwise_agreement` | share of agreeing pairs among all pairs of votes on one item |
+        | `alpha`, `alpha_items` | Krippendorff's alpha by crowd-kit, and of how many items |
+        | `consistency`, `consistency_items` | crowd-kit's consistency, and of how many items |
+        | `few_votes` | `below`, number of `annotators` with at least one vote but fewer, some `names`, those with the fewest first |
+        | `ties` | number of `items` where two classes have most votes, some `positions` |
+        | `duplicates` | `votes` beyond an annotator's first on an item, `items`, some `positions` |
+
+        What cannot be said is None: amounts, entropy and agreement without votes, or without two on
+        any item; `alpha`, `consistency` and how many items they are of without crowd-kit, which the
+        extra `peers` installs. Consistency is the mean posterior of the class with the most votes,
+        an annotator's skill being the share of their votes that are for it: a crowd that errs
+        together is consistent, too. Both are of the items with two votes or more; of a
+        random sample, the same at every call, where those have more than `ALPHA_VOTES` votes, or
+        more than `CONSISTENCY_CELLS` votes times classes. crowd-kit's `uncertainty` of the same
+        items is the vote entropy.
+
+    Raises:
+        TypeError: if `dataset` is not a `datasets.Dataset`.
+        KeyError: if it has no column `annotations`.
+        ValueError: if its features do not name annotators and classes, lists differ in length, a
+            number is out of range, or `min_votes` is below 1.
+
+    Example:
+        >>> from hf_maxmig.data.columns import crowd_features
+        >>> columns = {"annotators": [[0, 1], [1, 2], []], "annotations": [[0, 0], [1, 0], []]}
+        >>> names = crowd_features(["ann", "bob", "cid"], ["cat", "dog"])
+        >>> told = describe(Dataset.from_dict(columns, features=names), min_votes=2)
+        >>> told["votes"], told["class_share"], told["few_votes"]["names"]
+        (4, {'cat': 0.75, 'dog': 0.25}, ['ann', 'cid'])
+        >>> print(str(told).splitlines()[0])
+        3 items, 3 annotators, 2 classes
+    """
+    check_is_dataset(dataset)
+    if min_votes < 1:
+        raise ValueError(f"`min_votes` must be at least 1, got {min_votes}.")
+    if "annotations" not in dataset.column_names:
+        raise KeyError(
+            "`dataset` must have the crowd columns annotators and annotations, got "
+            f"{', '.join(dataset.column_names) or 'no columns'}: see `add_annotations`."
+        )
+    annotators, classes = crowd_names(dataset)
+    if annotators is None or classes is None:
+        raise ValueError(
+            "`dataset` must name annotators and classes in its features, got "
+            f"{dataset.features.get('annotators', 'no column `annotators`')} and "
+            f"{dataset.features['annotations']}: see `add_annotations` and `crowd_features`."
+        )
+    count = _Count(len(annotators), len(classes))
+    for who, what in crowd_batches(dataset, CrowdCollator(len(annotators), len(classes))):
+        count.add(who.numpy(), what.numpy())
+
+    of_item = np.concatenate([np.zeros(0, np.int64), *count.of_item])
+    of_annotator, of_class = count.of_annotator, count.of_class
+    votes, several = int(of_class.sum()), np.flatnonzero(of_item >= 2)
+    few = np.flatnonzero((of_annotator > 0) & (of_annotator < min_votes))
+    few = few[np.argsort(of_annotator[few], kind="stable")]
+    return Description(
+        items=len(of_item),
+        items_without_votes=int((of_item == 0).sum()),
+        items_with_two_votes=len(several),
+        annotators=len(annotators),
+        annotators_with_votes=int((of_annotator > 0).sum()),
+        classes=len(classes),
+        votes=votes,
+        votes_of_unknown_annotators=count.unknown,
+        votes_an_item=_amounts(of_item[of_item > 0]),
+        votes_an_annotator=_amounts(of_annotator[of_annotator > 0]),
+        class_share={
+            name: int(n) / max(1, votes) for name, n in zip(classes, of_class, strict=True)
+        },
+        classes_without_votes=[n for n, k in zip(classes, of_class, strict=True) if not k],
+        vote_entropy=count.entropy / len(several) if len(several) else None,
+        pairwise_agreement=count.agreeing / count.pairs if count.pairs else None,
+        **_agreement(dataset, of_item, several, count),
+        few_votes={
+            "below": min_votes,
+            "annotators": len(few),
+            "names": [annotators[m] for m in few[:_SHOWN]],
+        },
+        ties={"items": count.ties, "positions": count.tied},
+        duplicates={
+            "votes": count.duplicates, "items": count.twice, "positions": count.twice_at
+        },
+    )  # fmt: skip
+
+
+class _Count:
+    """What adds up over chunks of items; cells are pairs of item and class with votes."""
+
+    def __init__(self, num_annotators: int, num_classes: int) -> None:
+        self.of_item: list[np.ndarray] = []
+        self.of_annotator = np.zeros(num_annotators, np.int64)
+        self.of_class = np.zeros(num_classes, np.int64)
+        # votes for the class with most; for the first of them at a tie
+        self.for_plurality = np.zeros(num_annotators)
+        self.items = self.unknown = self.ties = self.twice = self.duplicates = 0
+        self.agreeing = self.pairs = 0
+        self.entropy = 0.0
+        self.tied: list[int] = []
+        self.twice_at: list[int] = []
+
+    def add(self, who: np.ndarray, what: np.ndarray) -> None:
+        """Count (n, K) pairs, padded with -1."""
+        N, M, C = len(who), len(self.of_annotator), len(self.of_class)
+        self.unknown += int(((who < 0) & (what >= 0)).sum())
+        item, slot = np.nonzero((who >= 0) & (what >= 0))
+        who, what = who[item, slot], what[item, slot]
+        votes = np.bincount(item, minlength=N)
+        self.of_item.append(votes)
+        self.of_annotator += np.bincount(who, minlength=M)
+        self.of_class += np.bincount(what, minlength=C)
+
+        cell, count = np.unique(item * C + what, return_counts=True)
+        of, said = np.divmod(cell, C)
+        share = count / votes[of]
+        self.entropy += float(share @ -np.log(share))
+        self.agreeing += int(count @ (count - 1))
+        self.pairs += int(votes @ (votes - 1))
+        most = np.zeros(N, np.int64)
+        np.maximum.at(most, of, count)
+        top = count == most[of]
+        tops = np.bincount(of[top], minlength=N)
+        self.ties += self._note(tops > 1, self.tied)
+        plurality = np.zeros(N, np.int64)
+        plurality[of[top][::-1]] = said[top][::-1]  # the last written is the first class
+        self.for_plurality += np.bincount(who, what == plurality[item], minlength=M)
+
+        pair = np.sort(item * M + who)
+        again = pair[1:][pair[1:] == pair[:-1]] // M  # the item of each further vote
+        self.duplicates += len(again)
+        self.twice += self._note(np.bincount(again, minlength=N) > 0, self.twice_at)
+        self.items += N
+
+    def _note(self, found: np.ndarray, positions: list[int]) -> int:
+        at = np.flatnonzero(found)
+        positions += (self.items + at[: _SHOWN - len(positions)]).tolist()
+        return len(at)
+
+
+def _amounts(numbers: np.ndarray) -> dict[str, Any] | None:
+    """Summarise how many votes there are of each."""
+    if not len(numbers):
+        return None
+    where = np.searchsorted(_EDGES, numbers, side="right") - 1
+    spans = {}
+    for i, count in enumerate(np.bincount(where)):
+        if count:
+            low, high = _EDGES[i], _EDGES[i + 1] - 1
+            spans[f"{low:,}" if low == high else f"{low:,}-{high:,}"] = int(count)
+    return {
+        "min": int(numbers.min()),
+        "median": float(np.median(numbers)),
+        "mean": float(numbers.mean()),
+        "max": int(numbers.max()),
+        "histogram": spans,
+    }
+
+
+# Agreement, by crowd-kit
+
+
+def _agreement(
+    dataset: Dataset, of_item: np.ndarray, several: np.ndarray, count: _Count
+) -> dict[str, Any]:
+    try:
+        from crowdkit.aggregation import MajorityVote
+        from crowdkit.metrics.data import alpha_krippendorff, consistency
+    except ImportError:
+        return dict.fromkeys(("alpha", "alpha_items", "consistency", "consistency_items"))
+    if not len(several):
+        return {"alpha": None, "alpha_items": 0, "consistency": None, "consistency_items": 0}
+    import pandas as pd
+
+    drawn = np.random.default_rng(SEED).permutation(several)
+    mean, classes = of_item[several].mean(), np.count_nonzero(count.of_class)
+    sizes = [
+        min(len(drawn), max(1, int(votes / mean)))
+        for votes in (ALPHA_VOTES, CONSISTENCY_CELLS / classes)
+    ]
+    answers, fewer = (pd.DataFrame(_votes(dataset, np.sort(drawn[:size]), count)) for size in sizes)
+    skill = pd.Series(count.for_plurality / np.maximum(1, count.of_annotator))
+    one_voter = answers["task"].nunique() == answers["worker"].nunique() == 1
+    with warnings.catch_warnings():  # crowd-kit's own, on pandas' plans and on many classes
+        warnings.simplefilter("ignore")
+        return {
+            "alpha": None if one_voter else float(alpha_krippendorff(answers)),
+            "alpha_items": sizes[0],
+            "consistency": float(consistency(fewer, skill, MajorityVote())),
+            "consistency_items": sizes[1],
+        }
+
+
+def _votes(dataset: Dataset, items: np.ndarray, count: _Count) -> dict[str, np.ndarray]:
+    """List the votes on some items, under crowd-kit's names."""
+    chosen = dataset if len(items) == len(dataset) else dataset.select(items)
+    collator = CrowdCollator(len(count.of_annotator), len(count.of_class))
+    parts, start = [], 0
+    for who, what in crowd_batches(chosen, collator):
+        item, slot = np.nonzero(((who >= 0) & (what >= 0)).numpy())
+        parts.append((item + start, who.numpy()[item, slot], what.numpy()[item, slot]))
+        start += len(who)
+    task, worker, said = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return {"task": task, "worker": worker, "label": said}
+
+
+# Words
+
+
+def _number(count: int, one: str, many: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}" if count else f"no {one}"
+
+
+def _listed(names: list[Any], of: int) -> str:
+    """Write some of `of` names behind a colon; nothing without names."""
+    if not names:
+        return ""
+    shown = ", ".join(str(name) for name in names[:_SHOWN])
+    return f": {shown}" + (", ..." if of > min(len(names), _SHOWN) else "")

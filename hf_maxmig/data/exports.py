@@ -1,0 +1,668 @@
+"""Votes as annotation tools and published crowds export them: one function a format.
+
+Each takes a `Source`, what was read of a file and its name for errors, and gives `Votes`: columns
+of Python values or of Arrow, one vote a row. Reading files, tables, the choice of the format and
+the names that values get are `readers.py`.
+"""
+
+import csv
+import json
+import pickle
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+Column = Any  # of Arrow, or a list of Python values
+
+ROLES = ("item", "annotator", "annotation", "gold")
+_SHOWN = 8  # how many names an error lists
+_RECORD_IDS = ("id", "external_id", "_server_id")  # of Argilla, the user's own first
+_WORKERS_FILE = "side_info_cifar100N.csv"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user named himself: where each role stands; None is to be found."""
+
+    item: str | None = None
+    annotator: Any = None
+    annotation: str | None = None
+    gold: str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is read: its name, its content, and how its rows are called in errors."""
+
+    name: str
+    kind: str  # of content: table, records, mapping, matrix, files or arrays
+    content: Any
+    path: Path | None = None
+    place: Callable[[int], str] = "row {}".format
+    is_text: bool = False
+    note: str = ""
+
+    def wrong(self, what: str, row: int | None = None) -> ValueError:
+        """Give an error that says where: `votes.csv, line 812: ...`."""
+        where = self.name if row is None else f"{self.name}, {self.place(row)}"
+        return ValueError(f"{where}: {what}")
+
+    def part(self, row: int, record: Any, key: str, kind: type) -> Any:
+        """Return `record[key]` if it is what the format says."""
+        if not isinstance(record, dict):
+            raise self.wrong(f"must be an object with names, got {type(record).__name__}.", row)
+        value = record.get(key)
+        if not isinstance(value, kind):
+            got = type(value).__name__ if key in record else f"only {shown(record)}"
+            raise self.wrong(f"`{key}` must be a {kind.__name__}, got {got}.", row)
+        return value
+
+    def records(self) -> list[Any]:
+        """Return the content as a list of records."""
+        if self.kind == "table":
+            columns = {
+                name: column if isinstance(column, list) else column.to_pylist()
+                for name, column in self.content.items()
+            }
+            return [
+                dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+            ]
+        return list(self.content)
+
+
+@dataclass
+class Votes:
+    """One vote a row, not yet checked: columns by role or extra name, and what the log says."""
+
+    columns: dict[str, Column]
+    source: Source
+    rows: Any = None  # the number of the record that each row is of, if it is not its own
+    found: dict[str, str] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def name(self) -> str:
+        """The name of the source."""
+        return self.source.name
+
+    def place(self, row: int) -> str:
+        """Say where a row is from, as `Source.place` does."""
+        return self.source.place(row if self.rows is None else int(self.rows[row]))
+
+    def wrong(self, what: str, row: int) -> ValueError:
+        """Give an error that says where, as `Source.wrong` does."""
+        return self.source.wrong(what, row if self.rows is None else int(self.rows[row]))
+
+
+def shown(names: Iterable[Any]) -> str:
+    """List the first few names."""
+    names = [str(name) for name in names]
+    return ", ".join(names[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
+
+
+def extra_name(name: str) -> str:
+    """Name an extra column: never as one of ours."""
+    return f"original_{name}" if name in ROLES else name
+
+
+def label_studio(source: Source, asked: Asked) -> Votes:
+    """Read the JSON export of Label Studio: tasks with `data` and `annotations`.
+
+    Annotators are the e-mail addresses in `completed_by`, else its numbers. Cancelled annotations
+    and those without a choice do not count, predictions are not looked at, and an annotation with
+    `ground_truth` gives the task's gold label and no vote.
+
+    Args:
+        source: a list of tasks.
+        asked: `item`: a key of `data`, or "id" for the task's number; by default the only key, or
+            the one that looks like a name of the item, else "id". `annotation`: the `from_name`
+            of the question. `gold`: a key of `data`.
+
+    Returns:
+        The votes; other keys of `data` are extra columns.
+
+    Raises:
+        ValueError: naming the task, if it is malformed or an answer has several choices.
+    """
+    tasks = source.records()
+    left_out: Counter[str] = Counter()
+    answers = []
+    for row, task in enumerate(tasks):
+        source.part(row, task, "data", dict)
+        for one in source.part(row, task, "annotations", list):
+            results = source.part(row, one, "result", list)
+            if one.get("was_cancelled"):
+                left_out["cancelled"] += 1
+                continue
+            values = [(r, source.part(row, r, "value", dict)) for r in results]
+            choices = [(r.get("from_name"), v["choices"]) for r, v in values if "choices" in v]
+            left_out["results that are not choices"] += len(results) - len(choices)
+            answers.append((row, one, choices))
+    question = _one_question(
+        source, {str(name) for *_, choices in answers for name, _ in choices}, asked.annotation
+    )
+    key = asked.item or _data_key([task["data"] for task in tasks])
+    rows, places = [], []
+    for row, one, choices in answers:
+        said = [choice for name, choice in choices if str(name) == question]
+        label = _only_label(source, row, said[0] if len(said) == 1 else said)
+        if label is None:
+            left_out["without a choice"] += 1
+            continue
+        task = tasks[row]
+        data = {k: v for k, v in task["data"].items() if k != key}
+        vote = {"item": _item(source, row, task["data"] if key != "id" else task, key)}
+        if one.get("ground_truth"):
+            vote["gold"] = label
+        else:
+            vote |= {"annotator": _who(source, row, one.get("completed_by")), "annotation": label}
+        rows.append((vote, data))
+        places.append(row)
+    voted = {row for row, vote in zip(places, rows, strict=True) if "annotator" in vote[0]}
+    left_out["tasks without a vote"] = len(tasks) - len(voted)
+    found = {"item": key if key == "id" else f"data.{key}", "annotation": question}
+    return _votes(source, rows, places, asked.gold, found, left_out)
+
+
+def _data_key(data: list[dict[str, Any]]) -> str:
+    keys = list(dict.fromkeys(key for one in data for key in one))
+    if len(keys) == 1:
+        return keys[0]
+    named = [key for key in keys if candidates("item", [key])]
+    return named[0] if len(named) == 1 and all(named[0] in one for one in data) else "id"
+
+
+def _who(source: Source, row: int, who: Any) -> Any:
+    if isinstance(who, dict):
+        who = who.get("email") or who.get("id")
+    if who is None or isinstance(who, list):
+        raise source.wrong("`completed_by` must say who annotated, got nothing.", row)
+    return who
+
+
+def argilla(source: Source, asked: Asked) -> Votes:
+    """Read records of Argilla, of version 1 or 2, exported as JSON or pushed to the Hub.
+
+    Only submitted responses count. Version 2 on the Hub has columns `<question>.responses`,
+    `.responses.users` and `.responses.status`; its JSON `responses: {question: [{value, user_id,
+    status}]}`. Version 1 has `<question>: [{user_id, value, status}]` on the Hub and `responses:
+    [{user_id, status, values: {question: {value}}}]` in JSON. Some exports leave `status` out: then
+    all responses count.
+
+    Args:
+        source: records.
+        asked: `item`: a key of the record or of its `fields`; by default `id`, `external_id` or
+            `_server_id`. `annotation`: the question. `gold`: a field.
+
+    Returns:
+        The votes; fields and metadata are extra columns.
+
+    Raises:
+        ValueError: naming the record, if it is malformed or an answer has several labels.
+    """
+    records = source.records()
+    answers = [
+        (row, *answer)
+        for row, record in enumerate(records)
+        for answer in _responses(source, row, record)
+    ]
+    asked_questions = {name for record in records for name in _questions(record)}
+    question = _one_question(
+        source, asked_questions | {name for _, name, *_ in answers}, asked.annotation
+    )
+    key = asked.item or next(
+        (key for key in _RECORD_IDS if all(r.get(key) is not None for r in records)), None
+    )
+    if key is None:
+        raise source.wrong(
+            f"records have no complete {shown(_RECORD_IDS)}: name what identifies them by "
+            f"`item`, one of {shown(_fields(records[0], asked_questions))}."
+        )
+    left_out: Counter[str] = Counter()
+    rows, places = [], []
+    for row, name, who, value, status in answers:
+        if name != question:
+            continue
+        status = "submitted" if status is None else str(status).rsplit(".", 1)[-1].lower()
+        if status != "submitted":
+            left_out[status] += 1
+            continue
+        label = _only_label(source, row, value)
+        if label is None:
+            left_out["without an answer"] += 1
+            continue
+        if who is None:
+            raise source.wrong("a response must have a `user_id`, got None.", row)
+        record = records[row]
+        fields = _fields(record, asked_questions)
+        item = _item(source, row, record if key in record else fields, key)
+        fields.pop(key, None)
+        rows.append(({"item": item, "annotator": who, "annotation": label}, fields))
+        places.append(row)
+    if any(name == question and status is None for _, name, *_, status in answers):
+        source = replace(source, note="without status: all responses count")
+    left_out["records without a vote"] = len(records) - len(set(places))
+    return _votes(source, rows, places, asked.gold, {"item": key, "annotation": question}, left_out)
+
+
+def _questions(record: Any) -> list[str]:
+    """Return the questions that a record has a place for, answered or not."""
+    if not isinstance(record, dict):
+        return []
+    suffix = ".responses"
+    on_the_hub = [key.removesuffix(suffix) for key in record if key.endswith(suffix)]
+    answers = record.get("responses")
+    in_json = [*answers] if isinstance(answers, dict) else []
+    version_1 = [key for key, value in record.items() if _is_version_1(value)]
+    return on_the_hub + in_json + version_1
+
+
+def is_argilla(record: Any) -> bool:
+    """Say whether a record has responses as Argilla writes them."""
+    return isinstance(record, dict) and ("responses" in record or bool(_questions(record)))
+
+
+def _is_version_1(value: Any) -> bool:
+    one = value[0] if isinstance(value, list) and value else value
+    return isinstance(one, dict) and {"user_id", "value"} <= one.keys()
+
+
+def _responses(source: Source, row: int, record: Any) -> Iterator[tuple[str, Any, Any, Any]]:
+    """Yield question, user, value and status of each response to a record."""
+    if not isinstance(record, dict):
+        raise source.wrong(f"must be an object with names, got {type(record).__name__}.", row)
+    for question in _questions(record):
+        name = f"{question}.responses"
+        if (values := record.get(name)) is not None:
+            users = record.get(f"{name}.users") or []
+            status = record.get(f"{name}.status") or [None] * len(values)
+            if not len(values) == len(users) == len(status):
+                raise source.wrong(
+                    f"`{name}`, `.users` and `.status` must be of one length, got "
+                    f"{len(values)}, {len(users)} and {len(status)}.", row
+                )  # fmt: skip
+            yield from ((question, *one) for one in zip(users, values, status, strict=True))
+        if _is_version_1(value := record.get(question)):
+            if isinstance(value, dict):  # a list of records as `datasets` once stored it
+                length = len(value["value"])
+                value = [{key: of[i] for key, of in value.items()} for i in range(length)]
+            yield from _each(source, row, question, value or [])
+    answers = record.get("responses")
+    if isinstance(answers, dict):
+        for question in answers:
+            yield from _each(source, row, question, source.part(row, answers, question, list))
+    elif isinstance(answers, list):
+        for one in answers:
+            values = one.get("values") if isinstance(one, dict) else None
+            for question, value in (values or {}).items():
+                value = source.part(row, {question: value}, question, dict).get("value")
+                yield question, one.get("user_id"), value, one.get("status")
+            if not values:  # discarded before anything was answered
+                source.part(row, one, "status", str)
+    elif answers is not None:
+        raise source.wrong(
+            f"`responses` must be a list or dict, got {type(answers).__name__}.", row
+        )
+
+
+def _each(
+    source: Source, row: int, question: str, answers: list[Any]
+) -> Iterator[tuple[str, Any, Any, Any]]:
+    for one in answers:
+        if not isinstance(one, dict) or "value" not in one:
+            raise source.wrong(f"responses to `{question}` must have a `value`, got {one!r}.", row)
+        yield question, one.get("user_id"), one["value"], one.get("status")
+
+
+def _fields(record: dict[str, Any], questions: set[str]) -> dict[str, Any]:
+    """Return what a record tells of the item."""
+    own = {
+        key: value
+        for key, value in record.items()
+        if key.split(".")[0] not in questions
+        and not key.endswith("-suggestion")
+        and not isinstance(value, dict | list | bytes)
+    }
+    fields, metadata = record.get("fields"), record.get("metadata")
+    if isinstance(fields, dict):
+        own |= fields
+    if isinstance(metadata, dict):
+        own |= {f"metadata.{key}": value for key, value in metadata.items()}
+    return own
+
+
+def annotator_files(source: Source, asked: Asked) -> Votes:
+    """Read one file an annotator, as doccano exports a project: the file's name is the annotator.
+
+    Args:
+        source: a list of sources, each a table or a list of records.
+        asked: `item`, `annotation`, `gold`: columns or keys, by default the usual names.
+
+    Returns:
+        The votes, with the other columns. An empty list of labels is no vote and is counted.
+
+    Raises:
+        ValueError: naming file and line, if there are several labels; if two files are of one
+            name, or a file has a column of annotators.
+    """
+    files = source.content
+    if not files:
+        raise source.wrong("holds no file of votes.")
+    twice = [name for name, n in Counter(f.path.stem for f in files).items() if n > 1]
+    if twice:
+        raise source.wrong(f"two files are of one annotator, {twice[0]}.")
+    rows, places = [], []
+    found: dict[str, str | None] = {}
+    for file in files:
+        records = file.records()
+        keys = list(dict.fromkeys(key for record in records[:1] for key in record))
+        if who := candidates("annotator", keys):
+            raise file.wrong(
+                f"has a column of annotators itself, {shown(who)}: read the files one by one and "
+                "join them by `datasets.concatenate_datasets`."
+            )
+        for role in ("item", "annotation", "gold"):
+            named = pick(file, role, keys, getattr(asked, role), role != "gold")
+            if found.setdefault(role, named) != named:
+                raise file.wrong(
+                    f"{role} must stand under one name in all files, got {named} and {found[role]}."
+                )
+        for row, record in enumerate(records):
+            item = _item(file, row, record, str(found["item"]))
+            label = _only_label(file, row, record.get(found["annotation"]))
+            vote = {"item": item}
+            if label is not None:
+                vote |= {"annotator": file.path.stem, "annotation": label}
+            if found["gold"]:
+                vote["gold"] = record.get(found["gold"])
+            extras = {k: v for k, v in record.items() if k not in found.values()}
+            rows.append((vote, extras))
+            places.append(f"{file.name}, {file.place(row)}")
+    where = {role: name for role, name in found.items() if name} | {"annotator": "file name"}
+    place = replace(source, place=lambda row: places[row], is_text=files[0].is_text)
+    return _votes(place, rows, range(len(rows)), None, where, Counter())
+
+
+def peerannot(source: Source, asked: Asked) -> Votes:
+    """Read `answers.json` of peerannot, {task: {worker: label}}.
+
+    Args:
+        source: such a dict; its keys are text, labels what they are.
+        asked: nothing.
+
+    Returns:
+        The votes.
+
+    Raises:
+        ValueError: naming the task, if it is not a dict of labels.
+    """
+    rows: list[Any] = []
+    places = []
+    for task in source.content:
+        answers = source.content[task]
+        if not isinstance(answers, dict):
+            raise source.wrong(
+                f"task {task!r} must be a dict of workers' labels, got {type(answers).__name__}."
+            )
+        for worker, label in answers.items():
+            if _only_label(source, 0, label, f"task {task!r}, worker {worker!r}") is None:
+                raise source.wrong(f"task {task!r}: worker {worker!r} must have a label, got None.")
+            rows.append(({"item": task, "annotator": worker, "annotation": label}, {}))
+            places.append(task)
+    left_out = Counter({"tasks without a vote": len(source.content) - len(set(places))})
+    place = replace(source, place=lambda row: f"task {places[row]!r}")
+    return _votes(place, rows, range(len(rows)), None, {}, left_out)
+
+
+def cifar_n(source: Source, asked: Asked) -> Votes:
+    """Read the human labels of CIFAR-10N and CIFAR-100N; items are numbers of training images.
+
+    CIFAR-10N gives three labels an image: its three places are three annotators, for the worker ids
+    beside it do not belong to its labels. CIFAR-100N gives one label an image, by the worker
+    who labelled its batch of five.
+
+    Args:
+        source: arrays by name.
+        asked: `annotation`: one array, such as "worse_label", in place of the three. `annotator`:
+            for CIFAR-100N, the path of `side_info_cifar100N.csv`, by default beside the file.
+
+    Returns:
+        The votes; `clean_label` is the gold label.
+
+    Raises:
+        FileNotFoundError: if the worker ids are absent.
+        ValueError: if arrays are not whole numbers of one length.
+    """
+    arrays = source.content
+    names = [name for name in ("random_label1", "random_label2", "random_label3") if name in arrays]
+    names = [asked.annotation] if asked.annotation else names or ["noisy_label"]
+    if missing := [name for name in [*names, "clean_label"] if name not in arrays]:
+        raise source.wrong(f"must hold `{missing[0]}`, got {shown(arrays)}.")
+    for name in ["clean_label", *names]:
+        array, clean = arrays[name], arrays["clean_label"]
+        if getattr(array, "ndim", 0) != 1 or array.dtype.kind not in "iu":
+            raise source.wrong(f"`{name}` must be a row of whole numbers.")
+        if len(array) != len(clean):
+            raise source.wrong(f"`{name}` must have N = {len(clean)} labels, got {len(array)}.")
+    number = len(arrays["clean_label"])
+    votes = Votes(
+        {
+            "item": pa.array(np.tile(np.arange(number), len(names))),
+            "annotation": pa.array(np.concatenate([arrays[name] for name in names])),
+            "gold": pa.array(np.tile(arrays["clean_label"], len(names))),
+        },
+        source,
+        found={"annotation": "+".join(names), "gold": "clean_label"},
+    )
+    if names == ["noisy_label"]:
+        beside = source.path.with_name(_WORKERS_FILE) if source.path else Path(_WORKERS_FILE)
+        path = Path(asked.annotator or beside)
+        votes.columns["annotator"] = pa.array(_workers(path, number))
+        votes.found["annotator"] = path.name
+    elif asked.annotator is not None:
+        raise source.wrong("worker ids do not belong to these labels; leave `annotator` out.")
+    else:
+        votes.columns["annotator"] = pa.array(np.repeat(names, number))
+        votes.found["annotator"] = "place of the label"
+        if "noisy_label" not in arrays:
+            votes.source = replace(source, note="its worker ids do not belong to its labels")
+    return votes
+
+
+def load_arrays(path: Path) -> Source:
+    """Load numpy arrays by torch, and nothing else: unpickling a file could run what it says."""
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path.name}: must be a file of `torch.save`, got another.")
+    rebuild = np.empty(0).__reduce__()[0]
+    kinds = {type(np.dtype(code)) for code in "bhilqBHILQfd"}
+    allowed: list[Any] = [
+        (rebuild, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")
+    ]
+    try:
+        with torch.serialization.safe_globals([*allowed, np.ndarray, np.dtype, *kinds]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        got = f"{found[1]}, which is not loaded" if found else str(error).splitlines()[0]
+        raise ValueError(f"{path.name}: must hold numpy arrays only, got {got}.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path.name}: must hold arrays by name, got {type(content).__name__}.")
+    return Source(path.name, "arrays", content, path)
+
+
+def _workers(path: Path, number: int) -> np.ndarray:
+    """Return the (N,) worker of each image from batches such as `0--4,514,113`."""
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} must hold the worker of each batch of images, got no such file: pass its path "
+            "as `annotator`."
+        )
+    worker = np.full(number, -1)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        for line in (reader := csv.reader(file)):
+            if reader.line_num == 1:
+                continue
+            batch = re.fullmatch(r"(\d+)--(\d+)", line[0]) if len(line) > 1 else None
+            if batch is None or not line[1].isdecimal():
+                raise ValueError(
+                    f"{path.name}, line {reader.line_num}: must be first--last image, worker, "
+                    f"seconds, got {','.join(line)!r}."
+                )
+            worker[int(batch[1]) : int(batch[2]) + 1] = int(line[1])
+    if (worker < 0).any():
+        raise ValueError(
+            f"{path.name} must name the worker of all N = {number} images, got none for image "
+            f"{int((worker < 0).argmax())}."
+        )
+    return worker
+
+
+# What the formats share
+
+
+# By role, names as they look after `_plain`, likeliest first: a later group counts only if no name
+# of an earlier one occurs.
+_USUAL = {
+    "item": (
+        "item item_id item_name task task_id question question_id image image_id image_name "
+        "image_url image_path image_file img img_id file file_name filename file_path path url song "
+        "example example_id sample sample_id instance instance_id object object_id datapoint "
+        "document document_id doc_id record_id unit_id",
+        "id hitid hit_id assignment_task_id index idx external_id",
+        "text sentence content",
+    ),
+    "annotator": (
+        "annotator annotator_id annotator_name annotators worker worker_id workerid user user_id "
+        "userid user_name username labeler labeler_id labeller labeller_id rater rater_id coder "
+        "expert expert_id judge judge_id performer contributor contributor_id participant "
+        "participant_id reviewer assignee completed_by labeled_by annotated_by "
+        "assignment_worker_id crowd_worker",
+        "email",
+    ),
+    "annotation": (
+        "annotation label labels answer response vote rating choice class class_name category "
+        "judgment judgement decision annotation_value",
+        "value",
+    ),
+    "gold": (
+        "gold gold_label gold_answer golden golden_label truth true_label true_class true_answer "
+        "ground_truth groundtruth ground_truth_label gt correct_label correct_answer clean_label "
+        "y_true",
+    ),
+}
+_PREFIXES = {
+    "item": ("input.", "input:"),
+    "annotation": ("output:", "answer."),
+    "gold": ("golden:",),
+}  # of MTurk and Toloka
+
+
+def candidates(role: str, names: Iterable[str]) -> list[str]:
+    """Return the columns that usual names, or the prefixes of MTurk and Toloka, give a role to.
+
+    Example:
+        >>> candidates("item", ["id", "File Name", "WorkerId"])
+        ['File Name']
+        >>> candidates("annotation", ["INPUT:image", "OUTPUT:result", "GOLDEN:result"])
+        ['OUTPUT:result']
+    """
+    names = list(names)
+    first, *later = [set(group.split()) for group in _USUAL[role]]
+    prefixes = _PREFIXES.get(role, ())
+    found = [n for n in names if _plain(n) in first or n.lower().startswith(prefixes)]
+    for group in later:
+        found = found or [name for name in names if _plain(name) in group]
+    return found
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^0-9a-z]+", "_", name.lower()).strip("_")
+
+
+def pick(
+    source: Source, role: str, names: Iterable[str], asked: str | None, required: bool = True
+) -> str | None:
+    """Return the name under which a role stands: the one asked for, or the only usual one."""
+    names = list(names)
+    if asked is not None:
+        if asked not in names:
+            raise source.wrong(f"`{role}` must be one of {shown(names)}, got {asked!r}.")
+        return asked
+    found = candidates(role, names)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise source.wrong(f"{shown(found)} could each be the {role}: name it by `{role}=...`.")
+    if required:
+        raise source.wrong(
+            f"no column looks like the {role} among {shown(names)}: name it by `{role}=...`."
+        )
+    return None
+
+
+def _one_question(source: Source, found: set[str], asked: str | None) -> str:
+    if not found:
+        raise source.wrong("holds no answer to a question of classes.")
+    if asked is None and len(found) > 1:
+        raise source.wrong(
+            f"holds answers to several questions, {shown(sorted(found))}: name one by "
+            "`annotation=...`."
+        )
+    if asked is not None and asked not in found:
+        raise source.wrong(f"`annotation` must be one of {shown(sorted(found))}, got {asked!r}.")
+    return asked or min(found)
+
+
+def _only_label(source: Source, row: int, label: Any, where: str = "") -> Any:
+    """Return the one label in an answer, None if there is none."""
+    if isinstance(label, list):
+        if len(label) > 1:
+            raise source.wrong(
+                f"{where or 'an answer'} must be one label, got {len(label)}: {shown(label)}.", row
+            )
+        label = label[0] if label else None
+    if isinstance(label, list | dict):
+        got = json.dumps(label, ensure_ascii=False, default=str)
+        raise source.wrong(f"{where or 'an answer'} must be one label, got {got}.", row)
+    return None if label == "" or label != label else label  # NaN is no label either
+
+
+def _item(source: Source, row: int, record: dict[str, Any], key: str) -> Any:
+    item = record.get(key)
+    if item is None or item == "" or isinstance(item, dict | list):
+        got = repr(item) if key in record else f"only {shown(record)}"
+        raise source.wrong(f"`{key}` must identify the item, got {got}.", row)
+    return item
+
+
+def _votes(
+    source: Source,
+    rows: list[tuple[dict[str, Any], dict[str, Any]]],
+    places: Any,
+    gold: str | None,
+    found: dict[str, str],
+    left_out: Counter[str],
+) -> Votes:
+    """Turn pairs of roles and extras, one a vote, into columns."""
+    names = dict.fromkeys(name for _, extras in rows for name in extras)
+    if gold is not None:
+        if gold not in names:
+            raise source.wrong(f"`gold` must be one of {shown(names)}, got {gold!r}.")
+        if any("gold" in vote for vote, _ in rows):
+            raise source.wrong(f"has gold labels of its own: leave out `gold={gold!r}`.")
+        del names[gold]
+        rows = [(vote | {"gold": extras.get(gold)}, extras) for vote, extras in rows]
+        found = found | {"gold": gold}
+    roles = ROLES if any("gold" in vote for vote, _ in rows) else ROLES[:3]
+    columns: dict[str, Column] = {role: [vote.get(role) for vote, _ in rows] for role in roles}
+    for name in names:
+        columns[extra_name(name)] = [extras.get(name) for _, extras in rows]
+    return Votes(columns, source, places, found, left_out)

@@ -1,0 +1,387 @@
+"""Files of votes opened: text, tables, JSON and binary files as a `Source`.
+
+What is read is not yet understood: which format it is, and what its columns mean, is in
+`readers.py`. Every error names file, line or byte, and cause.
+"""
+
+import codecs
+import csv
+import glob
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pa_parquet
+from datasets import ClassLabel, Dataset, Features
+
+from .columns import check_is_dataset
+from .exports import Source, load_arrays, shown
+
+SAMPLE = 100  # records that are looked at to tell the format
+TABLES = ("table", "records")
+
+_SPACE = " \t\n\v\f\r"
+_BLOCK = 1 << 24  # bytes of CSV that Arrow takes at once; no row may be longer
+
+
+def open_source(source: Any, format: str | None) -> Source:
+    """Read what the user gave, as far as that needs no knowledge of what it means.
+
+    Args:
+        source: as in `read_annotations`.
+        format: a row of `FORMATS`, or None.
+
+    Returns:
+        A table, records, an object, a matrix, arrays or several files.
+
+    Raises:
+        TypeError: if `source` is of another kind.
+        FileNotFoundError: if there is no such file.
+        ValueError: if a file is empty or broken; naming file and place.
+    """
+    if isinstance(source, str | os.PathLike):
+        paths = _paths(os.fspath(source))
+        if paths is not None:
+            return _files(Path(source).name, paths)
+        file = _read_file(Path(source), format)
+        return _files(file.name, [Path(source)]) if format == "annotator_files" else file
+    if isinstance(source, Dataset):
+        table = source.with_format("arrow")[:]
+        return _table("the data set", table, source.features)
+    if isinstance(source, pa.Table):
+        return _table("the table", source, {})
+    if isinstance(source, pd.DataFrame):
+        return _frame(source)
+    if isinstance(source, np.ndarray):
+        return Source("the matrix", "matrix", source, place="item {}".format)
+    if isinstance(source, list | tuple) and source:
+        if all(isinstance(one, str | os.PathLike) for one in source):
+            return _files("the files", [Path(one) for one in source])
+        if isinstance(source[0], dict):
+            return Source("the records", "records", list(source), place="row {}".format)
+    if type(source) is dict and source:
+        return _object(Source("the dict", "mapping", source, place="row {}".format))
+    if isinstance(source, list | tuple | dict) and not source:
+        raise ValueError("`source` must hold votes, got nothing.")
+    if isinstance(source, dict):  # a DatasetDict: its message names the splits
+        check_is_dataset(source)
+    raise TypeError(
+        "`source` must be a path, a list of paths, a datasets.Dataset, a data frame, an Arrow "
+        f"table or a list of records, got {type(source).__name__}."
+    )
+
+
+def first_names(source: Source) -> list[str]:
+    """Return the names of the columns, or of the keys of the first records."""
+    if source.kind == "table":
+        return list(source.content)
+    records = [record for record in source.content[:SAMPLE] if isinstance(record, dict)]
+    return list(dict.fromkeys(name for record in records for name in record))
+
+
+def saw(source: Source) -> str:
+    """Say what an unknown source looks like."""
+    content = source.content
+    if source.kind == "table":
+        return f"a table with columns {shown(content)}"
+    if source.kind == "records":
+        return f"{len(content)} records with keys {shown(first_names(source)) or 'none'}"
+    if source.kind == "mapping":
+        return f"an object with keys {shown(content)}"
+    if source.kind == "matrix":
+        return f"a matrix {content.shape} without -1"
+    return f"{len(content)} {source.kind}"
+
+
+def _paths(source: str) -> list[Path] | None:
+    """Return the files of a folder or a pattern, None for one file."""
+    path = Path(source)
+    if path.is_dir():
+        return sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+    if path.is_file():
+        return None
+    if glob.has_magic(source):
+        found = sorted(Path(name) for name in glob.glob(source))
+        if found:
+            return found
+    raise FileNotFoundError(f"`source` must be a file or a folder, got {source}: no such file.")
+
+
+def _files(name: str, paths: list[Path]) -> Source:
+    files = [_read_file(path, None) for path in paths]
+    for file in files:
+        if file.kind not in TABLES:
+            raise file.wrong(f"must be a table or records, one file an annotator, got {saw(file)}.")
+    return Source(name, "files", files)
+
+
+def _read_file(path: Path, format: str | None) -> Source:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} must be a file, got no such file.")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path.name}: is empty.")
+    ending = path.suffix.lower()
+    if ending not in _ENDINGS:
+        raise ValueError(
+            f"{path.name}: the file must end in one of {', '.join(_ENDINGS)}, got {ending!r}: "
+            "export the votes in one of these."
+        )
+    if format == "dense" and ending in (".csv", ".tsv"):
+        return _matrix_of_text(path, "," if ending == ".csv" else "\t")
+    return _ENDINGS[ending](path)
+
+
+def _table(name: str, table: pa.Table, features: Any, path: Path | None = None) -> Source:
+    columns: list[Any] = []
+    for column, values in zip(table.column_names, table.columns, strict=True):
+        feature = features.get(column)
+        if isinstance(feature, ClassLabel) and pa.types.is_integer(values.type):
+            numbers = pc.if_else(pc.less(values, 0), pa.scalar(None, values.type), values)
+            values = pa.array(feature.names).take(numbers.combine_chunks())
+        columns.append(values)
+    return _of_columns(Source(name, "table", None, path), table.column_names, columns)
+
+
+def _frame(frame: pd.DataFrame) -> Source:
+    columns = [frame.iloc[:, i] for i in range(frame.shape[1])]
+    mixed = [column.dtype == object for column in columns]  # Arrow takes no numbers beside text
+    values = [list(c) if m else pa.array(c) for c, m in zip(columns, mixed, strict=True)]
+    return _of_columns(Source("the data frame", "table", None), map(str, frame.columns), values)
+
+
+def _of_columns(source: Source, names: Iterable[str], columns: list[Any]) -> Source:
+    """Return a table with these columns, once they are sound."""
+    names = list(names)
+    if twice := [name for name, n in Counter(names).items() if n > 1]:
+        raise source.wrong(f"column names must differ, got {twice[0]!r} more than once.")
+    lengths = {name: len(column) for name, column in zip(names, columns, strict=True)}
+    if len(set(lengths.values())) > 1:
+        raise source.wrong(f"columns must be of one length, got {lengths}.")
+    if not any(lengths.values()):
+        raise source.wrong(f"holds no rows, only the columns {shown(names)}.")
+    content = {
+        name: pa.chunked_array([column]) if isinstance(column, pa.Array) else column
+        for name, column in zip(names, columns, strict=True)
+    }
+    return replace(source, kind="table", content=content)
+
+
+def _object(source: Source) -> Source:
+    """Tell a dict of columns from a dict of workers' labels."""
+    values = list(source.content.values())
+    if not all(isinstance(v, list | np.ndarray | pa.Array | pa.ChunkedArray) for v in values):
+        return source
+    columns = [list(v.tolist()) if isinstance(v, np.ndarray) else v for v in values]
+    return _of_columns(source, source.content, columns)
+
+
+# Text
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file in UTF-8, or in UTF-16 with its mark, without the mark."""
+    data = path.read_bytes()
+    utf_16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        text = data.decode("utf-16" if utf_16 else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        start = error.start + 3 * (not utf_16 and data.startswith(codecs.BOM_UTF8))
+        line = data.count(b"\n", 0, start) + 1
+        raise ValueError(
+            f"{path.name}, line {line}: must be text in UTF-8, got byte 0x{data[start]:02x} at "
+            f"place {start}: save the file as UTF-8."
+        ) from error
+    if (nul := text.find("\0")) >= 0:
+        line = text.count("\n", 0, nul) + 1
+        raise ValueError(f"{path.name}, line {line}: must be text, got a NUL character.")
+    if not text.strip():
+        raise ValueError(f"{path.name}: is empty.")
+    return text
+
+
+def _lines(text: str) -> Iterator[str]:
+    return (match[0] for match in re.finditer(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+", text))
+
+
+def _rows(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line on which each row begins, and its cells; a broken quote is an error."""
+    reader = csv.reader(_lines(text), delimiter=delimiter, strict=True)
+    line = 1
+    try:
+        for cells in reader:
+            if cells:  # not an empty line
+                yield line, cells
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(
+            f"{path.name}, line {line}: a quote in the row that begins here is broken: {error}."
+        ) from error
+
+
+def _text_table(path: Path) -> Source:
+    text = _text(path)
+    usual = "\t" if path.suffix.lower() == ".tsv" else ","
+    head = re.sub('"[^"]*"', "", next(line for line in _lines(text) if line.strip()))
+    delimiter = usual if usual in head else max(",;\t|", key=lambda mark: head.count(mark))
+    note = "" if delimiter == usual or delimiter not in head else f"separated by {delimiter!r}"
+
+    (_, names), *first = islice(_rows(path, text, delimiter), 2)
+    header = [name.strip(_SPACE) or f"unnamed_{i}" for i, name in enumerate(names)]
+    text_columns = [[] if not first else [""]] * len(header)
+    _of_columns(Source(path.name, "table", None), header, text_columns)  # before Arrow complains
+    if header[-2:] == ["Approve", "Reject"] and len(first[0][1]) == len(header) - 2:
+        header = header[:-2]  # MTurk writes these two to be filled in, and no cells below them
+
+    def check() -> None:
+        for line, cells in islice(_rows(path, text, delimiter), 1, None):
+            if len(cells) != len(header):
+                raise ValueError(
+                    f"{path.name}, line {line}: must have {len(header)} fields, got {len(cells)}: "
+                    f"{shown(map(repr, cells))}."
+                )
+
+    def place(row: int) -> str:
+        rows = islice(_rows(path, _text(path), delimiter), row + 1, None)
+        return f"line {next(rows)[0]}"
+
+    if '"' in text:  # Arrow reads a quote that is not closed on to the end of the file
+        check()
+    try:
+        table = pa_csv.read_csv(
+            pa.BufferReader(text.encode()),
+            pa_csv.ReadOptions(
+                column_names=header, skip_rows=first[0][0] - 1, block_size=_BLOCK, use_threads=False
+            ),
+            pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values='"' in text),
+            pa_csv.ConvertOptions(
+                column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=False
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        check()
+        raise ValueError(f"{path.name}: {error}") from error
+    source = _table(path.name, table, {}, path)
+    return replace(source, place=place, is_text=True, note=note)
+
+
+def _matrix_of_text(path: Path, delimiter: str | None = None) -> Source:
+    lines = [(n, line) for n, line in enumerate(_lines(_text(path)), 1) if line.strip()]
+    cells = [line.split(delimiter) for _, line in lines]
+    for (number, _), row in zip(lines, cells, strict=True):
+        if len(row) != len(cells[0]):
+            raise ValueError(
+                f"{path.name}, line {number}: must have M = {len(cells[0])} labels as line "
+                f"{lines[0][0]} has, got {len(row)}."
+            )
+        if any(_float(cell) is None for cell in row):
+            wrong = next(cell for cell in row if _float(cell) is None)
+            raise ValueError(
+                f"{path.name}, line {number}: labels must be whole numbers, got {wrong!r}."
+            )
+    matrix = np.array(cells, dtype=object).astype(np.float64)
+    return Source(path.name, "matrix", matrix, path, lambda row: f"line {lines[row][0]}")
+
+
+def _float(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def _txt(path: Path) -> Source:
+    """Read a matrix if the first line is of numbers, else a table."""
+    first = next(line for line in _lines(_text(path)) if line.strip())
+    if all(_float(cell) is not None for cell in first.split()):
+        return _matrix_of_text(path)
+    return _text_table(path)
+
+
+# JSON and binary files
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a key that stands twice in one object: Python would keep the last."""
+    out = dict(pairs)
+    if len(out) < len(pairs):
+        twice = next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)
+        raise ValueError(f"key {twice!r} occurs twice in one object")
+    return out
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_unique)  # one a line would take most of the time
+
+
+def _loads(name: str, text: str, first_line: int = 1) -> Any:
+    try:
+        return _JSON.decode(text)
+    except json.JSONDecodeError as error:
+        line = first_line + error.lineno - 1
+        raise ValueError(
+            f"{name}, line {line}: broken JSON at column {error.colno}: {error.msg}."
+        ) from error
+    except (ValueError, RecursionError) as error:
+        where = f"{name}, line {first_line}" if first_line > 1 or "\n" not in text else name
+        raise ValueError(f"{where}: broken JSON: {error}.") from error
+
+
+def _json(path: Path) -> Source:
+    text = _text(path)
+    try:
+        content = _loads(path.name, text)
+    except ValueError as error:
+        if isinstance(error.__cause__, json.JSONDecodeError) and "Extra data" in str(error):
+            return _json_lines(path)  # under the ending of JSON
+        raise
+    if isinstance(content, dict) and content:
+        return _object(Source(path.name, "mapping", content, path))
+    if not isinstance(content, list) or not content:
+        got = "nothing in it" if content in ([], {}) else type(content).__name__
+        raise ValueError(f"{path.name}: must be a list of records or an object, got {got}.")
+    return Source(path.name, "records", content, path, lambda row: f"record {row + 1}")
+
+
+def _json_lines(path: Path) -> Source:
+    lines = [(n, line) for n, line in enumerate(_lines(_text(path)), 1) if line.strip()]
+    records = [_loads(path.name, line, number) for number, line in lines]
+    return Source(path.name, "records", records, path, lambda row: f"line {lines[row][0]}")
+
+
+def _parquet(path: Path) -> Source:
+    try:
+        table = pa_parquet.ParquetFile(path).read()
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path.name}: must be a whole Parquet file: {error}") from error
+    return _table(path.name, table, Features.from_arrow_schema(table.schema), path)
+
+
+def _npy(path: Path) -> Source:
+    try:
+        matrix = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise ValueError(f"{path.name}: must be a .npy file without objects: {error}") from error
+    return Source(path.name, "matrix", matrix, path, place="item {}".format)
+
+
+_ENDINGS: dict[str, Callable[[Path], Source]] = {
+    ".csv": _text_table,
+    ".tsv": _text_table,
+    ".txt": _txt,
+    ".json": _json,
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
+    ".parquet": _parquet,
+    ".npy": _npy,
+    ".pt": load_arrays,
+}

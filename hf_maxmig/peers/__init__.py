@@ -1,0 +1,103 @@
+"""The rivals: every method of the paper's comparison, and more, as crowd models.
+
+`CrowdTrainer` trains each of them like Max-MIG; they are saved, loaded and pushed alike. One file
+a method, one row of `PEERS` here. Importing this registers them with the Auto classes.
+"""
+
+from typing import Any
+
+from torch import nn
+from transformers import AutoConfig, AutoModel
+
+from ..modeling_maxmig import AUTO_CLASSES, CrowdModel
+from .aggnet import AggNetConfig, AggNetModel
+from .aggregated import ALGORITHMS, AggregatedConfig, AggregatedModel
+from .crowd_layer import CrowdLayerConfig, CrowdLayerModel
+from .doctor_net import DoctorNetConfig, DoctorNetModel
+from .majority_vote import MajorityVoteConfig, MajorityVoteModel
+from .mbem import MBEMConfig, MBEMModel
+from .raykar import RaykarConfig, RaykarModel
+from .soft_vote import SoftVoteConfig, SoftVoteModel
+from .true_labels import TrueLabelsConfig, TrueLabelsModel
+
+PEERS: dict[str, tuple[type[CrowdModel], dict[str, Any]]] = {
+    # name: the model, and the fields of its config that make it this method
+    "majority_vote": (MajorityVoteModel, {}),
+    "soft_vote": (SoftVoteModel, {}),
+    "crowd_layer": (CrowdLayerModel, {}),
+    "crowd_layer_vote_share": (CrowdLayerModel, {"start": "vote_share"}),
+    "doctor_net": (DoctorNetModel, {}),
+    "doctor_net_weighted": (DoctorNetModel, {"average": "learned"}),
+    "aggnet": (AggNetModel, {}),
+    "mbem": (MBEMModel, {}),
+    "raykar": (RaykarModel, {}),
+    **{name: (AggregatedModel, {"algorithm": name}) for name in ALGORITHMS},
+    "true_labels": (TrueLabelsModel, {}),
+}
+
+
+def peer(
+    name: str,
+    classifier: nn.Module,
+    num_annotators: int | None = None,
+    *,
+    annotators: list[str] | None = None,
+    **config_fields: Any,
+) -> CrowdModel:
+    """Make a crowd model of a classifier, by a rival's name.
+
+    Args:
+        name: a row of `PEERS`.
+        classifier: any classifier of transformers, or a timm model; its weights are kept.
+        num_annotators: M, if the annotators have no names.
+        annotators: M names.
+        **config_fields: further fields of the method's config, see its class.
+
+    Returns:
+        The model, for `CrowdTrainer`.
+
+    Raises:
+        ValueError: if there is no such rival; else as `CrowdModel.from_classifier`.
+
+    Example:
+        >>> from hf_maxmig import HeadClassifier, HeadConfig
+        >>> head = HeadClassifier(HeadConfig(input_size=5, num_labels=3))
+        >>> type(peer("aggnet", head, annotators=["ann", "bob"])).__name__
+        'AggNetModel'
+    """
+    if name not in PEERS:
+        raise ValueError(f"`name` must be one of {', '.join(PEERS)}, got {name!r}.")
+    model_class, fields = PEERS[name]
+    return model_class.from_classifier(
+        classifier, num_annotators, annotators=annotators, **{**fields, **config_fields}
+    )
+
+
+for _model_class in dict.fromkeys(model_class for model_class, _ in PEERS.values()):
+    _config_class: Any = _model_class.config_class
+    AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
+    for _auto_class in (AutoModel, *AUTO_CLASSES.values()):
+        _auto_class.register(_config_class, _model_class, exist_ok=True)
+
+__all__ = [
+    "PEERS",
+    "AggNetConfig",
+    "AggNetModel",
+    "AggregatedConfig",
+    "AggregatedModel",
+    "CrowdLayerConfig",
+    "CrowdLayerModel",
+    "DoctorNetConfig",
+    "DoctorNetModel",
+    "MBEMConfig",
+    "MBEMModel",
+    "MajorityVoteConfig",
+    "MajorityVoteModel",
+    "RaykarConfig",
+    "RaykarModel",
+    "SoftVoteConfig",
+    "SoftVoteModel",
+    "TrueLabelsConfig",
+    "TrueLabelsModel",
+    "peer",
+]

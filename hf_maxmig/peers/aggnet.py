@@ -1,0 +1,192 @@
+"""AggNet: EM over the annotators' confusion matrices and a network.
+
+S. Albarqouni, C. Baur, F. Achilles, V. Belagiannis, S. Demirci, N. Navab. AggNet: Deep Learning
+From Crowds for Mitosis Detection in Breast Cancer Histology Images. IEEE Transactions on Medical
+Imaging 35(5), 2016. The network takes the place of the logistic regression of Raykar et al. (2010);
+the maximum likelihood that the Max-MIG paper compares with (Section 4 and Appendix E).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..aggregator import WeightedAverageAggregator
+from ..configuration_maxmig import MaxMIGConfig
+from ..functional import confusion_counts, initial_weight, widen
+from ..modeling_maxmig import MaxMIGModel, MaxMIGOutput, is_annotated
+from .cross_entropy import Gather, mean_of_given
+
+
+class AggNetConfig(MaxMIGConfig):
+    """Configuration of `AggNetModel`.
+
+    Args:
+        prior: `"vote_share"`, which starts from the vote share and is estimated anew with the
+            confusion matrices; `"uniform"` or C numbers stay as they are. It plays a part in g, not
+            in the loss, the classifier or the forecast.
+        smoothing: pseudo-labels in each cell of a confusion matrix, at each estimation.
+
+    Raises:
+        ValueError: if the prior is `"learned"`, or `smoothing` is not positive.
+
+    Example:
+        >>> AggNetConfig(annotators=["ann", "bob"]).prior
+        'vote_share'
+    """
+
+    model_type = "maxmig_aggnet"
+    _auto_class = None
+    prior: str | list[float] = "vote_share"
+    smoothing: float = 0.01
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        if self.prior == "learned":
+            raise ValueError(
+                "`prior` must be vote_share, uniform or a list for an EM method, got 'learned': "
+                "vote_share is estimated with the confusion matrices."
+            )
+        if not self.smoothing > 0:
+            raise ValueError(f"`smoothing` must be positive, got {self.smoothing}.")
+
+
+class ConfusionAggregator(WeightedAverageAggregator):
+    """The aggregator whose W is the log of confusion matrices: they are counted, not trained.
+
+    Then g is the posterior of independent annotators (paper, Proposition D.3).
+
+    Args:
+        num_annotators: M.
+        num_classes: C.
+
+    Example:
+        >>> aggregator = ConfusionAggregator(num_annotators=1, num_classes=2)
+        >>> truth, who = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0], [0]])
+        >>> _ = aggregator.estimate([(truth, who, torch.tensor([[0], [1]]))], smoothing=0.5)
+        >>> aggregator.weight.exp()
+        tensor([[[0.7500, 0.2500],
+                 [0.2500, 0.7500]]])
+    """
+
+    def __init__(self, num_annotators: int, num_classes: int) -> None:
+        super().__init__(num_annotators, num_classes)
+        table = self.table.detach()
+        del self.table
+        # A buffer: the optimizer, and DDP, take every parameter for one that gets a gradient.
+        self.register_buffer("table", table)
+
+    @torch.no_grad()
+    def estimate(self, parts: Iterable[tuple[Tensor, Tensor, Tensor]], smoothing: float) -> Tensor:
+        """Set W to the log confusion that posteriors of the items give: the M-step.
+
+        Args:
+            parts: triples of (N, C) probabilities of the true class and the items' (N, K)
+                annotators and annotations, together the training crowd.
+            smoothing: pseudo-labels in each cell.
+
+        Returns:
+            (C,), the probabilities summed over the annotated items.
+        """
+        num_annotators, num_classes, _ = self.table.shape
+        counts = torch.zeros(num_annotators, num_classes, num_classes, dtype=torch.float64)
+        mass = torch.zeros(num_classes, dtype=torch.float64)
+        for posterior, annotators, annotations in parts:
+            posterior = posterior.double()
+            counts += confusion_counts(posterior, annotators, annotations, num_annotators)
+            mass += posterior[is_annotated(annotators, annotations)].sum(dim=0)
+        self.table.copy_(initial_weight(counts, smoothing).transpose(1, 2))
+        return mass
+
+
+class AggNetModel(MaxMIGModel):
+    """Maximise the likelihood of the labels over the classifier and the confusion matrices, by EM.
+
+    The labels of item i have the likelihood l_i = sum_c h(x_i)_c prod_m P^m(y_i^m | c).
+    E-step: q_ic proportional to h(x_i)_c prod_m P^m(y_i^m | c). M-step: P^m(r | c) proportional to
+    sum_i q_ic 1(y_i^m = r), once an epoch, from the whole training set at once; and the classifier
+    learns from q.
+
+    With W = log P this is Max-MIG's house: q is the forecast h g / p, and the loss is the mean of
+    -log K_ii, K_ii = sum_c h(x_i)_c g(y_i)_c / p_c, which is -log l_i up to a term that the
+    classifier has no part in. Its gradient is that of the cross-entropy against q, with q fixed:
+    each step of the optimizer has an E-step of its own. So "AggNet (d)" of the paper is `logits`,
+    "AggNet (dc)" is `forecast_logits`.
+
+    Args:
+        config: what the model is made of.
+        classifier: h, if already built; see `from_classifier`.
+
+    References:
+        S. Albarqouni et al. AggNet: Deep Learning From Crowds for Mitosis Detection in Breast
+        Cancer Histology Images. IEEE Transactions on Medical Imaging 35(5), 2016. It starts from
+        equation 2 of the Max-MIG paper (Appendix B.2), at full strength.
+
+    Relations:
+        The loss is the reward of Max-MIG's gain under KL (less 1) without the penalty, and with an
+        aggregator that is counted instead of trained: correlated mistakes count as evidence
+        (Appendix E). `raykar` is the same with a linear classifier, `mbem` lets the classifier's
+        answers do the counting; with a classifier that knows nothing it is the method of Dawid and
+        Skene (1979).
+
+    Example:
+        >>> from hf_maxmig import HeadClassifier, HeadConfig
+        >>> head = HeadClassifier(HeadConfig(input_size=5, num_labels=2))
+        >>> model = AggNetModel.from_classifier(head, num_annotators=3)
+        >>> who, said = torch.tensor([[0, 1], [0, 2]]), torch.tensor([[1, 1], [0, 0]])
+        >>> model.initialize_crowd([(who, said)], smoothing=0.1)
+        >>> out = model(features=torch.zeros(2, 5), annotators=who, annotations=said)
+        >>> out.forecast_logits.argmax(dim=1)
+        tensor([1, 0])
+    """
+
+    config_class = AggNetConfig
+    _auto_class = None
+    method = "AggNet"
+    reference = (
+        "Albarqouni et al. AggNet: Deep Learning From Crowds for Mitosis Detection in Breast "
+        "Cancer Histology Images. IEEE Transactions on Medical Imaging 35(5), 2016."
+    )
+    loss_is_minus_gain = False
+    least_items = 1
+    aggregator_class = ConfusionAggregator
+    aggregator: ConfusionAggregator
+
+    def crowd_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield nothing: matrices and prior are estimated in closed form."""
+        return iter(())
+
+    def initialize_crowd(
+        self,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        smoothing: float = 0.01,
+        strength: float = 1.0,
+    ) -> None:
+        """Start from equation 2; `strength` plays no part, for matrices are probabilities here."""
+        super().initialize_crowd(batches, smoothing)
+
+    def crowd_loss(
+        self,
+        outputs: MaxMIGOutput,
+        batch: Mapping[str, Tensor],
+        gather: Gather = lambda tensor: tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute minus the mean log-likelihood of the items' labels, see the class."""
+        log_h = widen(cast(Tensor, outputs.logits)).log_softmax(dim=-1)
+        log_k = (log_h + cast(Tensor, outputs.aggregator_logits) - self.prior()).logsumexp(dim=-1)
+        annotated = is_annotated(batch["annotators"], batch["annotations"])
+        return mean_of_given(-torch.where(annotated, log_k, 0.0), annotated.to(log_k.dtype), gather)
+
+    def posterior(self, log_h: Tensor, log_g: Tensor, log_forecast: Tensor) -> Tensor:
+        """Return the (N, C) probabilities that the M-step counts with: q, the forecast."""
+        return log_forecast.exp()
+
+    def end_epoch(
+        self,
+        told: Iterable[tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]],
+        progress: float,
+    ) -> None:
+        """Take the M-step over the whole training set."""
+        parts = ((self.posterior(*logs), who, said) for logs, who, said in told)
+        self.prior.initialize(self.aggregator.estimate(parts, self.config.smoothing).float())

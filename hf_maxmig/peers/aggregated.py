@@ -1,0 +1,245 @@
+"""Aggregated: a method that looks only at the labels comes first, its answer trains the classifier.
+
+The label-only methods are crowd-kit's (D. Ustalov, N. Pavlichenko, B. Tseitlin. Learning from
+Crowds with Crowd-Kit. Journal of Open Source Software 9(96), 2024), the optional extra
+`hf_maxmig[peers]`. None of them is in the paper's comparison; they are what most people do.
+"""
+
+import warnings
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ..configuration_maxmig import MaxMIGConfig
+from ..functional import is_given
+from .cross_entropy import TargetModel
+
+ALGORITHMS = {
+    # our name: crowd-kit's class
+    "dawid_skene": "DawidSkene",
+    "one_coin_dawid_skene": "OneCoinDawidSkene",
+    "glad": "GLAD",
+    "kos": "KOS",  # two classes only
+    "mace": "MACE",
+    "mmsr": "MMSR",
+    "wawa": "Wawa",
+    "zero_based_skill": "ZeroBasedSkill",
+}
+
+
+class AggregatedConfig(MaxMIGConfig):
+    """Configuration of `AggregatedModel`.
+
+    Args:
+        algorithm: one of `ALGORITHMS`.
+        algorithm_options: arguments of crowd-kit's class, such as `{"n_iter": 10}`; its defaults
+            without.
+
+    Raises:
+        ValueError: if there is no such algorithm, or it is KOS and there are not two classes.
+
+    Example:
+        >>> AggregatedConfig(annotators=["ann", "bob"], algorithm="glad").algorithm
+        'glad'
+    """
+
+    model_type = "maxmig_aggregated"
+    _auto_class = None
+    algorithm: str = "dawid_skene"
+    algorithm_options: dict | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        if self.algorithm not in ALGORITHMS:
+            raise ValueError(
+                f"`algorithm` must be one of {', '.join(ALGORITHMS)}, got {self.algorithm!r}."
+            )
+        if self.algorithm == "kos" and self.num_labels != 2:
+            raise ValueError(f"`algorithm` kos must have two classes, got {self.num_labels}.")
+
+
+class AggregatedModel(TargetModel):
+    """Train on the posterior that a label-only method gives each training item.
+
+    t_ic = P(c | all labels of all items), from crowd-kit; one for its answer where the method gives
+    no probabilities (KOS, MMSR). Computed once, when training starts; items without labels take no
+    part. The items
+    themselves play no part in it: what the annotators cannot tell apart, it cannot.
+
+    Args:
+        config: what the model is made of; `algorithm` says which method.
+        classifier: h, if already built; see `from_classifier`.
+
+    Raises:
+        ImportError: at the start of the training, if crowd-kit is not installed.
+
+    References:
+        A. P. Dawid, A. M. Skene. Maximum Likelihood Estimation of Observer Error-Rates Using the EM
+        Algorithm. Applied Statistics 28(1), 1979. (`dawid_skene`, `one_coin_dawid_skene`)
+        J. Whitehill et al. Whose Vote Should Count More: Optimal Integration of Labels from
+        Labelers of Unknown Expertise. NeurIPS 2009. (`glad`)
+        D. R. Karger, S. Oh, D. Shah. Budget-Optimal Task Allocation for Reliable Crowdsourcing
+        Systems. Operations Research 62(1), 2014. (`kos`)
+        D. Hovy et al. Learning Whom to Trust with MACE. NAACL 2013. (`mace`)
+        Q. Ma, A. Olshevsky. Adversarial Crowdsourcing Through Robust Rank-One Matrix Completion.
+        NeurIPS 2020. (`mmsr`)
+        `wawa` (worker agreement with aggregate) and `zero_based_skill` are crowd-kit's.
+
+    Relations:
+        `majority_vote` is the simplest of them. `aggnet` is `dawid_skene` with the classifier in
+        the loop.
+
+    Example:
+        >>> from hf_maxmig import HeadClassifier, HeadConfig
+        >>> head = HeadClassifier(HeadConfig(input_size=5, num_labels=2))
+        >>> AggregatedModel.from_classifier(head, num_annotators=3, algorithm="wawa").method
+        'Wawa'
+    """
+
+    config_class = AggregatedConfig
+    reference = "Ustalov, Pavlichenko, Tseitlin. Learning from Crowds with Crowd-Kit. JOSS 2024."
+
+    @property
+    def method(self) -> str:  # type: ignore[override]
+        """The algorithm, as crowd-kit calls it."""
+        return ALGORITHMS[self.config.algorithm]
+
+    def prepare(self, dataset: Any, crowd: Iterable[tuple[Tensor, Tensor]]) -> Any:
+        """Return the training set with each item's posterior.
+
+        Raises:
+            TypeError: if it is a stream.
+        """
+        if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+            raise TypeError(
+                f"`train_dataset` must have a length for {self.method}, got "
+                f"{type(dataset).__name__}: all labels are aggregated before the first step."
+            )
+        options = self.config.algorithm_options or {}
+        return WithPosterior(
+            dataset, aggregate_labels(crowd, self.method, self.config.num_labels, **options)
+        )
+
+    def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the (B, C) posterior that `prepare` has added.
+
+        Raises:
+            ValueError: if it has not.
+        """
+        if "crowd_posterior" not in batch:
+            raise ValueError(
+                "a training batch must have `crowd_posterior`, got "
+                f"{', '.join(batch) or 'nothing'}: see `prepare`."
+            )
+        return batch["crowd_posterior"]
+
+
+class WithPosterior:
+    """A data set whose examples also have `crowd_posterior`, whatever its format or transform.
+
+    Args:
+        dataset: any with a length.
+        posterior: (N, C), of its items in their order.
+
+    Raises:
+        ValueError: if they are not as many.
+
+    Example:
+        >>> WithPosterior([{"x": 0.5}], np.array([[0.2, 0.8]]))[0]["crowd_posterior"]
+        array([0.2, 0.8])
+    """
+
+    def __init__(self, dataset: Any, posterior: np.ndarray) -> None:
+        if len(dataset) != len(posterior):
+            raise ValueError(
+                f"`posterior` must have one row an item = {len(dataset)}, got {len(posterior)}."
+            )
+        self.dataset = dataset
+        self.posterior = posterior
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return {**self.dataset[i], "crowd_posterior": self.posterior[i]}
+
+    def __getitems__(self, rows: list[int]) -> list[dict[str, Any]]:
+        if hasattr(self.dataset, "__getitems__"):
+            examples = self.dataset.__getitems__(rows)
+        else:
+            examples = [self.dataset[i] for i in rows]
+        return [
+            {**example, "crowd_posterior": self.posterior[i]}
+            for example, i in zip(examples, rows, strict=True)
+        ]
+
+
+def aggregate_labels(
+    crowd: Iterable[tuple[Tensor, Tensor]], algorithm: str, num_classes: int, **options: Any
+) -> np.ndarray:
+    """Run a label-only method of crowd-kit over a whole crowd.
+
+    Args:
+        crowd: pairs (annotators, annotations), each (N, K) int64 padded with -1, in the order of
+            the items.
+        algorithm: the name of crowd-kit's class.
+        num_classes: C.
+        **options: arguments of the class.
+
+    Returns:
+        (N, C) float32 probabilities; zeros for an item without labels.
+
+    Raises:
+        ImportError: if crowd-kit is not installed.
+        ValueError: if there are no labels, or the method fails to give probabilities.
+    """
+    try:
+        methods = import_module("crowdkit.aggregation")
+        pandas = import_module("pandas")
+    except ImportError as error:
+        raise ImportError(
+            f"{algorithm} needs crowd-kit: install it by `pip install 'hf_maxmig[peers]'`."
+        ) from error
+    columns: dict[str, list[np.ndarray]] = {"task": [], "worker": [], "label": []}
+    num_items = 0
+    for annotators, annotations in crowd:
+        item, slot = is_given(annotators, annotations).nonzero(as_tuple=True)
+        columns["task"].append((item + num_items).numpy())
+        columns["worker"].append(annotators[item, slot].numpy())
+        columns["label"].append(annotations[item, slot].numpy())
+        num_items += len(annotators)
+    votes = pandas.DataFrame({name: np.concatenate(parts) for name, parts in columns.items()})
+    if not len(votes):
+        raise ValueError(
+            "the training set must have at least one label by a known annotator, got none: check "
+            "the columns `annotators` and `annotations`."
+        )
+    method = getattr(methods, algorithm)(**options)
+    posterior = np.zeros((num_items, num_classes), dtype=np.float32)
+    with warnings.catch_warnings():
+        # How crowd-kit uses pandas and numpy is nothing that its user can change.
+        for category in (DeprecationWarning, FutureWarning, RuntimeWarning):
+            warnings.simplefilter("ignore", category)
+        method.fit(votes)
+        told: Any = getattr(method, "probas_", None)
+        answer: Any = getattr(method, "labels_", None)
+        if told is None and answer is None:
+            # It has weighed the annotators. (Its own `predict` fails under a recent scikit-learn.)
+            vote = methods.MajorityVote().fit(votes, skills=method.skills_)
+            answer = vote.labels_
+            told = vote.probas_ if hasattr(method, "predict_proba") else None
+    if told is not None:
+        told = told.fillna(0.0)
+        posterior[np.ix_(told.index.to_numpy(), told.columns.to_numpy())] = told.to_numpy()
+    else:
+        posterior[answer.index.to_numpy(), answer.to_numpy().astype(int)] = 1
+    total = posterior.sum(axis=1)
+    if (posterior < 0).any() or not np.allclose(total[votes["task"].unique()], 1, atol=1e-3):
+        raise ValueError(
+            f"{algorithm} must give each item probabilities, got none for some: the crowd is too "
+            "small or too unlike what it assumes."
+        )
+    return posterior

@@ -1,0 +1,110 @@
+"""What the rivals' losses share: cross-entropies of what is given, and nothing of what is not.
+
+Log-probabilities in, the mean over all devices out. Which target or which annotator's answer is
+compared with is the method's own affair.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from ..functional import is_given, widen
+from ..modeling_maxmig import CrowdModel, MaxMIGOutput
+
+Gather = Callable[[Tensor], Tensor]
+
+
+def mean_of_given(total: Tensor, count: Tensor, gather: Gather) -> tuple[Tensor, Tensor]:
+    """Divide what the items add up to by how much of it there is, over all devices.
+
+    Args:
+        total: (B,), sum of an item's losses, in nats.
+        count: (B,), how many they are.
+        gather: joins a (B, ...) tensor over the devices, with gradient.
+
+    Returns:
+        The mean, and whether there was nothing: then it is zero, with zero gradient.
+
+    Example:
+        >>> total, count = torch.tensor([3.0, 0.0]), torch.tensor([2, 0])
+        >>> mean_of_given(total, count, lambda tensor: tensor)
+        (tensor(1.5000), tensor(False))
+    """
+    everything = gather(count).sum()
+    empty = everything == 0
+    return gather(total).sum() / torch.where(empty, 1, everything), empty
+
+
+def against_targets(log_h: Tensor, targets: Tensor, gather: Gather) -> tuple[Tensor, Tensor]:
+    """Compare the classifier with a distribution an item: mean_i - sum_c t_ic log h(x_i)_c.
+
+    Args:
+        log_h: (B, C), log-probabilities.
+        targets: (B, C), rows summing to one; a row of zeros takes no part.
+        gather: joins a (B, ...) tensor over the devices, with gradient.
+
+    Returns:
+        The mean over the items that have a target, in nats, and whether there were none.
+
+    Example:
+        >>> log_h = torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log()
+        >>> against_targets(log_h, torch.tensor([[0.2, 0.8], [0.0, 0.0]]), lambda tensor: tensor)
+        (tensor(0.6931), tensor(False))
+    """
+    taken = (targets > 0).any(dim=1)
+    total = -torch.where(targets > 0, targets * widen(log_h), 0.0).sum(dim=1)
+    return mean_of_given(total, taken.to(total.dtype), gather)
+
+
+def against_annotations(
+    log_said: Tensor, annotators: Tensor, annotations: Tensor, gather: Gather
+) -> tuple[Tensor, Tensor]:
+    """Compare what each annotator is expected to say with what they said.
+
+    Args:
+        log_said: (B, K, C), log-probabilities of what the annotator of each place says.
+        annotators: (B, K) int64, who labelled each item, padded with -1.
+        annotations: (B, K) int64, what each of them said, padded with -1.
+        gather: joins a (B, ...) tensor over the devices, with gradient.
+
+    Returns:
+        The mean over all labels, in nats (each label counts once, an item as often as it has
+        labels), and whether there were none.
+
+    Example:
+        >>> log_said = torch.tensor([[[0.5, 0.5], [0.9, 0.1]]]).log()
+        >>> who, said = torch.tensor([[3, -1]]), torch.tensor([[1, -1]])
+        >>> against_annotations(log_said, who, said, lambda tensor: tensor)
+        (tensor(0.6931), tensor(False))
+    """
+    given = is_given(annotators, annotations)
+    index = torch.where(given, annotations, 0)[..., None]
+    picked = torch.where(given, widen(log_said).gather(2, index)[..., 0], 0.0)
+    return mean_of_given(-picked.sum(dim=1), given.sum(dim=1).to(picked.dtype), gather)
+
+
+class TargetModel(CrowdModel):
+    """A method of two steps: first a target for each item, then a plain classifier.
+
+    What a method adds is `targets`.
+
+    Args:
+        config: what the model is made of.
+        classifier: h, if already built; see `from_classifier`.
+    """
+
+    def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return (B, C) probabilities, or zeros for an item to leave out."""
+        raise NotImplementedError
+
+    def crowd_loss(
+        self,
+        outputs: MaxMIGOutput,
+        batch: Mapping[str, Tensor],
+        gather: Gather = lambda tensor: tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the cross-entropy against the targets, see `CrowdModel.crowd_loss`."""
+        log_h = widen(cast(Tensor, outputs.logits)).log_softmax(dim=-1)
+        return against_targets(log_h, self.targets(batch), gather)

@@ -1,0 +1,154 @@
+"""Crowd Layer: a matrix an annotator behind the classifier, all trained together.
+
+F. Rodrigues, F. C. Pereira. Deep Learning from Crowds. AAAI 2018. The variant "MW" of that paper
+(a full matrix an annotator), which is the one of the comparison (Max-MIG paper, Section 4).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+from transformers import initialization as init
+
+from ..aggregator import Float32Module, WeightedAverageAggregator
+from ..configuration_maxmig import MaxMIGConfig
+from ..functional import widen
+from ..modeling_maxmig import CrowdModel, MaxMIGOutput
+from .cross_entropy import Gather, against_annotations
+
+STARTS = ("identity", "vote_share")
+
+
+class CrowdLayerConfig(MaxMIGConfig):
+    """Configuration of `CrowdLayerModel`.
+
+    Args:
+        start: how the matrices start: `"identity"`, as Rodrigues & Pereira do, or `"vote_share"`,
+            equation 2 of the Max-MIG paper, which it uses on CIFAR-10 because the identity fails
+            there (Appendix B.2).
+
+    Raises:
+        ValueError: if `start` is neither.
+
+    Example:
+        >>> CrowdLayerConfig(annotators=["ann", "bob"]).start
+        'identity'
+    """
+
+    model_type = "maxmig_crowd_layer"
+    _auto_class = None
+    start: str = "identity"
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        if self.start not in STARTS:
+            raise ValueError(f"`start` must be one of {', '.join(STARTS)}, got {self.start!r}.")
+
+
+class AnnotatorMatrices(Float32Module):
+    """One matrix an annotator, from the classifier's probabilities to what the annotator says.
+
+    Args:
+        num_annotators: M.
+        num_classes: C.
+
+    Example:
+        >>> matrices = AnnotatorMatrices(num_annotators=3, num_classes=2)
+        >>> sure = torch.tensor([[1.0, 0.0]])
+        >>> matrices(sure, torch.tensor([[2, 0]])).tolist()  # one logit more for what is true
+        [[[1.0, 0.0], [1.0, 0.0]]]
+    """
+
+    def __init__(self, num_annotators: int, num_classes: int) -> None:
+        super().__init__()
+        # annotator, reported class, true class: a label reads one contiguous block
+        self.table = nn.Parameter(torch.eye(num_classes).repeat(num_annotators, 1, 1))
+
+    def forward(self, h: Tensor, annotators: Tensor) -> Tensor:
+        """Turn (B, C) probabilities and (B, K) annotators into (B, K, C) logits, of no use at -1."""
+        num_annotators, num_classes, _ = self.table.shape
+        with torch.autocast(h.device.type, enabled=False):
+            rows = embedding(annotators.clamp(min=0), self.table.view(num_annotators, -1))
+            matrices = widen(rows).view(*annotators.shape, num_classes, num_classes)
+            return (matrices @ widen(h)[:, None, :, None]).squeeze(-1)
+
+
+class CrowdLayerModel(CrowdModel):
+    """Fit each annotator's labels by their own matrix on top of the classifier.
+
+    Loss: mean over all labels of -log softmax(W^m h(x_i))_{y_i^m}, with h(x) the probabilities of
+    the classifier, as in the authors' network, whose crowd layer follows the softmax. Its gradient
+    reaches matrices and classifier together; missing labels have none. A step costs as much as
+    there are labels, not annotators.
+
+    Args:
+        config: what the model is made of; `start` says how the matrices start.
+        classifier: h, if already built; see `from_classifier`.
+
+    References:
+        F. Rodrigues, F. C. Pereira. Deep Learning from Crowds. AAAI 2018, variant "MW". The Max-MIG
+        paper's remark on the start is in its Appendix B.2.
+
+    Relations:
+        `aggnet` has matrices too, but of probabilities, estimated in closed form; with
+        `start="vote_share"` they are the same at first: softmax(W^m e_c) is the annotator's
+        confusion row c. `doctor_net` gives each annotator a head on the features instead. There is
+        no g: the layer says what annotators would say, not what an item is.
+
+    Example:
+        >>> from hf_maxmig import HeadClassifier, HeadConfig
+        >>> head = HeadClassifier(HeadConfig(input_size=5, num_labels=2))
+        >>> model = CrowdLayerModel.from_classifier(head, num_annotators=3, start="vote_share")
+        >>> who, said = torch.tensor([[0, 1], [0, 2]]), torch.tensor([[1, 1], [0, 0]])
+        >>> model.initialize_crowd([(who, said)], smoothing=1.0)
+        >>> model.crowd_layer.table[0].T.softmax(dim=1).detach()  # one label a class, both right
+        tensor([[0.6667, 0.3333],
+                [0.3333, 0.6667]])
+    """
+
+    config_class = CrowdLayerConfig
+    method = "Crowd Layer"
+    reference = "Rodrigues, Pereira. Deep Learning from Crowds. AAAI 2018."
+    _keep_in_fp32_modules_strict = ["crowd_layer"]
+
+    def build_crowd(self, config: MaxMIGConfig) -> None:
+        """Make the matrices."""
+        self.crowd_layer = AnnotatorMatrices(cast(int, config.num_annotators), config.num_labels)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, AnnotatorMatrices):
+            init.copy_(module.table, torch.eye(self.config.num_labels).expand_as(module.table))
+
+    def crowd_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the matrices."""
+        yield from (p for p in self.crowd_layer.parameters() if p.requires_grad)
+
+    @torch.no_grad()
+    def initialize_crowd(
+        self,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        smoothing: float = 0.01,
+        strength: float = 1.0,
+    ) -> None:
+        """Start the matrices as the config says; `strength` is Max-MIG's own and plays no part."""
+        table = self.crowd_layer.table
+        if self.config.start == "identity":
+            table.copy_(torch.eye(self.config.num_labels).expand_as(table))
+            return
+        start = WeightedAverageAggregator(table.shape[0], table.shape[1])
+        start.initialize(batches, smoothing)
+        table.copy_(start.table)
+
+    def crowd_loss(
+        self,
+        outputs: MaxMIGOutput,
+        batch: Mapping[str, Tensor],
+        gather: Gather = lambda tensor: tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the cross-entropy of all labels, see `CrowdModel.crowd_loss`."""
+        h = widen(cast(Tensor, outputs.logits)).softmax(dim=-1)
+        log_said = self.crowd_layer(h, batch["annotators"]).log_softmax(dim=-1)
+        return against_annotations(log_said, batch["annotators"], batch["annotations"], gather)

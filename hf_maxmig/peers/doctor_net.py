@@ -1,0 +1,288 @@
+"""Doctor Net: a head an annotator on shared features, averaged to predict.
+
+M. Y. Guan, V. Gulshan, A. M. Dai, G. E. Hinton. Who Said What: Modeling Individual Labelers
+Improves Classification. AAAI 2018. In the comparison of the Max-MIG paper (Section 4).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+from transformers import PreTrainedModel
+from transformers import initialization as init
+
+from ..aggregator import Float32Module
+from ..configuration_maxmig import MaxMIGConfig
+from ..functional import is_given, vote_share, widen
+from ..modeling_maxmig import CrowdModel, MaxMIGOutput
+from .cross_entropy import Gather, against_annotations, against_targets
+from .output_layer import output_layer
+
+AVERAGES = ("equal", "learned")
+
+
+class DoctorNetConfig(MaxMIGConfig):
+    """Configuration of `DoctorNetModel`.
+
+    Args:
+        average: how the heads are averaged: `"equal"`, or `"learned"`, one weight an annotator.
+
+    Raises:
+        ValueError: if `average` is neither.
+
+    Example:
+        >>> DoctorNetConfig(annotators=["ann", "bob"]).average
+        'equal'
+    """
+
+    model_type = "maxmig_doctor_net"
+    _auto_class = None
+    average: str = "equal"
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        if self.average not in AVERAGES:
+            raise ValueError(
+                f"`average` must be one of {', '.join(AVERAGES)}, got {self.average!r}."
+            )
+
+
+@dataclass
+class DoctorNetOutput(MaxMIGOutput):
+    """What a forward pass gives.
+
+    Args:
+        annotator_logits: (B, K, C), what each item's annotators say of it; only in training mode.
+    """
+
+    annotator_logits: Tensor | None = None
+
+
+class AnnotatorHeads(Float32Module):
+    """M output layers on the same features, and how much each of them counts.
+
+    Args:
+        num_annotators: M.
+        num_classes: C.
+        num_features: D.
+        learned: whether the weights of the average are trained.
+
+    Example:
+        >>> heads = AnnotatorHeads(num_annotators=3, num_classes=2, num_features=5)
+        >>> heads(torch.zeros(4, 5), torch.tensor([[0, 2]] * 4)).shape
+        torch.Size([4, 2, 2])
+        >>> heads.average(torch.zeros(1, 5)).exp().tolist()
+        [[0.5, 0.5]]
+    """
+
+    active: Tensor
+
+    def __init__(
+        self, num_annotators: int, num_classes: int, num_features: int, learned: bool = False
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_annotators, num_classes, num_features))
+        self.bias = nn.Parameter(torch.zeros(num_annotators, num_classes))
+        self.importance = nn.Parameter(torch.zeros(num_annotators)) if learned else None
+        # Who has labels to learn from; the head of anybody else has nothing to say.
+        self.register_buffer("active", torch.ones(num_annotators))
+
+    def forward(self, features: Tensor, annotators: Tensor) -> Tensor:
+        """Turn (B, D) features and (B, K) annotators into (B, K, C) logits, of no use at -1."""
+        num_annotators, num_classes, num_features = self.weight.shape
+        with torch.autocast(features.device.type, enabled=False):
+            index = annotators.clamp(min=0)
+            weight = embedding(index, self.weight.view(num_annotators, -1))
+            weight = weight.view(*annotators.shape, num_classes, num_features)
+            logits = (weight @ widen(features)[:, None, :, None]).squeeze(-1)
+            return logits + embedding(index, self.bias)
+
+    def log_weights(self) -> Tensor:
+        """Return the (M,) log weights of the average."""
+        scores = torch.zeros_like(self.active) if self.importance is None else self.importance
+        return scores.masked_fill(self.active == 0, -torch.inf).log_softmax(dim=0)
+
+    def average(self, features: Tensor, only_weights: bool = False) -> Tensor:
+        """Average what all annotators say: (B, D) features to (B, C) log-probabilities.
+
+        Args:
+            features: (B, D).
+            only_weights: let no gradient through to heads and features.
+        """
+        with torch.autocast(features.device.type, enabled=False):
+            logits = torch.einsum("bd,mcd->bmc", widen(features), self.weight) + self.bias
+            log_said = logits.log_softmax(dim=-1)
+            log_said = log_said.detach() if only_weights else log_said
+            return (log_said + self.log_weights()[:, None]).logsumexp(dim=1)
+
+
+class DoctorNetModel(CrowdModel):
+    """Learn what each annotator would say, and average them: h(x) = sum_m w_m softmax(V^m f(x)).
+
+    f(x) are the features below the classifier's output layer, V^m the head of annotator m. Loss:
+    mean over all labels of -log softmax(V^m f(x_i))_{y_i^m}. The weights w are equal, or learned
+    from the vote share: mean_i - sum_c Q_ic log h(x_i)_c, with no gradient to heads and features.
+    Annotators without a training label are left out of the average.
+
+    In training a step costs as much as there are labels; a prediction needs all M heads. `logits`
+    are log h. The classifier's own output layer is set, after each epoch, to the weighted mean of
+    the heads: it predicts by itself what their geometric mean does.
+
+    Args:
+        config: what the model is made of; `average` says what w is.
+        classifier: f, and an output layer that all heads start as; see `from_classifier`.
+
+    Raises:
+        TypeError: if the classifier does not end in a linear layer.
+
+    References:
+        M. Y. Guan, V. Gulshan, A. M. Dai, G. E. Hinton. Who Said What: Modeling Individual Labelers
+        Improves Classification. AAAI 2018. Learned weights are its WDN, trained here along with the
+        heads and not after them; weights that depend on the item, and bottlenecks, are not here.
+
+    Relations:
+        `soft_vote` trains one head on the same labels pooled. `crowd_layer` also models what each
+        annotator says, but through one shared belief about the true class; here nothing says that
+        the annotators speak of the same thing.
+
+    Example:
+        >>> from hf_maxmig import HeadClassifier, HeadConfig
+        >>> head = HeadClassifier(HeadConfig(input_size=5, num_labels=2))
+        >>> model = DoctorNetModel.from_classifier(head, num_annotators=3).eval()
+        >>> model(features=torch.zeros(4, 5)).logits.exp().sum(dim=1).tolist()
+        [1.0, 1.0, 1.0, 1.0]
+    """
+
+    config_class = DoctorNetConfig
+    method = "Doctor Net"
+    reference = (
+        "Guan, Gulshan, Dai, Hinton. Who Said What: Modeling Individual Labelers Improves "
+        "Classification. AAAI 2018."
+    )
+    _keep_in_fp32_modules_strict = ["heads"]
+    heads: AnnotatorHeads
+
+    def __init__(self, config: MaxMIGConfig, classifier: PreTrainedModel | None = None) -> None:
+        super().__init__(config, classifier)
+        self.train(self.training)
+
+    def build_crowd(self, config: MaxMIGConfig) -> None:
+        """Make the heads."""
+        self.heads = AnnotatorHeads(
+            cast(int, config.num_annotators),
+            config.num_labels,
+            self._output_layer().in_features,
+            learned=getattr(config, "average", "equal") == "learned",
+        )
+
+    def _output_layer(self) -> nn.Linear:
+        return output_layer(self.classifier, self.config.num_labels)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, AnnotatorHeads):
+            layer = self._output_layer()
+            init.copy_(module.weight, layer.weight.float().expand_as(module.weight))
+            if layer.bias is None:
+                init.zeros_(module.bias)
+            else:
+                init.copy_(module.bias, layer.bias.float().expand_as(module.bias))
+            if module.importance is not None:
+                init.zeros_(module.importance)
+            init.ones_(module.active)
+
+    def train(self, mode: bool = True) -> "DoctorNetModel":
+        """Switch mode; the classifier's own output layer gets no gradient, the heads do."""
+        super().train(mode)
+        self._output_layer().requires_grad_(False)
+        return self
+
+    def outputs(
+        self, annotators: Tensor | None, annotations: Tensor | None, **classifier_inputs: Any
+    ) -> DoctorNetOutput:
+        """Compute in training what each item's annotators say, else the average of all."""
+        features = self.features(**classifier_inputs)
+        if not self.training or annotators is None:
+            return DoctorNetOutput(logits=self.heads.average(features))
+        learned = self.heads.importance is not None
+        return DoctorNetOutput(
+            logits=self.heads.average(features, only_weights=True) if learned else None,
+            annotator_logits=self.heads(features, annotators),
+        )
+
+    def features(self, **classifier_inputs: Any) -> Tensor:
+        """Return (B, D): what reaches the classifier's output layer."""
+        seen: list[Tensor] = []
+        hook = self._output_layer().register_forward_pre_hook(
+            lambda module, inputs: seen.append(inputs[0])
+        )
+        try:
+            self.classifier(**classifier_inputs, return_dict=True)
+        finally:
+            hook.remove()
+        return seen[-1].flatten(1)
+
+    def crowd_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the weights of the average, if they are learned; the heads are the classifier's."""
+        if self.heads.importance is not None:
+            yield self.heads.importance
+
+    @torch.no_grad()
+    def initialize_crowd(
+        self,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        smoothing: float = 0.01,
+        strength: float = 1.0,
+    ) -> None:
+        """See who has labels; `smoothing` and `strength` play no part.
+
+        Raises:
+            ValueError: if no item has a label.
+        """
+        active = torch.zeros_like(self.heads.active, device="cpu")
+        for annotators, annotations in batches:
+            active[annotators[is_given(annotators, annotations)]] = 1
+        if not active.any():
+            raise ValueError(
+                "the training set must have at least one label by a known annotator, got none: "
+                "check the columns `annotators` and `annotations`."
+            )
+        self.heads.active.copy_(active)
+
+    def crowd_loss(
+        self,
+        outputs: MaxMIGOutput,
+        batch: Mapping[str, Tensor],
+        gather: Gather = lambda tensor: tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the cross-entropy of all labels, and that of the average if it is learned."""
+        annotators, annotations = batch["annotators"], batch["annotations"]
+        said = cast(DoctorNetOutput, outputs).annotator_logits
+        if said is None:
+            raise ValueError(
+                "a loss of Doctor Net must be computed in training mode, got evaluation mode: call "
+                "`train()` first."
+            )
+        log_said = widen(said).log_softmax(dim=-1)
+        loss, empty = against_annotations(log_said, annotators, annotations, gather)
+        if outputs.logits is not None:
+            share = vote_share(
+                torch.where(annotators >= 0, annotations, -1), self.config.num_labels
+            )
+            loss = loss + against_targets(outputs.logits, share, gather)[0]
+        return loss, empty
+
+    @torch.no_grad()
+    def end_epoch(
+        self,
+        told: Iterable[tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]],
+        progress: float,
+    ) -> None:
+        """Set the classifier's own output layer to the weighted mean of the heads."""
+        layer, weights = self._output_layer(), self.heads.log_weights().exp()
+        layer.weight.copy_(torch.einsum("m,mcd->cd", weights, self.heads.weight))
+        if layer.bias is not None:
+            layer.bias.copy_(weights @ self.heads.bias)

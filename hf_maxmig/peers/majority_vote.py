@@ -1,0 +1,59 @@
+"""Majority vote: the classifier learns what most of an item's labels say (paper, Section 4)."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ..configuration_maxmig import MaxMIGConfig
+from ..functional import vote_share
+from .cross_entropy import TargetModel
+
+
+class MajorityVoteConfig(MaxMIGConfig):
+    """Configuration of `MajorityVoteModel`: nothing beyond `MaxMIGConfig`.
+
+    Example:
+        >>> MajorityVoteConfig(annotators=["ann", "bob"]).model_type
+        'maxmig_majority_vote'
+    """
+
+    model_type = "maxmig_majority_vote"
+    _auto_class = None
+
+
+class MajorityVoteModel(TargetModel):
+    """Train on the plurality of votes: t_ic is 1 for the class with most labels; ties share it.
+
+    Args:
+        config: what the model is made of.
+        classifier: h, if already built; see `from_classifier`.
+
+    References:
+        "Majority Vote" of Cao, Xu, Kong, Wang, "Max-MIG: an Information Theoretic Approach for
+        Joint Learning from Crowds", ICLR 2019, Section 4. How it breaks ties is not said there;
+        here classes that tie get equal probabilities, so that no class is preferred by its number.
+
+    Relations:
+        `soft_vote` keeps the share of the minority; `aggregated` weighs the annotators.
+
+    Example:
+        >>> from hf_maxmig import HeadClassifier, HeadConfig
+        >>> head = HeadClassifier(HeadConfig(input_size=5, num_labels=2))
+        >>> model = MajorityVoteModel.from_classifier(head, num_annotators=3)
+        >>> who, said = torch.tensor([[0, 1, 2], [0, 1, -1]]), torch.tensor([[1, 1, 0], [1, 0, -1]])
+        >>> model.targets({"annotators": who, "annotations": said})
+        tensor([[0.0000, 1.0000],
+                [0.5000, 0.5000]])
+    """
+
+    config_class = MajorityVoteConfig
+    method = "Majority vote"
+    reference = "the class that most of an item's labels name"
+
+    def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return (B, C): one for the class with most votes, in equal parts where several have."""
+        known = torch.where(batch["annotators"] >= 0, batch["annotations"], -1)
+        share = vote_share(known, self.config.num_labels)
+        top = (share == share.amax(dim=1, keepdim=True)) & (share > 0)
+        return top / torch.where(top.any(dim=1), top.sum(dim=1), 1)[:, None]

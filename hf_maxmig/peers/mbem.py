@@ -1,0 +1,130 @@
+"""MBEM: EM whose confusion matrices come from the classifier's own answers.
+
+A. Khetan, Z. C. Lipton, A. Anandkumar. Learning From Noisy Singly-labeled Data. ICLR 2018 (model
+bootstrapped expectation maximization). Not in the paper's comparison; made for one label an item,
+where agreement among annotators says nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+from transformers import initialization as init
+
+from ..configuration_maxmig import MaxMIGConfig
+from ..functional import widen
+from ..modeling_maxmig import MaxMIGOutput, is_annotated
+from .aggnet import AggNetConfig, AggNetModel
+from .cross_entropy import Gather, against_targets
+
+
+class MBEMConfig(AggNetConfig):
+    """Configuration of `MBEMModel`.
+
+    Args:
+        rounds: T, into how many equal parts the training is divided; the confusion matrices are
+            estimated at the end of each.
+
+    Raises:
+        ValueError: if `rounds` is less than 1.
+
+    Example:
+        >>> MBEMConfig(annotators=["ann", "bob"]).rounds
+        2
+    """
+
+    model_type = "maxmig_mbem"
+    rounds: int = 2
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        if self.rounds < 1:
+            raise ValueError(f"`rounds` must be at least 1, got {self.rounds}.")
+
+
+class MBEMModel(AggNetModel):
+    """Train on the labels' posterior, then judge the annotators by the trained classifier; repeat.
+
+    Loss: mean_i - sum_c g(y_i)_c log h(x_i)_c, with g(y)_c proportional to
+    p_c prod_m P^m(y^m | c): what the labels say of an item, without the classifier. At the end of
+    each of the T rounds t_i = argmax_c h(x_i)_c, and P^m and p are counted with t for the truth.
+
+    The authors train a new network in each round, from the vote share in the first; here the
+    network goes on, and the first posterior is that of the matrices which the vote share gives
+    (Max-MIG paper, equation 2).
+
+    Args:
+        config: what the model is made of; `rounds` is T.
+        classifier: h, if already built; see `from_classifier`.
+
+    References:
+        A. Khetan, Z. C. Lipton, A. Anandkumar. Learning From Noisy Singly-labeled Data. ICLR 2018,
+        Algorithm 1.
+
+    Relations:
+        `aggnet` counts with the forecast, in which an annotator's own label has a say, and trains
+        on it.
+
+    Example:
+        >>> from hf_maxmig import HeadClassifier, HeadConfig
+        >>> head = HeadClassifier(HeadConfig(input_size=5, num_labels=2))
+        >>> model = MBEMModel.from_classifier(head, num_annotators=3)
+        >>> log_h = torch.tensor([[0.4, 0.6]]).log()
+        >>> model.posterior(log_h, log_h, log_h)
+        tensor([[0., 1.]])
+    """
+
+    config_class = MBEMConfig
+    method = "MBEM"
+    reference = "Khetan, Lipton, Anandkumar. Learning From Noisy Singly-labeled Data. ICLR 2018."
+
+    def build_crowd(self, config: MaxMIGConfig) -> None:
+        """Make prior and aggregator, and count the rounds."""
+        super().build_crowd(config)
+        # Saved, so that a resumed run knows its round.
+        self.register_buffer("rounds_done", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, MBEMModel):
+            init.zeros_(module.rounds_done)
+
+    def initialize_crowd(
+        self,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        smoothing: float = 0.01,
+        strength: float = 1.0,
+    ) -> None:
+        """Start from equation 2, with the first round."""
+        super().initialize_crowd(batches, smoothing)
+        self.rounds_done.zero_()
+
+    def crowd_loss(
+        self,
+        outputs: MaxMIGOutput,
+        batch: Mapping[str, Tensor],
+        gather: Gather = lambda tensor: tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the cross-entropy against g, see the class."""
+        log_h = widen(cast(Tensor, outputs.logits)).log_softmax(dim=-1)
+        annotated = is_annotated(batch["annotators"], batch["annotations"])
+        g = cast(Tensor, outputs.aggregator_logits).exp() * annotated[:, None]
+        return against_targets(log_h, g, gather)
+
+    def posterior(self, log_h: Tensor, log_g: Tensor, log_forecast: Tensor) -> Tensor:
+        """Return the (N, C) classifier's answer, one-hot."""
+        return one_hot(log_h.argmax(dim=1), log_h.shape[1]).to(log_h.dtype)
+
+    def end_epoch(
+        self,
+        told: Iterable[tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]],
+        progress: float,
+    ) -> None:
+        """Estimate matrices and prior if a round is over."""
+        rounds = int(progress * self.config.rounds + 1e-6)
+        if rounds > self.rounds_done:
+            super().end_epoch(told, progress)
+            self.rounds_done.fill_(rounds)

@@ -1,0 +1,70 @@
+"""True labels: the ceiling, what the same classifier reaches if the truth is known.
+
+The only place of the package where gold labels train.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ..configuration_maxmig import MaxMIGConfig
+from .cross_entropy import TargetModel
+
+
+class TrueLabelsConfig(MaxMIGConfig):
+    """Configuration of `TrueLabelsModel`: nothing beyond `MaxMIGConfig`.
+
+    Example:
+        >>> TrueLabelsConfig(annotators=["ann", "bob"]).model_type
+        'maxmig_true_labels'
+    """
+
+    model_type = "maxmig_true_labels"
+    _auto_class = None
+
+
+class TrueLabelsModel(TargetModel):
+    """Train on gold labels: t_ic is 1 for the true class. No crowd method; the ceiling of them all.
+
+    Items without a gold label (-1 or -100) take no part.
+
+    Args:
+        config: what the model is made of.
+        classifier: h, if already built; see `from_classifier`.
+
+    References:
+        The usual cross-entropy, with everything else as for the crowd methods: optimizer, schedule,
+        batches, evaluation.
+
+    Relations:
+        Every other method is trained without `labels`; whatever it leaves between itself and this
+        one is the price of the crowd.
+
+    Example:
+        >>> from hf_maxmig import HeadClassifier, HeadConfig
+        >>> head = HeadClassifier(HeadConfig(input_size=5, num_labels=2))
+        >>> model = TrueLabelsModel.from_classifier(head, num_annotators=3)
+        >>> model.targets({"labels": torch.tensor([1, -100])})
+        tensor([[0., 1.],
+                [0., 0.]])
+    """
+
+    config_class = TrueLabelsConfig
+    method = "True labels"
+    reference = "no crowd method: trained on gold labels"
+    learns_from_gold_labels = True
+
+    def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the (B, C) gold labels, one-hot.
+
+        Raises:
+            ValueError: if the batch has none.
+        """
+        if "labels" not in batch:
+            raise ValueError(
+                f"a training batch must have `labels`, got {', '.join(batch) or 'nothing'}: "
+                "`true_labels` learns from gold labels only."
+            )
+        classes = torch.arange(self.config.num_labels, device=batch["labels"].device)
+        return (batch["labels"][:, None] == classes).float()

@@ -1,0 +1,154 @@
+"""The labels cleaned: a data set with what the pair makes of each item beside what the crowd said."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from datasets import Dataset, Features, List, Value
+from datasets.table import embed_table_storage
+from datasets.utils import tqdm
+
+from .data.collator import CrowdCollator, crowd_batches
+from .data.columns import with_columns
+from .functional import vote_share
+
+_ROWS_AT_ONCE = 1000  # with pictures of 100 kB, 100 MB
+
+
+def relabelled(
+    dataset: Dataset,
+    log_h: np.ndarray,
+    log_g: np.ndarray,
+    log_forecast: np.ndarray,
+    collator: CrowdCollator,
+    classes: Sequence[str],
+) -> Dataset:
+    """Put the three posteriors and what follows from them beside an item's own columns.
+
+    Args:
+        dataset: N items, with votes, without, or with votes on some.
+        log_h: (N, C), log-probabilities of the classifier, in nats.
+        log_g: (N, C), log-probabilities of the aggregator.
+        log_forecast: (N, C), log-probabilities of the forecaster; those of the classifier where an
+            item has no votes.
+        collator: checks the crowd columns.
+        classes: C names.
+
+    Returns:
+        The data set with these columns added, in its own order:
+
+        | column | |
+        |---|---|
+        | `forecast` | name of the class that the forecaster thinks likeliest |
+        | `confidence` | its probability |
+        | `plurality` | name of the class with the most votes; None without votes or at a tie |
+        | `suspect` | whether the forecast is none of the classes with the most votes |
+        | `suspicion` | probability that those are all wrong; None without votes |
+        | `classifier_posterior`, `aggregator_posterior`, `forecast_posterior` | C probabilities |
+
+    Raises:
+        ValueError: if the data set has one of these columns already, or the posteriors are not of
+            its items.
+
+    Example:
+        >>> items = Dataset.from_dict({"annotators": [[0, 1, 2]], "annotations": [[0, 0, 1]]})
+        >>> log_h = np.log([[0.1, 0.9]])
+        >>> told = relabelled(items, log_h, log_h, log_h, CrowdCollator(3, 2), ["cat", "dog"])
+        >>> told["forecast"][0], told["plurality"][0], round(told["suspicion"][0], 3)
+        ('dog', 'cat', 0.9)
+    """
+    for argument, array in (("log_h", log_h), ("log_g", log_g), ("log_forecast", log_forecast)):
+        if array.shape != (len(dataset), len(classes)):
+            raise ValueError(
+                f"`{argument}` must have shape (N, C) = ({len(dataset)}, {len(classes)}), got "
+                f"{array.shape}: row i speaks of item i."
+            )
+    probability = np.exp(log_forecast)
+    best = log_forecast.argmax(axis=1)
+    top = _most_voted(dataset, collator, len(classes))
+    voted = top.any(axis=1)
+    single = top.sum(axis=1) == 1
+    names = np.array(classes, dtype=object)
+    suspicion = np.clip(1 - (probability * top).sum(axis=1), 0, 1)
+    columns = {
+        "forecast": pa.array(names[best], pa.string()),
+        "confidence": pa.array(probability.max(axis=1), pa.float32()),
+        "plurality": pa.array(names[top.argmax(axis=1)], pa.string(), mask=~single),
+        "suspect": pa.array(voted & ~top[np.arange(len(top)), best]),
+        "suspicion": pa.array(suspicion, pa.float32(), mask=~voted),
+        "classifier_posterior": _rows(np.exp(log_h)),
+        "aggregator_posterior": _rows(np.exp(log_g)),
+        "forecast_posterior": _rows(probability),
+    }
+    if taken := [name for name in columns if name in dataset.column_names]:
+        raise ValueError(
+            f"`dataset` must not have a column {taken[0]!r} yet: remove or rename it, nothing is "
+            "overwritten."
+        )
+    posterior = List(Value("float32"), length=len(classes))
+    kinds = {
+        "forecast": Value("string"),
+        "confidence": Value("float32"),
+        "plurality": Value("string"),
+        "suspect": Value("bool"),
+        "suspicion": Value("float32"),
+    }
+    return with_columns(dataset, Features({n: kinds.get(n, posterior) for n in columns}), columns)
+
+
+def most_suspect_first(dataset: Dataset) -> Dataset:
+    """Sort a relabelled data set: suspects first, each part by falling suspicion.
+
+    Args:
+        dataset: from `relabelled`.
+
+    Returns:
+        The same rows; those without votes last, equal ones in their order.
+    """
+    flat = dataset.select_columns(["suspect", "suspicion"]).with_format("arrow")[:]
+    suspicion = np.asarray(flat["suspicion"].fill_null(-1.0))
+    return dataset.select(np.lexsort((-suspicion, ~np.asarray(flat["suspect"]))))
+
+
+def write_parquet(dataset: Dataset, path: Path) -> None:
+    """Write a data set, whole or not at all.
+
+    Pictures that lie in other files are taken in; `Dataset.to_parquet` would write their paths.
+
+    Args:
+        dataset: what to write.
+        path: of the file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".saving-") as staging:
+        staged = Path(staging, path.name)
+        rows = dataset.with_format("arrow")
+        with pq.ParquetWriter(staged, dataset.features.arrow_schema) as writer:
+            starts = range(0, len(rows), _ROWS_AT_ONCE)
+            for start in tqdm(starts, desc=f"Writing {path.name}", disable=len(starts) < 2):
+                table = rows[start : start + _ROWS_AT_ONCE]
+                writer.write_table(embed_table_storage(table.cast(dataset.features.arrow_schema)))
+        os.replace(staged, path)
+
+
+def _most_voted(dataset: Dataset, collator: CrowdCollator, num_classes: int) -> np.ndarray:
+    """(N, C) bool, the classes with the most votes; none without votes."""
+    if "annotations" not in dataset.column_names:
+        return np.zeros((len(dataset), num_classes), dtype=bool)
+    parts = [
+        (share == share.amax(dim=1, keepdim=True)) & (share > 0)
+        for _, annotations in crowd_batches(dataset, collator)
+        for share in [vote_share(annotations, num_classes)]
+    ]
+    return torch.cat(parts).numpy()
+
+
+def _rows(array: np.ndarray) -> pa.FixedSizeListArray:
+    return pa.FixedSizeListArray.from_arrays(
+        pa.array(array.astype(np.float32).ravel()), array.shape[1]
+    )

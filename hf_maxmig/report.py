@@ -1,0 +1,479 @@
+"""One page on what was found: whom to trust, which labels look wrong, what to do about both.
+
+The page is one file that asks for nothing from outside, written from `report.html`; its pictures
+come from `plots.py`. Nothing is measured of annotators or items here: that is done in
+`annotators.py` and `relabel.py`.
+"""
+
+import base64
+import io
+import math
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import ClassLabel, Dataset, Image, Value
+from jinja2 import Environment, StrictUndefined
+from PIL import Image as Picture
+from PIL import ImageOps
+
+from .annotators import VERDICTS, AnnotatorReport
+from .data.columns import CROWD_COLUMNS, GOLD_COLUMNS, crowd_names
+from .metrics import calibration
+from .plots import (
+    agreement_plot,
+    confusion_plot,
+    gain_plot,
+    information_plot,
+    legible,
+    need_matplotlib,
+    reliability_plot,
+    short,
+)
+from .version import __version__
+
+# What to do with an annotator of each verdict: 0 trust, 1 look at, 2 leave out. The first of a
+# group is shown first.
+_GROUP = {
+    "random": 2, "adversarial": 2, "always says one class": 2, "copies another": 1,
+    "too few votes": 1, "ordinary": 0, "expert": 0,
+}  # fmt: skip
+_RELABELLED = (
+    "forecast", "confidence", "plurality", "suspect", "suspicion", "classifier_posterior",
+    "aggregator_posterior", "forecast_posterior",
+)  # fmt: skip
+_ID_COLUMNS = ("file_name", "item", "item_id", "image_id", "id", "name", "path", "url")
+_MEASURES = (
+    ("accuracy", "classifier"),
+    ("aggregator_accuracy", "aggregator"),
+    ("forecast_accuracy", "forecast"),
+)
+_MAX_NAMED = 12  # items, annotators or pairs that a sentence lists
+_MAX_PAIRS = 20
+_MAX_MAPS = 8
+_THUMBNAIL = 160  # pixels
+_SNIPPET = 240  # characters
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    annotators: AnnotatorReport,
+    *,
+    title: str,
+    summary: str,
+    log_history: Sequence[Mapping[str, Any]] = (),
+    relabelled: Dataset | None = None,
+    metrics: Mapping[str, float] | None = None,
+    max_annotators: int = 50,
+    max_suspects: int = 60,
+) -> Path:
+    """Write what was found as one HTML page that needs nothing beside it.
+
+    Args:
+        path: of the page; folders on the way are made.
+        annotators: what is known of the annotators.
+        title: of the page.
+        summary: of the crowd, lines of text.
+        log_history: of `Trainer`'s state; `gain` and `eval_gain` are drawn.
+        relabelled: the items with their forecasts, as `relabel` gives them; None leaves out all
+            that the page says of items. A column of images is shown; without one, the first of
+            text.
+        metrics: measured on an evaluation set, by their names in `all_results.json`.
+        max_annotators: rows of the annotators' table; those to act on come first.
+        max_suspects: items shown, the most suspect first.
+
+    Returns:
+        Where the page is.
+
+    Raises:
+        ImportError: if matplotlib is absent.
+        ValueError: if `relabelled` lacks a column, or a maximum is negative.
+    """
+    need_matplotlib()
+    for name, value in (("max_annotators", max_annotators), ("max_suspects", max_suspects)):
+        if value < 0:
+            raise ValueError(f"`{name}` must be at least 0, got {value}.")
+    items: dict[str, Any] | None = None
+    gold, cards = np.zeros(0, dtype=np.int64), []
+    if relabelled is not None:
+        if missing := [name for name in _RELABELLED if name not in relabelled.column_names]:
+            raise ValueError(
+                f"`relabelled` must have the columns of `relabel`, got none called {missing[0]!r}."
+            )
+        relabelled = relabelled.with_format(None)
+        gold = _gold(relabelled, len(annotators.classes))
+        items = _items(relabelled, gold, annotators.classes)
+        cards = _suspects(relabelled, gold, annotators, max_suspects)
+    group = np.array([_GROUP[verdict] for verdict in annotators.verdict])
+    order = _to_act_on_first(annotators)
+    page = _template().render(
+        title=title,
+        summary=summary,
+        crowd=annotators,
+        items=items,
+        cards=cards,
+        rows=[_row(annotators, m) for m in order[:max_annotators]],
+        groups=[[annotators.annotators[m] for m in order if group[m] == g] for g in range(3)],
+        by_verdict=_by_verdict(annotators, order),
+        pairs=[_pair(annotators, pair) for pair in annotators.copies[:_MAX_NAMED]],
+        evaluation=_evaluation(metrics or {}),
+        plots=_plots(annotators, group, log_history, relabelled, gold),
+        maps=_maps(annotators, order),
+        verdicts=VERDICTS,
+        at_most=math.log(len(annotators.classes)),
+        named=_MAX_NAMED,
+        versions=_versions(),
+    )
+    return _write(Path(path), page)
+
+
+def _template() -> Any:
+    """Read the page; all that is put into it is escaped, and stripped of what no page can hold."""
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: legible(value) if type(value) is str else value,
+    )
+    environment.filters |= {
+        "percent": _percent,
+        "probability": _probability,
+        "counted": _counted,
+        "short": short,
+    }
+    text = (files("hf_maxmig") / "report.html").read_text(encoding="utf-8")
+    return environment.from_string(text)
+
+
+def _percent(share: float, digits: int = 0) -> str:
+    return "\u2013" if math.isnan(share) else f"{100 * share:.{digits}f}\u00a0%"
+
+
+def _probability(p: float) -> str:
+    """A percentage that never claims to be certain."""
+    return f"over\u00a0{_percent(0.999, 1)}" if p > 0.9995 else _percent(p, 1)
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def _write(path: Path, page: str) -> Path:
+    """Write the page, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".saving-") as staging:
+        staged = Path(staging, path.name)
+        staged.write_text(page, encoding="utf-8")
+        os.replace(staged, path)
+    return path
+
+
+def _versions() -> dict[str, str]:
+    found = {"hf_maxmig": __version__}
+    for name in ("transformers", "torch", "datasets", "matplotlib"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # a package may lie on the path uninstalled
+            continue
+    return found
+
+
+# Annotators
+
+
+def _to_act_on_first(report: AnnotatorReport) -> np.ndarray:
+    """(M,) numbers of the annotators: by verdict, then by falling number of labels."""
+    rank = {verdict: i for i, verdict in enumerate(_GROUP)}
+    return np.lexsort((-report.votes, np.array([rank[verdict] for verdict in report.verdict])))
+
+
+def _row(report: AnnotatorReport, m: int) -> dict[str, Any]:
+    return {
+        "name": report.annotators[m],
+        "verdict": report.verdict[m],
+        "group": _GROUP[report.verdict[m]],
+        "votes": int(report.votes[m]),
+        "accuracy": float(report.accuracy[m]),
+        "low": float(report.accuracy_low[m]),
+        "high": float(report.accuracy_high[m]),
+        "information": float(report.information[m]),
+        "reason": report.reason[m],
+    }
+
+
+def _by_verdict(report: AnnotatorReport, order: np.ndarray) -> dict[str, list[str]]:
+    """Names by verdict, of the verdicts that ask for something."""
+    names: dict[str, list[str]] = {verdict: [] for verdict, group in _GROUP.items() if group}
+    for m in order:
+        if report.verdict[m] in names:
+            names[report.verdict[m]].append(report.annotators[m])
+    return {verdict: found for verdict, found in names.items() if found}
+
+
+def _pair(report: AnnotatorReport, pair: Any) -> dict[str, Any]:
+    names = report.annotators
+    return {"annotator": names[pair.annotator], "source": names[pair.source], "found": pair}
+
+
+# Items
+
+
+def _column(dataset: Dataset, name: str) -> pa.Array:
+    return dataset.select_columns([name]).with_format("arrow")[:][name].combine_chunks()
+
+
+def _probabilities(dataset: Dataset, name: str, classes: int) -> np.ndarray:
+    return np.asarray(_column(dataset, name).flatten()).reshape(-1, classes)
+
+
+def _gold(dataset: Dataset, classes: int) -> np.ndarray:
+    """(N,) gold labels, -1 where there is none."""
+    for name in GOLD_COLUMNS:
+        feature = dataset.features.get(name)
+        if isinstance(feature, ClassLabel) or (
+            isinstance(feature, Value) and pa.types.is_integer(feature.pa_type)
+        ):
+            gold = np.asarray(pc.fill_null(_column(dataset, name).cast(pa.int64()), -1))
+            return np.where((gold >= 0) & (gold < classes), gold, -1)
+    return np.full(len(dataset), -1)
+
+
+def _items(dataset: Dataset, gold: np.ndarray, classes: Sequence[str]) -> dict[str, Any]:
+    """What is known of N items together."""
+    suspect = np.asarray(pc.fill_null(_column(dataset, "suspect"), False))
+    unvoted = np.asarray(_column(dataset, "suspicion").is_null())
+    confidence = np.asarray(_column(dataset, "confidence"), dtype=float)
+    told = np.flatnonzero(gold >= 0)
+    known = dataset.select(told)
+    number = pa.array(list(classes), pa.string())
+    said = np.asarray(
+        pc.fill_null(pc.index_in(_column(known, "plurality").cast(pa.string()), number), -1)
+    )
+    answers = {
+        name: _probabilities(known, f"{name}_posterior", len(classes)).argmax(axis=1)
+        for name in ("classifier", "aggregator", "forecast")
+    }
+    voted = ~unvoted[told]
+    scores = [
+        (what, float((answer[taken] == gold[told][taken]).mean()), int(taken.sum()))
+        for what, answer, taken in (
+            ("the crowd's most frequent label", said, said >= 0),
+            ("aggregator", answers["aggregator"], voted),
+            ("classifier", answers["classifier"], voted | True),
+            ("forecast", answers["forecast"], voted | True),
+        )
+        if taken.any()
+    ]
+    judged = suspect[told] & (said >= 0)
+    return {
+        "number": len(dataset),
+        "without_votes": int(unvoted.sum()),
+        "suspects": int(suspect.sum()),
+        "expected": float(np.nanmean(confidence)) if len(dataset) else math.nan,
+        "with_gold": len(told),
+        "scores": scores,
+        "judged": int(judged.sum()),
+        "judged_wrong": int((judged & (said != gold[told])).sum()),
+    }
+
+
+def _evaluation(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Accuracies of the evaluation set, by what they are of."""
+    return {
+        what: float(metrics[key])
+        for name, what in _MEASURES
+        for key in (f"eval_{name}", f"test_{name}", name)
+        if key in metrics
+    }
+
+
+def _suspects(
+    dataset: Dataset, gold: np.ndarray, report: AnnotatorReport, most: int
+) -> list[dict[str, Any]]:
+    """The most suspect items, as the gallery shows them."""
+    suspect = np.asarray(pc.fill_null(_column(dataset, "suspect"), False))
+    suspicion = np.asarray(pc.fill_null(_column(dataset, "suspicion"), 0.0))
+    rows = np.flatnonzero(suspect)
+    rows = rows[np.argsort(-suspicion[rows], kind="stable")][:most]
+    own = [
+        n for n in dataset.column_names if n not in (*_RELABELLED, *CROWD_COLUMNS, *GOLD_COLUMNS)
+    ]
+    kinds = {name: dataset.features[name] for name in own}
+    picture = next((name for name, kind in kinds.items() if isinstance(kind, Image)), None)
+    called = next((n for n in _ID_COLUMNS if isinstance(kinds.get(n), Value)), None)
+    text = next(
+        (n for n, kind in kinds.items() if getattr(kind, "dtype", "") == "string" and n != called),
+        None,
+    )
+    taken = dict.fromkeys(
+        n
+        for n in (picture, called, text, *CROWD_COLUMNS, "forecast", "confidence", "suspicion")
+        if n in dataset.column_names
+    )
+    chosen = dataset.select(rows).select_columns(list(taken))
+    if picture:
+        chosen = chosen.cast_column(picture, Image(decode=False))
+    names, classes = crowd_names(dataset)
+    cards = []
+    for i, row in zip(rows, chosen, strict=True):
+        stored = row[picture] if picture else None
+        cards.append(
+            {
+                "name": _item_name(row.get(called), stored, int(i)),
+                "thumbnail": _thumbnail(stored),
+                "has_picture": picture is not None,
+                "text": _snippet(row.get(text)) if text and not picture else None,
+                "votes": _votes(row, names or report.annotators, classes or report.classes),
+                "forecast": row["forecast"],
+                "confidence": row["confidence"],
+                "suspicion": row["suspicion"],
+                "gold": report.classes[gold[i]] if gold[i] >= 0 else None,
+            }
+        )
+    return cards
+
+
+def _item_name(called: Any, stored: Any, row: int) -> str:
+    if called is not None:
+        return str(called)
+    if stored and stored.get("path"):
+        return os.path.basename(stored["path"])
+    return f"row {row}"
+
+
+def _snippet(text: str | None) -> str | None:
+    return text if text is None or len(text) <= _SNIPPET else text[:_SNIPPET] + "…"
+
+
+def _votes(
+    row: Mapping[str, Any], annotators: Sequence[str], classes: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Who said what of an item, the most frequent first."""
+    said = row.get("annotations") or []
+    who = row.get("annotators", range(len(said)))  # a dense column has a place an annotator
+    names: dict[int, list[str]] = {}
+    for m, c in zip(who, said, strict=True):
+        if c is not None and c >= 0:
+            names.setdefault(c, []).append(annotators[m])
+    most_first = sorted(names, key=lambda c: (-len(names[c]), c))
+    return [{"label": classes[c], "names": names[c]} for c in most_first]
+
+
+def _thumbnail(stored: Any) -> str | None:
+    """Bring a picture as it is stored to a small JPEG in a data URI; None if it cannot be read."""
+    if stored is None:
+        return None
+    try:
+        picture = _in_colour(ImageOps.exif_transpose(Image().decode_example(stored)))
+        scale = _THUMBNAIL / max(picture.size)
+        size = [max(1, round(side * scale)) for side in picture.size]
+        way = Picture.Resampling.NEAREST if scale > 2 else Picture.Resampling.LANCZOS
+        small = io.BytesIO()
+        picture.resize((size[0], size[1]), way).save(small, "JPEG", quality=82, subsampling=0)
+    except Exception:  # whatever a broken file raises, the page is about the others too
+        return None
+    return "data:image/jpeg;base64," + base64.b64encode(small.getvalue()).decode()
+
+
+def _in_colour(picture: Picture.Image) -> Picture.Image:
+    """Bring any mode to RGB: more than 8 bits by their own range, what is transparent to white."""
+    if picture.mode[0] in "IF":
+        values = np.nan_to_num(np.asarray(picture, dtype=np.float64))
+        low, high = values.min(), values.max()
+        return Picture.fromarray(np.uint8(255 * (values - low) / max(high - low, 1e-300))).convert(
+            "RGB"
+        )
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        paper = Picture.new("RGBA", picture.size, "white")
+        return Picture.alpha_composite(paper, picture).convert("RGB")
+    return picture.convert("RGB")
+
+
+# Pictures
+
+
+def _plots(
+    report: AnnotatorReport,
+    group: np.ndarray,
+    log_history: Iterable[Mapping[str, Any]],
+    relabelled: Dataset | None,
+    gold: np.ndarray,
+) -> dict[str, str]:
+    """The pictures there is something to draw in, by name."""
+    plots = {}
+    if ((report.votes > 0) & np.isfinite(report.information)).any():
+        plots["information"] = information_plot(
+            report.votes, report.information, group, report.annotators
+        )
+    if report.copies:
+        plots["agreement"] = agreement_plot(report.copies[:_MAX_PAIRS], report.annotators)
+    log_history = list(log_history)
+    unit = "epoch" if all("epoch" in entry for entry in log_history) else "step"
+    curves = {
+        name: curve
+        for key, name in (("gain", "training"), ("eval_gain", "evaluation"))
+        if (curve := _curve(log_history, key, unit))[0]
+    }
+    if curves:
+        plots["gain"] = gain_plot(curves, unit)
+    if relabelled is not None and (gold >= 0).any():
+        known = relabelled.select(np.flatnonzero(gold >= 0))
+        posteriors = {
+            name: _probabilities(known, f"{name}_posterior", len(report.classes))
+            for name in ("classifier", "forecast")
+        }
+        plots["reliability"] = reliability_plot(
+            {
+                name: calibration(np.clip(p.max(axis=1), 0, 1), p.argmax(axis=1) == gold[gold >= 0])
+                for name, p in posteriors.items()
+            }
+        )
+    return plots
+
+
+def _curve(
+    log_history: Iterable[Mapping[str, Any]], key: str, unit: str
+) -> tuple[list[float], list[float]]:
+    points = [
+        (float(entry[unit]), float(entry[key]))
+        for entry in log_history
+        if all(
+            isinstance(entry.get(k), int | float) and math.isfinite(entry[k]) for k in (unit, key)
+        )
+    ]
+    points = points[:: max(1, len(points) // 500)]
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _maps(report: AnnotatorReport, order: np.ndarray) -> list[dict[str, Any]]:
+    """Confusions of those to act on, one of each verdict in turn, and of the most active others."""
+    doubtful: list[tuple[int, int, int]] = []
+    trusted: list[tuple[int, int, int]] = []
+    turn: Counter[str] = Counter()
+    for m in order:
+        if report.votes[m] > 0 and np.isfinite(report.confusion[m]).all():
+            turn[report.verdict[m]] += 1
+            if _GROUP[report.verdict[m]]:
+                doubtful.append((turn[report.verdict[m]], len(doubtful), m))
+            else:
+                trusted.append((-report.votes[m], len(trusted), m))
+    room = max(_MAX_MAPS // 2, _MAX_MAPS - len(trusted))
+    chosen = sorted(doubtful)[:room]
+    chosen += sorted(trusted)[: _MAX_MAPS - len(chosen)]
+    maps = []
+    for _, _, m in chosen:
+        plot, shown = confusion_plot(
+            f"map-{m}", report.confusion[m], report.counts[m], report.classes
+        )
+        maps.append({"plot": plot, "shown": shown, **_row(report, m)})
+    return maps

@@ -1,0 +1,250 @@
+"""Are the verdicts on annotators right? The paper's crowds, with bad actors among them.
+
+    python recipes/verdicts.py --seeds 3 --output_file recipes/results/verdicts.json
+
+Data: 1,000 of the handwritten digits that come with scikit-learn (CC BY 4.0), as 64 numbers each.
+They stand in for the paper's pictures: ten classes for CIFAR-10, odd or even for Dogs vs. Cats, 8
+and 9 against the rest for LUNA16, whose malignant fifth they are. The crowds are the paper's
+(Appendix B), six of them in three cases; to each come two annotators who label at random and two
+adversaries: as good as the first two seniors, they say the class after the one they believe in.
+Each world is trained as a user would, and every annotator judged; nobody tells the truth.
+
+Beside it stands what the same rules say when they are told the truth: what 1,000 labels can show at
+all. One label in ten more than chance, or one in twenty, is hard to see even then.
+"""
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from collections import Counter
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import accelerate
+import datasets
+import sklearn
+import torch
+import transformers
+from datasets import Dataset, Features, List, Value
+from sklearn.datasets import load_digits
+from torch import Tensor
+from transformers import set_seed
+
+from hf_maxmig import (
+    HeadClassifier,
+    HeadConfig,
+    MaxMIGTrainer,
+    MaxMIGTrainingArguments,
+    crowd_features,
+    experts,
+    simulate_crowd,
+)
+from hf_maxmig.annotators import AnnotatorReport, judge_annotators
+from hf_maxmig.data.collator import CrowdCollator, crowd_batches
+from hf_maxmig.data.simulation import CASES
+
+NUM_ITEMS = 1000
+# Which of ten digits is which class.
+CLASS_OF = {
+    "cifar10": list(range(10)),
+    "dogs_vs_cats": [digit % 2 for digit in range(10)],
+    "luna16": [int(digit >= 8) for digit in range(10)],
+}
+NUM_RANDOM = NUM_ADVERSARIAL = 2
+GOOD = "good"  # expert or ordinary: how good is no matter of right and wrong
+
+
+class World(NamedTuple):
+    """A crowd, and what should be said of it.
+
+    Args:
+        data: items with votes.
+        labels: (N,), the true classes, for `judge_told` only.
+        should: what should be said of each annotator.
+        group: (M,), who has the same labels: those of the same number.
+    """
+
+    data: Dataset
+    labels: Tensor
+    should: list[str]
+    group: list[int]
+
+
+def make_world(dataset: str, expertise: str, case: str, seed: int) -> World:
+    """Draw items, votes and bad actors."""
+    generator = torch.Generator().manual_seed(seed)
+    source = load_digits()
+    rows = torch.randperm(len(source.target), generator=generator)[:NUM_ITEMS].numpy()
+    labels = torch.tensor(CLASS_OF[dataset])[source.target[rows]]
+    paper = experts(dataset, expertise)
+    num_classes = len(paper.classes)
+    crowd = simulate_crowd(labels, paper, case, generator=generator)
+    shape = (NUM_ITEMS, NUM_RANDOM)
+    random = torch.randint(num_classes, shape, generator=generator)
+    believed = [
+        torch.multinomial(confusion[labels], 1, generator=generator)
+        for confusion in paper.seniors[:NUM_ADVERSARIAL]
+    ]
+    adversarial = (torch.cat(believed, dim=1) + 1) % num_classes
+    annotations = torch.cat([crowd.annotations, random, adversarial], dim=1)
+    num_seniors, num_juniors = len(paper.seniors), len(crowd.names) - len(paper.seniors)
+    should = [GOOD] * num_seniors
+    group = list(range(num_seniors + num_juniors + NUM_RANDOM + NUM_ADVERSARIAL))
+    if case == "naive_majority":
+        should += ["always says one class"] * num_juniors
+    elif case == "correlated":
+        for junior, senior in enumerate(paper.copied):
+            # Who always says the same of a class leaves nothing open that a copy could repeat: A of
+            # CIFAR-10 (H) and two who copy A are three annotators of the same habit.
+            explained = bool((paper.seniors[senior].amax(dim=1) == 1).all())
+            should.append(GOOD if explained else "copies another")
+            group[num_seniors + junior] = senior
+    should += ["random"] * NUM_RANDOM + ["adversarial"] * NUM_ADVERSARIAL
+    names = [*crowd.names, *(f"random_{k + 1}" for k in range(NUM_RANDOM))]
+    names += [f"adversary_{k + 1}" for k in range(NUM_ADVERSARIAL)]
+    features = Features(
+        features=List(Value("float32"), length=64), **crowd_features(names, paper.classes)
+    )
+    columns = {
+        "features": (source.data[rows] / 16).astype("float32"),
+        "annotators": torch.arange(len(names)).repeat(NUM_ITEMS, 1).tolist(),
+        "annotations": annotations.tolist(),
+    }
+    return World(Dataset.from_dict(columns, features=features), labels, should, group)
+
+
+def judge(world: World, seed: int, epochs: float) -> AnnotatorReport:
+    """Train the pair on the votes alone, with the package's defaults, and judge the annotators."""
+    set_seed(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        training = MaxMIGTrainingArguments(
+            folder, num_train_epochs=epochs, save_strategy="no", logging_strategy="no",
+            report_to="none", disable_tqdm=True, seed=seed, use_cpu=True,
+        )  # fmt: skip
+        size = len(world.data.features["annotations"].feature.names)
+        classifier = HeadClassifier(HeadConfig(input_size=64, num_labels=size))
+        trainer = MaxMIGTrainer(model=classifier, args=training, train_dataset=world.data)
+        trainer.train()
+        log_h = torch.from_numpy(trainer.predict(world.data).predictions[0])
+    return say(world, log_h, trainer.crowd_model.aggregator.weight.detach())
+
+
+def judge_told(world: World) -> AnnotatorReport:
+    """Judge by the same rules, but with the truth in place of a trained pair."""
+    names, classes = (world.data.features[c].feature.names for c in ("annotators", "annotations"))
+    sure = torch.nn.functional.one_hot(world.labels, len(classes)) * 0.99 + 0.01 / len(classes)
+    return say(world, sure.log(), torch.zeros(len(names), len(classes), len(classes)))
+
+
+def say(world: World, log_h: Tensor, weight: Tensor) -> AnnotatorReport:
+    names, classes = (world.data.features[c].feature.names for c in ("annotators", "annotations"))
+    crowd = crowd_batches(world.data, CrowdCollator(len(names), len(classes)))
+    return judge_annotators(log_h, weight, crowd, names, classes)
+
+
+def compare(report: AnnotatorReport, world: World) -> list[tuple[str, str]]:
+    """Pair what should be said of each annotator with what is.
+
+    Of annotators with the same labels it is arbitrary who is called the source: within such a group
+    the verdicts are matched as well as they can be. A copy of someone outside is no right verdict.
+    """
+    source = {copy.annotator: copy.source for copy in report.copies}
+    groups: dict[int, list[int]] = {}
+    for m, group in enumerate(world.group):
+        groups.setdefault(group, []).append(m)
+    pairs = []
+    for members in groups.values():
+        is_said = []
+        for m in members:
+            said = report.verdict[m]
+            if said == "copies another" and source[m] not in members:
+                said = "copies a stranger"
+            is_said.append(GOOD if said in ("expert", "ordinary") else said)
+        expected, given = Counter(world.should[m] for m in members), Counter(is_said)
+        pairs += [(name, name) for name in (expected & given).elements()]
+        missed, wrong = (expected - given).elements(), (given - expected).elements()
+        pairs += zip(sorted(missed), sorted(wrong), strict=True)
+    return pairs
+
+
+def mistakes(pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    wrong = Counter(pair for pair in pairs if pair[0] != pair[1])
+    return [{"should": a, "said": b, "times": n} for (a, b), n in sorted(wrong.items())]
+
+
+def scores(pairs: list[tuple[str, str]]) -> dict[str, dict[str, Any]]:
+    """Precision and recall of each verdict; None where there is none to be right about."""
+    result: dict[str, dict[str, Any]] = {}
+    for name in sorted({name for pair in pairs for name in pair}):
+        right = sum(pair == (name, name) for pair in pairs)
+        should = sum(expected == name for expected, _ in pairs)
+        said = sum(given == name for _, given in pairs)
+        result[name] = {
+            "precision": round(right / said, 4) if said else None,
+            "recall": round(right / should, 4) if should else None,
+            "should": should,
+            "said": said,
+        }
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser.add_argument("--seeds", type=int, default=3, help="worlds of each kind")
+    parser.add_argument("--first_seed", type=int, default=0, help="seeds from here on")
+    parser.add_argument("--num_train_epochs", type=float, default=100)
+    parser.add_argument("--datasets", nargs="+", default=list(CLASS_OF), choices=list(CLASS_OF))
+    parser.add_argument("--output_file", type=Path, required=True, help="the JSON to write")
+    arguments = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    worlds = []
+    pairs: dict[str, list[tuple[str, str]]] = {}
+    for dataset, expertise, case in product(arguments.datasets, ("high", "low"), CASES):
+        trained, told, seconds = [], [], []
+        for seed in seeds:
+            world = make_world(dataset, expertise, case, seed)
+            start = time.monotonic()
+            trained += compare(judge(world, seed, arguments.num_train_epochs), world)
+            seconds.append(round(time.monotonic() - start, 1))
+            told += compare(judge_told(world), world)
+        worlds.append(
+            {
+                "dataset": dataset,
+                "expertise": expertise,
+                "case": case,
+                "scores": scores(trained),
+                "mistakes": mistakes(trained),
+                "mistakes_told_the_truth": mistakes(told),
+                "seconds": seconds,
+            }
+        )
+        for name, new in ((expertise, trained), (f"{expertise}_told_the_truth", told)):
+            pairs[name] = pairs.get(name, []) + new
+        print(json.dumps({k: v for k, v in worlds[-1].items() if k != "scores"}), flush=True)
+    result = {
+        "recipe": "verdicts.py",
+        "command": f"python recipes/verdicts.py --seeds {arguments.seeds}",
+        "items": NUM_ITEMS,
+        "seeds": list(seeds),
+        **{name: scores(pairs[name]) for name in sorted(pairs)},
+        "worlds": worlds,
+        "versions": {
+            "python": platform.python_version(),
+            **{
+                m.__name__: m.__version__
+                for m in (torch, transformers, datasets, accelerate, sklearn)
+            },
+        },
+        "threads": os.environ.get("OMP_NUM_THREADS", str(torch.get_num_threads())),
+    }
+    arguments.output_file.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps({name: result[name] for name in sorted(pairs)}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

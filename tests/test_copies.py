@@ -1,0 +1,298 @@
+"""Who copies whom, on crowds where it is known."""
+
+import dataclasses
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from hf_maxmig import copies as module
+from hf_maxmig.copies import Evidence, Votes, find_copies, fit_confusions
+from hf_maxmig.functional import aggregate, forecast
+
+
+def draw(right, num_items=600, num_classes=3, seed=0, certainty=3.0):
+    """Draw (N, C) calibrated log_h, (N,) classes, (M, C, C) confusions and (N, M) labels.
+
+    The class of each item is drawn from its own h, so that h is calibrated by construction.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    log_h = torch.randn(num_items, num_classes, generator=generator).mul(certainty).log_softmax(-1)
+    truth = torch.multinomial(log_h.exp(), 1, generator=generator)[:, 0]
+    right = torch.tensor(right)[:, None, None]
+    confusion = torch.eye(num_classes) * right
+    confusion = confusion + (1 - torch.eye(num_classes)) * (1 - right) / (num_classes - 1)
+    said = [torch.multinomial(rows[truth], 1, generator=generator) for rows in confusion]
+    return log_h, truth, confusion, torch.cat(said, dim=1)
+
+
+def everyone(said):
+    return torch.arange(said.shape[1]).repeat(len(said), 1)
+
+
+def weight_of(confusion):
+    return confusion.clamp(min=1e-3).log()
+
+
+def pairs(copies):
+    return {frozenset((copy.annotator, copy.source)) for copy in copies}
+
+
+def random_crowd(num_items=23, num_annotators=7, num_classes=4, width=5, seed=3):
+    """Ragged, with unknown annotators, an empty item and an annotator who labels an item twice."""
+    generator = torch.Generator().manual_seed(seed)
+    who = torch.randint(-1, num_annotators, (num_items, width), generator=generator)
+    said = torch.randint(num_classes, (num_items, width), generator=generator)
+    who[0], who[1, :2] = -1, 3
+    said = torch.where(who < 0, -1, said)
+    said[2] = -1
+    log_h = torch.randn(num_items, num_classes, generator=generator).double().log_softmax(-1)
+    weight = torch.randn(num_annotators, num_classes, num_classes, generator=generator).double()
+    return log_h, weight, who, said
+
+
+def test_votes_are_the_same_however_the_crowd_is_cut_into_chunks():
+    """Items of the second chunk would be numbered from zero again."""
+    _, _, who, said = random_crowd()
+    whole = Votes.read([(who, said)])
+    cut = Votes.read((who[i : i + 9], said[i : i + 9]) for i in range(0, len(who), 9))
+    assert len(whole) == ((who >= 0) & (said >= 0)).sum()
+    for name in ("item", "annotator", "annotation"):
+        assert torch.equal(getattr(whole, name), getattr(cut, name))
+
+
+def test_forecast_without_own_votes_is_the_forecast_of_a_crowd_that_never_had_them():
+    """A random annotator is flattered by a forecast that their own vote is part of."""
+    log_h, weight, who, said = random_crowd()
+    votes = Votes.read([(who, said)])
+    groups = torch.tensor([0, 1, 1, 3, 4, 5, 4])  # 1 and 2, 4 and 6 are left out together
+    evidence = Evidence(log_h, weight, votes)
+    log_p = torch.tensor([0.1, 0.2, 0.3, 0.4]).double().log()
+    fast = evidence.without_own(groups, slice(0, len(votes)))
+    pair = evidence.without_pair(groups, torch.arange(len(votes)), torch.arange(len(votes)))
+    assert torch.equal(fast, pair)
+    assert (groups[votes.annotator] != votes.annotator).any()  # a group is left out at all
+    for v in range(len(votes)):
+        i, m = votes.item[v], votes.annotator[v]
+        others = torch.where((who[i] >= 0) & (groups[who[i]] != groups[m]), who[i], -1)
+        log_g = aggregate(weight, log_p, others[None], said[i][None])
+        torch.testing.assert_close(fast[v], forecast(log_h[i][None], log_g, log_p)[0])
+
+
+def test_forecast_without_a_pair_lacks_both_of_them():
+    """With the other one's vote left in, a copy's agreement is explained by itself."""
+    log_h, weight, who, said = random_crowd()
+    votes = Votes.read([(who, said)])
+    evidence, alone = Evidence(log_h, weight, votes), torch.arange(7)
+    same_item = (votes.item[:, None] == votes.item).triu(1)
+    left, right = (same_item & (votes.annotator[:, None] != votes.annotator)).nonzero().T
+    assert len(left) > 20
+    log_p = torch.full((4,), 0.25).double().log()
+    fast = evidence.without_pair(alone, left, right)
+    for row, a, b in zip(fast, left, right, strict=True):
+        i = votes.item[a]
+        gone = (who[i] == votes.annotator[a]) | (who[i] == votes.annotator[b])
+        log_g = aggregate(weight, log_p, torch.where(gone, -1, who[i])[None], said[i][None])
+        torch.testing.assert_close(row, forecast(log_h[i][None], log_g, log_p)[0])
+
+
+def test_confusions_do_not_blur_where_the_forecast_is_unsure():
+    """Counting by the forecast alone, someone always right on items the pair is 80 % sure of looks 80 % right."""
+    log_h, _, confusion, said = draw([1.0, 0.8, 1 / 3], num_items=3000, certainty=1.5)
+    assert log_h.exp().amax(dim=1).mean() < 0.75  # the forecast is unsure
+    evidence = Evidence(log_h, torch.zeros(3, 3, 3), Votes.read([(everyone(said), said)]))
+    found = fit_confusions(evidence, torch.arange(3))
+    torch.testing.assert_close(found.confusion.float(), confusion, atol=0.05, rtol=0)
+    assert found.counts.sum() == pytest.approx(said.numel())
+
+
+def test_exact_copy_is_found_among_honest_annotators():
+    """Someone paid twice for the same labels counts twice."""
+    log_h, _, confusion, said = draw([0.7, 0.8, 0.6, 0.75, 0.65])
+    said = torch.cat([said, said[:, 2:3]], dim=1)
+    weight = weight_of(torch.cat([confusion, confusion[2:3]]))
+    (copy,) = find_copies(log_h, weight, [(everyone(said), said)])
+    assert {copy.annotator, copy.source} == {2, 5}
+    assert (copy.common, copy.agreed) == (600, 600)
+    assert 250 < copy.expected < 350  # 0.6^2 and twice 0.2^2 of 600 is 264; they lean the same way
+    assert copy.p_value < 1e-12
+    assert copy.share > 0.9
+
+
+def test_copy_in_part_is_found():
+    """Who changes one label in five would pass for honest if only equal columns were looked for."""
+    log_h, truth, confusion, said = draw([0.7, 0.8, 0.6, 0.75, 0.65, 0.7])
+    generator = torch.Generator().manual_seed(5)
+    copies = torch.rand(len(truth), generator=generator) < 0.8
+    said[:, 5] = torch.where(copies, said[:, 2], said[:, 5])
+    (copy,) = find_copies(log_h, weight_of(confusion), [(everyone(said), said)])
+    assert {copy.annotator, copy.source} == {2, 5}
+    assert copy.agreed < 600
+    assert 0.65 < copy.share < 0.9
+
+
+def test_large_groups_of_copies_do_not_pass_for_the_truth():
+    """Seven equal votes drown three honest ones: left in, each copy's mistake looks like the truth."""
+    log_h, _, confusion, said = draw([0.6, 0.7, 0.65, 0.7, 0.75, 0.6, 0.7], certainty=4.0)
+    said = torch.cat([said, said[:, :1].expand(-1, 6)], dim=1)
+    # What training finds: the weight of a group is shared among its members.
+    weight = weight_of(confusion)
+    weight[0] /= 7
+    weight = torch.cat([weight, weight[:1].expand(6, -1, -1)])
+    copies = find_copies(log_h, weight, [(everyone(said), said)])
+    assert {copy.source for copy in copies} == {0}
+    assert {copy.annotator for copy in copies} == set(range(7, 13))
+
+
+@pytest.mark.parametrize("right", [[1.0, 1.0, 0.7, 0.8], [0.97, 0.97, 0.97, 0.97]])
+def test_agreement_that_the_truth_explains_is_no_copying(right):
+    """The two best annotators agree the most: they would be the first to be accused."""
+    log_h, _, confusion, said = draw(right)
+    if right[0] == 1:
+        assert torch.equal(said[:, 0], said[:, 1])
+    assert find_copies(log_h, weight_of(confusion), [(everyone(said), said)]) == []
+
+
+def test_constant_annotators_do_not_copy_one_another():
+    """They agree on every item, mistakes included, and none has seen the other."""
+    log_h, _, confusion, said = draw([0.7, 0.8, 0.6, 0.7, 0.7, 0.7])
+    said[:, 3:] = 1
+    assert find_copies(log_h, weight_of(confusion), [(everyone(said), said)]) == []
+
+
+def test_annotators_with_the_same_bias_do_not_copy_one_another():
+    """Both take emus for dogs; their shared mistakes are a habit, not a secret."""
+    _, truth, _, said = draw([0.7, 0.8, 0.6, 0.7, 0.7], certainty=30.0)
+    log_h = torch.eye(3)[truth].mul(0.97).add(0.01).log()
+    generator = torch.Generator().manual_seed(1)
+    for m in (0, 1):
+        mixes = (torch.rand(len(truth), generator=generator) < 0.6) & (truth == 2)
+        said[:, m] = torch.where(mixes, 1, truth)
+    assert (said[:, 0] == said[:, 1]).float().mean() > 0.8
+    assert find_copies(log_h, torch.zeros(5, 3, 3), [(everyone(said), said)]) == []
+
+
+def test_hard_items_alone_accuse_nobody():
+    """On one item in eight everyone is as good as lost and leans to the same wrong class."""
+    log_h, truth, confusion, said = draw([0.85] * 6, num_items=800)
+    generator = torch.Generator().manual_seed(2)
+    hard = torch.rand(len(truth), generator=generator) < 1 / 8
+    follows = torch.rand(said.shape, generator=generator) < 0.6
+    said = torch.where(hard[:, None] & follows, (truth[:, None] + 1) % 3, said)
+    assert find_copies(log_h, weight_of(confusion), [(everyone(said), said)]) == []
+
+
+def test_copies_are_named_after_the_one_with_most_right_labels_wherever_they_stand():
+    """The source would be whoever happens to have the lowest number."""
+    log_h, truth, confusion, said = draw([0.7, 0.8, 0.6, 0.75, 0.65])
+    part = torch.rand(len(truth), generator=torch.Generator().manual_seed(0)) < 0.5
+    # Annotator 0 copied 2, on half of the items.
+    who = torch.where(part, 0, -1)[:, None]
+    who = torch.cat([who, everyone(said)[:, 1:]], dim=1)
+    said[:, 0] = said[:, 2]
+    (copy,) = find_copies(log_h, weight_of(confusion), [(who, said)])
+    assert (copy.annotator, copy.source) == (0, 2)
+    assert copy.common == part.sum()
+
+
+def test_permuted_annotators_give_permuted_copies():
+    """A result that depends on the numbering is no property of the crowd."""
+    log_h, truth, confusion, said = draw([0.7, 0.8, 0.6, 0.75, 0.65, 0.7, 0.7])
+    generator = torch.Generator().manual_seed(5)
+    for junior, senior in ((5, 2), (6, 1)):
+        copies = torch.rand(len(truth), generator=generator) < 0.85
+        said[:, junior] = torch.where(copies, said[:, senior], said[:, junior])
+    order = torch.tensor([4, 6, 0, 5, 3, 2, 1])
+    first = find_copies(log_h, weight_of(confusion), [(everyone(said), said)])
+    second = find_copies(log_h, weight_of(confusion[order]), [(everyone(said), said[:, order])])
+    assert len(first) == 2
+    renamed = [(int(order[c.annotator]), int(order[c.source]), c.agreed) for c in second]
+    assert sorted(renamed) == sorted((c.annotator, c.source, c.agreed) for c in first)
+
+
+def test_labelling_an_item_twice_is_not_copying_oneself():
+    """A pair of an annotator with themselves would be the clearest copy of all."""
+    log_h, _, confusion, said = draw([0.7, 0.8, 0.6])
+    who = torch.cat([everyone(said), everyone(said)[:, :1]], dim=1)
+    twice = torch.cat([said, said[:, :1]], dim=1)
+    assert find_copies(log_h, weight_of(confusion), [(who, twice)]) == []
+
+
+def test_two_annotators_alone_are_not_accused():
+    """With nobody to compare with, how much honest people share is not known."""
+    log_h, _, confusion, said = draw([0.7, 0.7])
+    said[:, 1] = said[:, 0]
+    assert find_copies(log_h, weight_of(confusion), [(everyone(said), said)]) == []
+
+
+@pytest.mark.parametrize("num_items", [0, 5])
+def test_crowd_without_votes_has_no_copies(num_items):
+    """A data set not yet labelled must not crash the report."""
+    nobody = torch.full((num_items, 1), -1)
+    log_h = torch.zeros(num_items, 3).log_softmax(-1)
+    assert find_copies(log_h, torch.zeros(4, 3, 3), [(nobody, nobody)]) == []
+    assert find_copies(log_h, torch.zeros(4, 3, 3), []) == []
+
+
+def test_shapes_that_do_not_fit_are_told():
+    """A transposed weight would be read as another crowd's."""
+    with pytest.raises(ValueError, match=r"`log_h` must have shape \(N, C\) = \(N, 3\), got"):
+        find_copies(torch.zeros(5, 2), torch.zeros(4, 3, 3), [])
+    with pytest.raises(ValueError, match=r"`weight` must have shape \(M, C, C\), got \(4, 3\)"):
+        find_copies(torch.zeros(5, 3), torch.zeros(4, 3), [])
+
+
+def test_sampling_items_still_finds_copies(monkeypatch):
+    """The limit on work is met only by crowds too large for a test."""
+    log_h, _, confusion, said = draw([0.7, 0.8, 0.6, 0.75, 0.65])
+    said[:, 4] = said[:, 2]
+    monkeypatch.setattr(module, "MOST_MEETINGS", 2000)
+    (copy,) = find_copies(log_h, weight_of(confusion), [(everyone(said), said)])
+    assert {copy.annotator, copy.source} == {2, 4}
+    assert copy.common == 150  # 10 meetings on each of 600 items: every fourth is looked at
+
+
+def test_small_blocks_give_the_same_copies(monkeypatch):
+    """Every loop over blocks runs once in a small test: a wrong offset would never show."""
+    log_h, _, confusion, said = draw([0.7, 0.8, 0.6, 0.75, 0.65])
+    said[:, 4] = said[:, 2]
+    whole = find_copies(log_h, weight_of(confusion), [(everyone(said), said)])
+    monkeypatch.setattr(module, "_CELLS", 9000)
+    blocks = find_copies(log_h, weight_of(confusion), [(everyone(said), said)])
+    assert len(whole) == 1
+    for field in dataclasses.fields(whole[0]):
+        one, other = getattr(whole[0], field.name), getattr(blocks[0], field.name)
+        assert one == pytest.approx(other, rel=1e-2), field.name
+
+
+@pytest.mark.slow
+def test_five_thousand_annotators_take_seconds():
+    """A product of all pairs, 25 million, would take the memory and the evening."""
+    rng = np.random.default_rng(0)
+    num_items, width, num_annotators = 20_000, 10, 5000
+    truth = rng.integers(10, size=num_items)
+    # Annotators work in shifts of 50 on the same 200 items, so that many pairs meet often.
+    shift = np.repeat(np.arange(100), num_items // 100)
+    who = shift[:, None] * 50 + rng.permuted(np.tile(np.arange(50), (num_items, 1)), axis=1)[:, :10]
+    said = np.where(
+        rng.random((num_items, width)) < 0.7, truth[:, None], rng.integers(10, size=who.shape)
+    )
+    # In each of the first ten shifts, annotator 1 copies 0 wherever both are asked; and is asked too.
+    for s in range(10):
+        rows = np.flatnonzero((shift == s) & (who == 50 * s).any(axis=1))
+        for i in rows:
+            others = np.flatnonzero((who[i] != 50 * s) & (who[i] != 50 * s + 1))
+            slot = np.flatnonzero(who[i] == 50 * s + 1)
+            slot = slot[0] if len(slot) else others[0]
+            who[i, slot] = 50 * s + 1
+            said[i, slot] = said[i, who[i] == 50 * s][0]
+    log_h = torch.nn.functional.one_hot(torch.from_numpy(truth), 10).mul(0.8).add(0.02).log()
+    confusion = torch.eye(10).mul(0.7).add(0.03).expand(num_annotators, 10, 10)
+    crowd = [(torch.from_numpy(who), torch.from_numpy(said))]
+    start = time.monotonic()
+    copies = find_copies(log_h, confusion.log(), crowd)
+    assert time.monotonic() - start < 60  # five on an idle core
+    true = {frozenset((50 * s, 50 * s + 1)) for s in range(10)}
+    assert pairs(copies) <= true  # of 100,000 pairs
+    assert len(copies) >= 8  # each made a dozen mistakes

@@ -1,0 +1,130 @@
+"""Tests of `hf_maxmig.relabel`: posteriors become labels, suspects and a file."""
+
+import numpy as np
+import pytest
+from datasets import Dataset, Image, load_dataset
+from PIL import Image as Picture
+
+from hf_maxmig.data.collator import CrowdCollator
+from hf_maxmig.relabel import most_suspect_first, relabelled, write_parquet
+
+CLASSES = ["cat", "dog", "emu"]
+# N = 5: outvoted by the forecast, agreed, a tie, nobody voted, a tie that the forecast is not in.
+VOTES = [[1, 1, 0], [0], [0, 2], [], [1, 2, 2, 1]]
+FORECAST = np.array(
+    [[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.5, 0.1, 0.4], [0.2, 0.2, 0.6], [0.9, 0.06, 0.04]]
+)
+
+
+def items(votes=VOTES, **columns):
+    who = [list(range(len(said))) for said in votes]
+    return Dataset.from_dict({"annotators": who, "annotations": votes, **columns})
+
+
+def tell(dataset, forecast=FORECAST):
+    log = np.log(forecast)
+    uniform = np.full_like(log, -np.log(3))
+    return relabelled(dataset, uniform, np.log(forecast[::-1]), log, CrowdCollator(4, 3), CLASSES)
+
+
+def test_relabelled_names_the_likeliest_class_and_how_sure_it_is():
+    """A class off by one would relabel the whole data set wrongly."""
+    told = tell(items(name=list("abcde")))
+    assert told["name"][:] == list("abcde")
+    assert told["forecast"][:] == ["cat", "cat", "cat", "emu", "cat"]
+    assert told["confidence"][:] == pytest.approx([0.7, 0.6, 0.5, 0.6, 0.9])
+    assert np.array(told["forecast_posterior"][:]) == pytest.approx(FORECAST)
+    assert np.array(told["aggregator_posterior"][:]) == pytest.approx(FORECAST[::-1])
+    assert np.array(told["classifier_posterior"][:]) == pytest.approx(np.full((5, 3), 1 / 3))
+
+
+def test_relabelled_suspects_where_forecast_and_plurality_differ():
+    """A tie that holds the forecast is no contradiction; without votes there is none to contradict."""
+    told = tell(items())
+    assert told["plurality"][:] == ["dog", "cat", None, None, None]
+    assert told["suspect"][:] == [True, False, False, False, True]
+    expected = [0.8, 0.4, 0.1, None, 0.9]
+    assert told["suspicion"][:] == [x if x is None else pytest.approx(x) for x in expected]
+
+
+@pytest.mark.parametrize("votes", ["without", "with", "some"])
+def test_relabelled_works_with_votes_without_and_with_some(votes):
+    """New data has no votes, and must come out in the same columns of the same types."""
+    dataset = {
+        "with": items([[0]] * 5),
+        "some": items(),
+        "without": Dataset.from_dict({"name": list("abcde")}),
+    }[votes]
+    told = tell(dataset)
+    assert told.features["suspicion"].dtype == "float32"
+    assert told.features["plurality"].dtype == "string"
+    missing = {"with": 0, "some": 1, "without": 5}[votes]
+    assert told["suspicion"][:].count(None) == missing
+
+
+def test_relabelled_takes_dense_votes():
+    """A dense row has -1 where nobody voted, which is no class."""
+    dense = Dataset.from_dict({"annotations": [[1, -1, 1, 0], [-1, -1, -1, -1]]})
+    told = relabelled(dense, *[np.log(FORECAST[:2])] * 3, CrowdCollator(4, 3), CLASSES)
+    assert told["plurality"][:] == ["dog", None]
+
+
+def test_relabelled_overwrites_nothing():
+    """A column of the owner's with our name would be lost."""
+    with pytest.raises(ValueError, match="must not have a column 'confidence' yet"):
+        tell(items(confidence=[1.0] * 5))
+
+
+def test_relabelled_refuses_posteriors_of_other_items():
+    """Rows cut off or shifted would put a label at the wrong item."""
+    with pytest.raises(ValueError, match=r"\(N, C\) = \(5, 3\), got \(4, 3\)"):
+        tell(items(), FORECAST[:4])
+
+
+def test_most_suspect_first_puts_contradictions_on_top():
+    """Suspects by falling suspicion, then the others, then those without votes."""
+    told = most_suspect_first(tell(items(name=list("abcde"))))
+    assert told["name"][:] == ["e", "a", "b", "c", "d"]
+
+
+def test_most_suspect_first_keeps_the_order_of_equals():
+    """An unstable sort would shuffle a data set that nothing is suspect in."""
+    told = most_suspect_first(tell(items([[]] * 5, name=list("abcde"))))
+    assert told["name"][:] == list("abcde")
+
+
+def test_write_parquet_holds_the_pictures_and_comes_back(tmp_path):
+    """A file that only points at pictures elsewhere is no data set."""
+    picture = Picture.new("RGB", (4, 3), "red")
+    picture.save(tmp_path / "red.png")
+    dataset = Dataset.from_dict({"image": [str(tmp_path / "red.png")] * 5}).cast_column(
+        "image", Image()
+    )
+    told = tell(dataset.add_column("annotations", VOTES).add_column("annotators", VOTES))
+    write_parquet(told, tmp_path / "new" / "told.parquet")
+    (tmp_path / "red.png").unlink()
+    back = load_dataset(
+        "parquet", data_files=str(tmp_path / "new" / "told.parquet"), split="train",
+        cache_dir=str(tmp_path / "cache"),
+    )  # fmt: skip
+    assert back.features == told.features
+    assert back["image"][0].getpixel((0, 0)) == (255, 0, 0)
+    assert back["forecast"][:] == told["forecast"][:]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["told.parquet"]
+
+
+def test_write_parquet_leaves_the_old_file_when_interrupted(tmp_path, monkeypatch):
+    """Half a file in place of a whole one is a loss."""
+    path = tmp_path / "told.parquet"
+    told = tell(items())
+    write_parquet(told, path)
+    before = path.read_bytes()
+
+    def die(table):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hf_maxmig.relabel.embed_table_storage", die)
+    with pytest.raises(KeyboardInterrupt):
+        write_parquet(told.select([0]), path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["told.parquet"]

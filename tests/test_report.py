@@ -1,0 +1,457 @@
+"""The page: what it says is what was found, and nothing in the data can make it do anything."""
+
+import base64
+import dataclasses
+import io
+import os
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, Features, Image, List, Value
+from PIL import Image as Picture
+
+from hf_maxmig.annotators import VERDICTS, AnnotatorReport
+from hf_maxmig.copies import Copy
+from hf_maxmig.report import _GROUP, _thumbnail, write_report
+
+pytest.importorskip("matplotlib")
+
+_DRAWN = {"path", "use", "text", "g", "defs", "clippath", "rect"}
+NAMES = ["ann", "bob", "cyd", "dee", "eve"]
+CLASSES = ["cat", "dog", "emu"]
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=http://evil.example/x onerror=alert(1)>',
+    "{{ 7*7 }}{% raw %}",
+    "a\u202eb\x00\ud800\n' onclick='alert(1)",
+    "</title></style></svg></pre>&lt;$\\frac$" + "x" * 500,
+]
+LOG = [
+    {"gain": 0.1, "loss": -0.1, "epoch": 1.0, "step": 5},
+    {"eval_gain": 0.2, "epoch": 1.0, "step": 5},
+    {"gain": float("nan"), "epoch": 2.0, "step": 10},
+    {"train_runtime": 1.0, "epoch": 2.0, "step": 10},
+]
+
+
+def make_report(names=NAMES, classes=CLASSES, **changes):
+    number, size = len(names), len(classes)
+    rng = np.random.default_rng(0)
+    confusion = rng.dirichlet(np.ones(size), size=(number, size))
+    accuracy = np.linspace(0.9, 0.35, number)
+    report = AnnotatorReport(
+        annotators=list(names),
+        classes=list(classes),
+        votes=np.arange(number, dtype=np.int64) * 40 + 11,
+        counts=confusion * 7,
+        confusion=confusion,
+        accuracy=accuracy,
+        accuracy_low=accuracy - 0.05,
+        accuracy_high=accuracy + 0.05,
+        information=np.linspace(0.8, 0.01, number),
+        verdict=["expert", "ordinary", "copies another", "too few votes", "random"][:number],
+        reason=[f"because of {name}" for name in names],
+        copies=[Copy(2, 1, 1200, 1180, 710.5, 1e-9)] if number > 2 else [],
+    )
+    return dataclasses.replace(report, **changes)
+
+
+def picture(mode="RGB", size=(30, 20)):
+    return Picture.new(mode, size)
+
+
+def make_items(names=NAMES, classes=CLASSES, number=12, gold=True, own=None, **changes):
+    """Twelve items; the first four are suspect, the last has no votes, every second a gold label."""
+    rng = np.random.default_rng(1)
+    posterior = rng.dirichlet(np.ones(len(classes)), size=number).astype("float32")
+    best = posterior.argmax(axis=1)
+    other = (best + 1) % len(classes)
+    suspect = np.arange(number) < 4
+    said = np.where(suspect, other, best)
+    voted = np.arange(number) < number - 1
+    columns = {
+        "annotators": [[0, 1, 2] if v else [] for v in voted],
+        "annotations": [
+            [int(c), int(c), int(b)] if v else [] for c, b, v in zip(said, best, voted, strict=True)
+        ],
+        "forecast": [classes[c] for c in best],
+        "confidence": posterior.max(axis=1),
+        "plurality": [classes[c] if v else None for c, v in zip(said, voted, strict=True)],
+        "suspect": suspect,
+        "suspicion": [
+            float(1 - posterior[i, said[i]]) if voted[i] else None for i in range(number)
+        ],
+        **{f"{name}_posterior": posterior for name in ("classifier", "aggregator", "forecast")},
+    }
+    crowd = List(ClassLabel(names=[n.encode("utf-8", "replace").decode() for n in names]))
+    features = {
+        "annotators": crowd, "annotations": List(ClassLabel(names=list(classes))),
+        "forecast": Value("string"), "confidence": Value("float32"), "plurality": Value("string"),
+        "suspect": Value("bool"), "suspicion": Value("float32"),
+        **{name: List(Value("float32"), length=len(classes)) for name in columns if "_p" in name},
+    }  # fmt: skip
+    own = {"file_name": [f"{i}.jpg" for i in range(number)]} if own is None else own
+    features |= {n: Image() if n == "image" else Value("string") for n in own}
+    columns |= own
+    if gold:
+        columns["label"] = [int(best[i]) if i % 2 else None for i in range(number)]
+        features["label"] = ClassLabel(names=list(classes))
+    columns |= changes
+    return Dataset.from_dict(columns, features=Features(features))
+
+
+class Page(HTMLParser):
+    """Tags with the names of their attributes, ids, sources and the text of a page."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.tags, self.ids, self.sources, self.roles, self.text = [], set(), [], [], ""
+        self.all_images_have_text = True
+        self.raw = path.read_text(encoding="utf-8")
+        self.feed(self.raw)
+        self.words = " ".join(self.text.split())
+
+    def handle_starttag(self, tag, attrs):
+        named = dict(attrs)
+        self.text += " " if tag in ("p", "th", "td", "div", "span") else ""
+        self.tags.append((tag, tuple(sorted(named))))
+        self.ids.add(named.get("id"))
+        self.sources += [
+            named[k] for k in ("src", "href", "action", "srcset", "data") if k in named
+        ]
+        if tag == "img":
+            self.all_images_have_text &= bool(named.get("alt"))
+        if tag == "svg":
+            self.all_images_have_text &= bool(named.get("aria-label")) and named["role"] == "img"
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def write(tmp_path, report=None, **settings):
+    settings = {"title": "Animals", "summary": "12 items\n5 annotators", **settings}
+    return Page(
+        write_report(
+            tmp_path / "report.html", make_report() if report is None else report, **settings
+        )
+    )
+
+
+def test_page_says_what_was_found(tmp_path):
+    """A figure that is not the one measured sends the owner after the wrong people."""
+    items = make_items()
+    page = write(
+        tmp_path,
+        relabelled=items,
+        log_history=LOG,
+        metrics={"eval_accuracy": 0.8765, "eval_gain": 1},
+    )
+    expected = f"{100 * np.mean(items['confidence'][:]):.1f}\u00a0%".replace("\u00a0", " ")
+    for words in (
+        "5 annotators gave 455 labels to 12 items. 2 can be trusted, 2 should be looked at, 1 should be "
+        "left out. On 4 items the crowd's label looks wrong. By their own account, which is often too "
+        "sure, the forecasts are right on "
+        f"{expected} of the items. Gold labels confirm 2 of the 2 suspect labels",
+        "Ask again about these 4 items",
+        "answers at random (1 annotator): eve.",
+        "cyd copies bob on 1,180 of 1,200 items.",
+        "Mind 1 item without a label by the crowd",
+        "classifier 100.0 % 6 87.6 %",
+        "12 items 5 annotators",
+    ):
+        assert words in page.words, words
+    row = page.words[page.words.index("eve random") :]
+    assert row.startswith("eve random 35 % 30\u201340 % 0.010 171 because of eve")
+
+
+def test_gold_labels_are_measured_against_on_the_items_that_allow_it(tmp_path):
+    """The crowd's share right without its suspects, or a missing label taken for class 0, flatters."""
+    page = write(tmp_path, relabelled=make_items())
+    # Gold on items 1, 3, 5, 7, 9, 11, equal to the forecast; 1 and 3 are suspect, 11 has no votes.
+    assert "most frequent label 60.0 % 5" in page.words
+    assert "aggregator 100.0 % 5" in page.words
+    assert "forecast 100.0 % 6" in page.words
+    assert "gold labels say 100.0 %" in page.words
+
+
+@pytest.mark.slow
+def test_sections_appear_only_with_content(tmp_path):
+    """An empty plot or a heading above nothing looks like a mistake."""
+    full = write(tmp_path, relabelled=make_items(), log_history=LOG)
+    optional = {
+        "information",
+        "agreement",
+        "gain",
+        "reliability",
+        "suspects",
+        "copies",
+        "accuracies",
+    }
+    assert optional <= full.ids
+    bare = write(tmp_path, make_report(NAMES[:1], votes=np.array([0])), summary="")
+    assert not (optional | {"maps", "crowd", "plots"}) & bare.ids
+    assert {"annotators", "reading", "do"} <= bare.ids
+    assert "1 annotator gave 0 labels. 1 can be trusted" in bare.words
+    assert "Nothing stands out" in bare.words
+    for section, settings in {
+        "agreement": {"report": make_report(copies=[])},
+        "gain": {"log_history": []},
+        "reliability": {"relabelled": make_items(gold=False)},
+        "suspects": {"relabelled": make_items(suspect=[False] * 12)},
+    }.items():
+        page = write(tmp_path, **{"relabelled": make_items(), "log_history": LOG, **settings})
+        assert section not in page.ids
+        assert f'href="#{section}"' not in page.raw
+        assert optional - {section, "copies", "accuracies"} <= page.ids
+
+
+def test_links_lead_somewhere_on_the_page_and_nowhere_else(tmp_path):
+    """A page that asks a server for anything tells it who reads about whom."""
+    page = write(tmp_path, relabelled=make_items(own={"image": [picture()] * 12}), log_history=LOG)
+    assert len(page.sources) > 10
+    for source in page.sources:
+        assert source.startswith("data:image/jpeg;base64,") or source[1:] in page.ids
+        assert source[0] in "#d"
+    assert "default-src 'none'" in page.raw
+    assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe", "object", "base"}
+    assert not re.search(r"@import|https?://|url\((?!#)", page.raw)
+
+
+def test_every_picture_has_words_and_every_table_headers(tmp_path):
+    """Without them a screen reader has nothing to read."""
+    page = write(tmp_path, relabelled=make_items(own={"image": [picture()] * 12}), log_history=LOG)
+    tags = [tag for tag, _ in page.tags]
+    assert (tags.count("img"), tags.count("table")) == (4, 3)
+    assert tags.count("svg") >= 4 + 5
+    assert page.all_images_have_text
+    assert all("scope" in attributes for tag, attributes in page.tags if tag == "th")
+
+
+def test_names_from_the_data_add_no_tag_and_no_attribute(tmp_path):
+    """Annotators choose their names, and the page is opened by someone with rights."""
+    classes = ["<b>cat</b>", '" onload="x', "{{ 1 }}"]
+    own = [f"{HOSTILE[i % 5]} {i}".encode("utf-8", "replace").decode() for i in range(12)]
+    hostile = write(
+        tmp_path,
+        make_report(HOSTILE, classes),
+        relabelled=make_items(HOSTILE, classes, own={"file_name": own, "text": own}),
+        log_history=LOG,
+        title=HOSTILE[0],
+        summary="\n".join(HOSTILE),
+    )
+    plain = write(
+        tmp_path,
+        relabelled=make_items(own={"file_name": list("abcdefghijkl"), "text": ["t"] * 12}),
+        log_history=LOG,
+    )
+    assert [t for t in hostile.tags if t[0] not in _DRAWN] == [
+        t for t in plain.tags if t[0] not in _DRAWN
+    ]
+    for tag in _DRAWN:
+        assert _attributes(hostile, tag) <= _attributes(plain, tag) | {"x", "y"}, tag
+    assert HOSTILE[0] in hostile.text
+    assert "{{ 7*7 }}" in hostile.text
+    assert not re.search("[\u202e\x00]", hostile.raw)
+
+
+def _attributes(page, tag):
+    return {name for found, names in page.tags if found == tag for name in names}
+
+
+def test_max_annotators_shows_those_to_act_on_and_says_where_the_rest_is(tmp_path):
+    """Five thousand rows are not read; the one at random in row 4,000 is not found."""
+    page = write(tmp_path, max_annotators=2, max_suspects=1, relabelled=make_items())
+    table = page.words[page.words.index("Those to act on first") :]
+    assert "2 of 5 are shown, all are in annotators.csv" in table
+    assert table.index("because of eve") < table.index("because of cyd")
+    assert "because of ann" not in table
+    assert "1 of 4 are shown" in page.words
+    none = write(tmp_path, max_annotators=0, max_suspects=0, relabelled=make_items())
+    assert "All 5 annotators are in annotators.csv" in none.words
+    assert "Ask again about these 4 items, or take the forecasts." in none.words
+
+
+def test_gallery_shows_the_most_suspect_first_with_votes(tmp_path):
+    """Those on top are looked at; a vote under a wrong name accuses someone."""
+    items = make_items(suspicion=[0.6, 0.9, 0.7, 1.0, *[0.1] * 7, None])
+    page = write(tmp_path, relabelled=items)
+    gallery = page.words[page.words.index("The most suspect first") :]
+    places = [gallery.index(f" {i}.jpg") for i in (3, 1, 2, 0)]
+    assert places == sorted(places)
+    row = items[3]
+    assert (
+        f"3.jpg Crowd: 2 \u00d7 {row['plurality']} (ann, bob), 1 \u00d7 {row['forecast']} (cyd) "
+        f"Forecast: {row['forecast']}, {100 * row['confidence']:.1f} % Gold label: {row['forecast']} "
+        "The crowd is wrong: over 99.9 %"
+    ) in gallery
+
+
+def test_items_without_pictures_show_their_text_or_their_row(tmp_path):
+    """Text data has suspects too; without an id, the row is the only way back to the item."""
+    words = write(tmp_path, relabelled=make_items(own={"review": ["so & so " * 99] * 12})).words
+    assert "row 0 so & so" in words
+    assert "…" in words
+    assert "row 2 Crowd" in write(tmp_path, relabelled=make_items(own={})).words
+
+
+def test_unreadable_image_is_said_and_does_not_stop_the_page(tmp_path):
+    """One broken file among a hundred thousand must not cost the report."""
+    own = {"image": [{"bytes": b"no image", "path": "broken.jpg"}, None, *[picture()] * 10]}
+    page = write(tmp_path, relabelled=make_items(own=own))
+    assert page.words.count("The image cannot be read.") == 2
+    assert [tag for tag, _ in page.tags].count("img") == 2
+    assert "broken.jpg" in page.words
+
+
+def opened(thumbnail):
+    return Picture.open(io.BytesIO(base64.b64decode(thumbnail.partition(",")[2])))
+
+
+def stored(picture, kind="PNG", **settings):
+    file = io.BytesIO()
+    picture.save(file, kind, **settings)
+    return {"bytes": file.getvalue(), "path": None}
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "I;16", "RGB"])
+def test_thumbnails_of_every_kind_are_small_and_in_colour(mode):
+    """A 16 bit X-ray clipped to white, or an icon on black, cannot be judged."""
+    size = (400, 100)
+    ramp = np.tile(np.linspace(0, 1, size[0]), (size[1], 1))
+    if mode == "I;16":
+        image = Picture.fromarray((300 + 500 * ramp).astype("uint16"))
+    else:
+        image = Picture.fromarray((255 * ramp).astype("uint8")).convert(mode)
+    assert image.mode == mode
+    small = opened(_thumbnail(stored(image)))
+    assert (small.size, small.mode) == ((160, 40), "RGB")
+    grey = np.asarray(small.convert("L"), dtype=float)
+    assert grey[:, :20].mean() < 60
+    assert grey[:, -20:].mean() > 195
+
+
+def test_thumbnail_is_turned_upright_and_transparent_is_white():
+    """Telephones store pictures lying on their side."""
+    exif = Picture.Exif()
+    exif[0x0112] = 6
+    assert opened(_thumbnail(stored(picture(size=(40, 20)), "JPEG", exif=exif))).size == (80, 160)
+    clear = opened(_thumbnail(stored(Picture.new("RGBA", (9, 9), (0, 0, 0, 0)))))
+    assert clear.getpixel((80, 80)) == (255, 255, 255)
+    float_picture = Picture.fromarray(np.full((4, 4), np.nan, dtype="float32"))
+    assert opened(_thumbnail(stored(float_picture, "TIFF"))).size == (160, 160)
+
+
+def test_unmeasured_figures_are_dashes(tmp_path):
+    """The word nan in a table of people is read as a grade."""
+    nothing = np.full(5, np.nan)
+    page = write(
+        tmp_path,
+        make_report(
+            votes=np.array([0, 1, 0, 2, 3]), accuracy=nothing, accuracy_low=nothing,
+            accuracy_high=nothing, information=nothing,
+        ),
+    )  # fmt: skip
+    assert "nan" not in page.words.lower()
+    assert "dee too few votes \u2013 \u2013 2" in page.words
+    assert "information" not in page.ids
+
+
+@pytest.mark.parametrize("size", [2, 100])
+def test_page_is_written_for_few_and_for_many_classes(size, tmp_path):
+    """A hundred classes in every map would be megabytes, and grey."""
+    classes = [f"class {c}" for c in range(size)]
+    page = write(tmp_path, make_report(classes=classes), relabelled=make_items(classes=classes))
+    assert ("the 12 of 100 classes they used most" in page.words) == (size == 100)
+    assert f"{size} classes" in page.words
+    assert len(page.raw) < 1e6
+
+
+def test_dense_and_absent_crowd_columns_are_read(tmp_path):
+    """Other shapes that the trainer takes must not fail at the very end."""
+    items = make_items(own={})
+    names = ["annotators", "annotations"]
+    bare = write(tmp_path, relabelled=items.remove_columns(names))
+    assert "row 0 Crowd: Forecast" in bare.words
+    dense = items.remove_columns(names).add_column("annotations", [[1, -1, 1, 0, -1]] * 12)
+    assert (
+        "Crowd: 2 \u00d7 dog (ann, cyd), 1 \u00d7 cat (dee)"
+        in write(tmp_path, relabelled=dense).words
+    )
+
+
+def test_set_format_and_chosen_rows_change_nothing(tmp_path):
+    """A format that hides columns, or rows in another order, would pair votes with another item."""
+    items = make_items()
+    plain = write(tmp_path, relabelled=items).raw
+    shuffled = items.select(range(11, -1, -1)).select(range(11, -1, -1))
+    shuffled.set_format("torch", columns=["label"])
+    assert write(tmp_path, relabelled=shuffled).raw == plain
+
+
+def test_page_is_whole_or_not_there(tmp_path, monkeypatch):
+    """Half a page of a crash looks like a report; a page that was there before must survive."""
+    path = tmp_path / "new" / "report.html"
+    settings = {"title": "t", "summary": "s"}
+    assert write_report(path, make_report(), **settings) == path
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        write_report(path, make_report(), **{**settings, "title": "other"})
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == ["report.html"]
+
+
+def test_without_matplotlib_nothing_is_written(tmp_path, monkeypatch):
+    """It is an extra: who lacks it must be told so, not of a module three levels down."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"pip install 'hf_maxmig\[plots\]'"):
+        write_report(tmp_path / "report.html", make_report(), title="t", summary="s")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_shown_is_refused(tmp_path):
+    """A data set before `relabel` has no forecasts: an empty gallery would say that all is well."""
+    with pytest.raises(ValueError, match="none called 'suspect'"):
+        write(tmp_path, relabelled=make_items().remove_columns(["suspect"]))
+    with pytest.raises(ValueError, match="`max_suspects` must be at least 0, got -1"):
+        write(tmp_path, max_suspects=-1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_verdict_is_acted_on_and_explained(tmp_path):
+    """A verdict that is new in `annotators.py` would stop the page, or go unexplained."""
+    assert _GROUP.keys() == set(VERDICTS)
+    words = write(tmp_path).words
+    reading = words[words.index("How to read this page", 200) :]
+    for verdict in VERDICTS:
+        assert verdict in reading
+    every = [*VERDICTS[:2], *VERDICTS[2:]]
+    number = len(every)
+    report = make_report(
+        [f"a{i}" for i in range(number)], verdict=every, copies=[], reason=["r"] * number
+    )
+    page = write(tmp_path, report)
+    assert "2 can be trusted, 2 should be looked at, 3 should be left out" in page.words
+    actions = page.words[page.words.index("What to do", 100) : page.words.index("Those to act")]
+    assert actions.count("(1 annotator)") == 5
+
+
+@pytest.mark.slow
+def test_page_of_a_large_crowd_is_small(tmp_path):
+    """A page of a hundred megabytes opens nowhere."""
+    number, many = 5000, 100_000
+    names = [f"worker {m}" for m in range(number)]
+    rng = np.random.default_rng(0)
+    report = make_report(
+        names,
+        verdict=[VERDICTS[m % len(VERDICTS)] for m in range(number)],
+        votes=rng.integers(0, 3000, number),
+        copies=[Copy(m, m + 1, 30, 29, 9.0, 1e-5) for m in range(0, 4000, 2)],
+    )
+    page = write(
+        tmp_path, report, relabelled=make_items(names, number=many), log_history=LOG * 9000
+    )
+    assert "100,000 items" in page.words
+    assert len(page.raw) < 3e6
