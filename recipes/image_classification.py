@@ -59,6 +59,18 @@ class DataArguments:
     votes_format: str | None = field(
         default=None, metadata={"help": "Form of the votes; by default it is found out."}
     )
+    votes_item: str | None = field(
+        default=None, metadata={"help": "Column of the votes that names the picture, if not found."}
+    )
+    votes_annotator: str | None = field(
+        default=None, metadata={"help": "Column of the votes that names the annotator."}
+    )
+    votes_annotation: str | None = field(
+        default=None, metadata={"help": "Column of the votes that says the class."}
+    )
+    votes_gold: str | None = field(
+        default=None, metadata={"help": "Column of the votes with gold labels."}
+    )
     dataset_name: str | None = field(default=None, metadata={"help": "A data set of the Hub."})
     dataset_config_name: str | None = field(
         default=None, metadata={"help": "Which configuration of the data set."}
@@ -246,7 +258,10 @@ def main(
 ) -> dict[str, float]:
     set_seed(training.seed)
     with training.main_process_first(desc="votes and pictures"):
-        votes = read_annotations(data.votes, data.votes_format)
+        votes = read_annotations(
+            data.votes, data.votes_format, item=data.votes_item, annotator=data.votes_annotator,
+            annotation=data.votes_annotation, gold=data.votes_gold,
+        )  # fmt: skip
         train = with_votes(pictures(data), votes, data)
         annotators, classes = crowd_names(train)
         has_test = data.test_dir is not None or data.test_split is not None

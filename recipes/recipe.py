@@ -228,8 +228,9 @@ def table(metrics: dict[str, float], num_voted: int, num_test: int) -> str:
         ),
         ("classifier h", "eval_accuracy", f"{num_test} test items, no votes"),
     ]
-    lines = [f"{'':16}  accuracy  measured on"]
-    lines += [f"{name:16}  {metrics[key]:8.4f}  {on}" for name, key, on in rows if key in metrics]
+    lines = [f"{name:16}  {metrics[key]:8.4f}  {on}" for name, key, on in rows if key in metrics]
+    if lines:
+        lines.insert(0, f"{'':16}  accuracy  measured on")
     if "eval_gain" in metrics:
         lines.append(f"{'gain':16}  {metrics['eval_gain']:8.4f}  nats; needs no gold label")
     return "\n".join(lines)

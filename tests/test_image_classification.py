@@ -44,7 +44,7 @@ def write_pictures(folder, number=30, by_class=False, ending=".png"):
 
 def write_votes(path, rows):
     with path.open("w", newline="") as file:
-        csv.writer(file).writerows([("picture", "worker", "label"), *rows])
+        csv.writer(file).writerows([("picture", "who", "label"), *rows])
     return path
 
 
@@ -64,7 +64,7 @@ def test_pictures_are_called_as_the_votes_call_them(recipe, called, way, tmp_pat
     """Votes name whole paths, file names or stems; what was chosen must be said."""
     rows = write_pictures(tmp_path / "photos", by_class=True)
     rows = [(called(item), who, said) for item, who, said in rows]
-    votes = read_annotations(write_votes(tmp_path / "votes.csv", rows), item="picture")
+    votes = read_annotations(write_votes(tmp_path / "votes.csv", rows), annotator="who")
     arguments = data_arguments(recipe, train_dir=str(tmp_path / "photos"))
     with caplog.at_level(logging.WARNING):
         train = recipe.with_votes(recipe.pictures(arguments), votes, arguments)
@@ -170,6 +170,7 @@ def test_a_folder_and_a_file_of_votes_become_all_that_is_promised(root, tmp_path
         root, "recipes/image_classification.py", "--train_dir", tmp_path / "photos", "--test_dir",
         tmp_path / "test", "--votes", votes, "--model_name_or_path", "maxmig_four_layer_cnn",
         "--image_size", 16, "--num_train_epochs", 20, "--output_dir", tmp_path / "out", "--use_cpu",
+        "--votes_annotator", "who",
         "--report_to", "none",
     )  # fmt: skip
     out = tmp_path / "out"
@@ -181,8 +182,8 @@ def test_a_folder_and_a_file_of_votes_become_all_that_is_promised(root, tmp_path
     )
     assert len(told) == 120
     assert told["image"][0].size == (12, 12)
-    truth = [list(COLOURS)[int(name[1:3]) % 3] for name in told["file_name"]]
-    assert np.mean([a == b for a, b in zip(told["forecast"], truth, strict=True)]) > 0.9
+    truth = [list(COLOURS)[int(name[1:-4]) % 3] for name in told["file_name"]]
+    assert np.mean([a == b for a, b in zip(told["forecast"], truth, strict=True)]) > 0.95
     with (out / "_report" / "annotators.csv").open(newline="", encoding="utf-8") as file:
         verdicts = {row["annotator"]: row["verdict"] for row in csv.DictReader(file)}
     assert verdicts["red_only"] == "always says one class"

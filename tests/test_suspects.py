@@ -107,6 +107,7 @@ def test_suspicion_must_be_what_relabel_wrote(suspects, world):
 
 
 @pytest.mark.filterwarnings("ignore:The (copy|inplace) keyword")  # crowd-kit on pandas 3.1
+@pytest.mark.slow
 def test_crowdkit_scores_are_higher_where_the_label_is_wrong(suspects, world):
     """Its tables are by name, not by place: a column in another order would judge other labels."""
     pytest.importorskip("crowdkit")

@@ -533,7 +533,7 @@ def _workers(path: Path, number: int) -> np.ndarray:
 _USUAL = {
     "item": (
         "item item_id item_name task task_id question question_id image image_id image_name "
-        "image_url image_path image_file img img_id file file_name filename file_path path url song "
+        "image_url image_path image_file img img_id picture picture_id photo photo_id file file_name filename file_path path url song "
         "example example_id sample sample_id instance instance_id object object_id datapoint "
         "document document_id doc_id record_id unit_id",
         "id hitid hit_id assignment_task_id index idx external_id",
