@@ -222,13 +222,14 @@ def fit_confusions(evidence: Evidence, groups: Tensor) -> Confusions:
     cell = votes.annotator * C + votes.annotation
     table = torch.ones(M * C, C, dtype=evidence.total.dtype)  # of the confusion: cell, true class
     right = torch.zeros(len(votes), dtype=torch.float64)
-    strength, before = 1.0, torch.zeros(M, C, C, dtype=torch.float64)
+    strength = 1.0
 
     def posterior(part: slice, forecast: Tensor) -> Tensor:
         joint = forecast * table[cell[part]]
         return joint / joint.sum(dim=1, keepdim=True)
 
     for step in range(_ITERATIONS):
+        before = right.clone()
         by_report = torch.zeros(M * C, C, dtype=torch.float64)
         for part, forecast in zip(parts, forecasts, strict=True):
             truth = posterior(part, forecast)
@@ -252,9 +253,8 @@ def fit_confusions(evidence: Evidence, groups: Tensor) -> Confusions:
             strength = float(_STRENGTHS[int(foretold.argmax())])
         confusion = (counts + strength * pooled) / (counts.sum(dim=2, keepdim=True) + strength)
         table = confusion.transpose(1, 2).reshape(M * C, C).to(table.dtype)
-        if step > _CHOOSE_AT and (confusion - before).abs().max() < 1e-4:
+        if step > _CHOOSE_AT and (right - before).abs().sum() <= 1e-4 * len(votes):
             break
-        before = confusion
     return Confusions(counts, confusion, pooled, strength, right)
 
 
