@@ -19,9 +19,9 @@ from .functional import is_given, widen
 
 MIN_COMMON = 10  # fewer common items are no evidence after a correction for thousands of pairs
 LARGE_SHARE = 0.5  # a copy repeats at least half of what the truth leaves open
-SHARED_BY_ALL = 0.2  # honest annotators share so much on hard items in every real crowd looked at
+SHARED_BY_ALL = 0.2  # honest annotators on hard items: 90 of 100 pairs of a real crowd share less
 SIGNIFICANCE = 0.01  # for all pairs together
-ROUNDS = 4  # each leaves out the copies found before; two were enough wherever it was tried
+ROUNDS = 4  # at most; each leaves out the copies found before, the last finds no more
 _SHARES = torch.cat([torch.arange(0, 0.96, 0.05), torch.tensor([0.98, 0.995])]).double()
 MOST_MEETINGS = 20_000_000  # of two votes on an item; half a minute. Beyond, items are sampled
 _CELLS = 2**24  # numbers held at a time
