@@ -209,6 +209,7 @@ def test_without_annotations_it_still_classifies(name, crowd, make_args):
     assert "eval_accuracy" in metrics
 
 
+@pytest.mark.slow
 @methods()
 def test_gold_labels_change_training_only_of_true_labels(name, crowd, make_args):
     """The one leak that would make every comparison worthless; the ceiling must need them."""
@@ -316,6 +317,7 @@ def test_bf16_computes_the_loss_in_float32(name, crowd, make_args):
     assert kept == {n for n in half.state_dict() if n.split(".")[0] in crowds_own}
 
 
+@pytest.mark.slow
 @methods(JOINT)
 def test_resumed_run_equals_uninterrupted(name, crowd, make_args, tmp_path):
     """State kept outside the checkpoint, or a step between epochs taken twice or not at all."""
@@ -442,6 +444,7 @@ def test_epoch_ends_once_and_before_anything_is_saved(crowd, make_args):
     assert calls == [("ended", 0.5), ("saved", 6), ("ended", 1.0), ("saved", 12)]
 
 
+@pytest.mark.slow
 @methods(["aggnet", "crowd_layer", "doctor_net"])
 def test_hub_classifiers_go_in(name):
     """Anything that is hard-wired to our own heads would show here."""
