@@ -74,6 +74,15 @@ class Float32Module(nn.Module):
         return super()._apply(keep_wide, recurse)
 
 
+def check_any_label(found: bool) -> None:
+    """Raise a ValueError if a training crowd has no label to start from."""
+    if not found:
+        raise ValueError(
+            "the training set must have at least one label by a known annotator, got none: "
+            "check the columns `annotators` and `annotations`."
+        )
+
+
 class ClassPrior(Float32Module):
     """The prior p over classes (paper, Section 3.1), as logits on the simplex; trained if learned.
 
@@ -177,11 +186,7 @@ class WeightedAverageAggregator(Float32Module):
             share = vote_share(torch.where(annotators >= 0, annotations, -1), num_classes)
             counts += confusion_counts(share, annotators, annotations, num_annotators)
             shares += share.sum(dim=0)
-        if not shares.sum() > 0:
-            raise ValueError(
-                "the training set must have at least one label by a known annotator, got none: "
-                "check the columns `annotators` and `annotations`."
-            )
+        check_any_label(bool(shares.sum() > 0))
         weight = initial_weight(counts, smoothing) * strength
         self.table.copy_(weight.transpose(1, 2))
         return shares

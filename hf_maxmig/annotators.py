@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from scipy.stats import binom, chi2, norm
 from torch import Tensor
 
 from .copies import Confusions, Copy, Evidence, Votes, check_shapes, copies_among
+from .staging import staged
 
 VERDICTS = (
     "expert",
@@ -133,7 +135,8 @@ class AnnotatorReport:
                 f"'{text}" if isinstance(text, str) and text.startswith(_FORMULA) else text
                 for text in table[name]
             ]
-        table.to_csv(path, index=False)
+        with staged(Path(path)) as place:
+            table.to_csv(place, index=False)
 
     def __str__(self) -> str:
         number = Counter(self.verdict)

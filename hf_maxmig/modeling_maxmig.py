@@ -41,6 +41,11 @@ AUTO_CLASSES = {
 }
 
 
+Gather = Callable[[Tensor], Tensor]  # joins a (B, ...) tensor over the devices, with gradient
+# Part by part: (N, C) log-probabilities of h, g and the forecast; (N, K) annotators; annotations.
+Told = Iterable[tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]]
+
+
 @dataclass
 class MaxMIGOutput(ModelOutput):
     """What a forward pass gives.
@@ -57,6 +62,11 @@ class MaxMIGOutput(ModelOutput):
     logits: Tensor | None = None
     aggregator_logits: Tensor | None = None
     forecast_logits: Tensor | None = None
+
+    @property
+    def log_h(self) -> Tensor:
+        """(B, C), log-probabilities of the classifier, in float32 or wider."""
+        return widen(cast(Tensor, self.logits)).log_softmax(dim=-1)
 
 
 class CrowdModel(PreTrainedModel):
@@ -253,7 +263,7 @@ class CrowdModel(PreTrainedModel):
         self,
         outputs: MaxMIGOutput,
         batch: Mapping[str, Tensor],
-        gather: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+        gather: Gather = lambda tensor: tensor,
     ) -> tuple[Tensor, Tensor]:
         """Compute the loss of a batch, in float32, without waiting for the device.
 
@@ -270,11 +280,7 @@ class CrowdModel(PreTrainedModel):
         """
         raise NotImplementedError
 
-    def end_epoch(
-        self,
-        told: Iterable[tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]],
-        progress: float,
-    ) -> None:
+    def end_epoch(self, told: Told, progress: float) -> None:
         """Take what step the method takes between epochs; none here.
 
         Args:
@@ -407,12 +413,12 @@ class MaxMIGModel(CrowdModel):
         self,
         outputs: MaxMIGOutput,
         batch: Mapping[str, Tensor],
-        gather: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+        gather: Gather = lambda tensor: tensor,
     ) -> tuple[Tensor, Tensor]:
         """Compute minus the gain of a batch, see `CrowdModel.crowd_loss`."""
         annotated = gather(is_annotated(batch["annotators"], batch["annotations"]))
         reward, penalty = reward_and_penalty(
-            gather(widen(cast(Tensor, outputs.logits)).log_softmax(dim=-1)),
+            gather(outputs.log_h),
             gather(cast(Tensor, outputs.aggregator_logits)),
             self.prior(),
             self.config.divergence,

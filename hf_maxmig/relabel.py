@@ -1,7 +1,5 @@
 """The labels cleaned: a data set with what the pair makes of each item beside what the crowd said."""
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from datasets.utils import tqdm
 from .data.collator import CrowdCollator, crowd_batches
 from .data.columns import with_columns
 from .functional import vote_share
+from .staging import staged
 
 _ROWS_AT_ONCE = 1000  # with pictures of 100 kB, 100 MB
 
@@ -124,16 +123,13 @@ def write_parquet(dataset: Dataset, path: Path) -> None:
         dataset: what to write.
         path: of the file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".saving-") as staging:
-        staged = Path(staging, path.name)
-        rows = dataset.with_format("arrow")
-        with pq.ParquetWriter(staged, dataset.features.arrow_schema) as writer:
-            starts = range(0, len(rows), _ROWS_AT_ONCE)
-            for start in tqdm(starts, desc=f"Writing {path.name}", disable=len(starts) < 2):
-                table = rows[start : start + _ROWS_AT_ONCE]
-                writer.write_table(embed_table_storage(table.cast(dataset.features.arrow_schema)))
-        os.replace(staged, path)
+    rows = dataset.with_format("arrow")
+    schema = dataset.features.arrow_schema
+    with staged(path) as place, pq.ParquetWriter(place, schema) as writer:
+        starts = range(0, len(rows), _ROWS_AT_ONCE)
+        for start in tqdm(starts, desc=f"Writing {path.name}", disable=len(starts) < 2):
+            table = rows[start : start + _ROWS_AT_ONCE]
+            writer.write_table(embed_table_storage(table.cast(schema)))
 
 
 def _most_voted(dataset: Dataset, collator: CrowdCollator, num_classes: int) -> np.ndarray:

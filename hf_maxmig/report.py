@@ -9,7 +9,6 @@ import base64
 import io
 import math
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -38,6 +37,7 @@ from .plots import (
     reliability_plot,
     short,
 )
+from .staging import staged
 from .version import __version__
 
 # What to do with an annotator of each verdict: 0 trust, 1 look at, 2 leave out. The first of a
@@ -132,7 +132,9 @@ def write_report(
         named=_MAX_NAMED,
         versions=_versions(),
     )
-    return _write(Path(path), page)
+    with staged(Path(path)) as place:
+        place.write_text(page, encoding="utf-8")
+    return Path(path)
 
 
 def _template() -> Any:
@@ -165,16 +167,6 @@ def _probability(p: float) -> str:
 
 def _counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
-def _write(path: Path, page: str) -> Path:
-    """Write the page, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".saving-") as staging:
-        staged = Path(staging, path.name)
-        staged.write_text(page, encoding="utf-8")
-        os.replace(staged, path)
-    return path
 
 
 def _versions() -> dict[str, str]:

@@ -34,7 +34,6 @@ from .data.collator import POSTERIOR_COLUMN, CrowdCollator, crowd_batches
 from .data.columns import check_is_dataset, crowd_names
 from .data.describe import describe
 from .distributed import gather_with_gradient
-from .functional import widen
 from .hub import model_card, portable_processor
 from .metrics import NO_LABEL, accuracies
 from .modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
@@ -353,7 +352,7 @@ class CrowdTrainer(Trainer):
         labels = inputs.pop("labels", None)
         with torch.no_grad(), self.compute_loss_context_manager():
             outputs = model(**inputs)
-            log_h = widen(outputs.logits).log_softmax(dim=-1)
+            log_h = outputs.log_h
             annotated = log_h.new_zeros(len(log_h), dtype=torch.bool)
             log_g, log_forecast = outputs.aggregator_logits, outputs.forecast_logits
             if log_g is None:

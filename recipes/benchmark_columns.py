@@ -23,8 +23,6 @@ that say where its lists begin, 16.8 in all; 3.4 in a Parquet file. `--votes 500
 
 import json
 import multiprocessing
-import os
-import platform
 import resource
 import statistics
 import sys
@@ -42,6 +40,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 from datasets import Dataset
+from machine import machine
 from transformers import HfArgumentParser
 
 import hf_maxmig
@@ -272,26 +271,6 @@ def measure_plain(given: ColumnsArguments) -> dict[str, Any]:
 # Telling
 
 
-def machine() -> dict[str, Any]:
-    """Say what the numbers were measured with."""
-    model = platform.processor()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next(
-            (line.split(":", 1)[1].strip() for line in lines if "model name" in line), model
-        )
-    return {
-        "platform": platform.platform(),
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "pyarrow": pa.__version__,
-        "numpy": np.__version__,
-        "datasets": datasets.__version__,
-        "hf_maxmig": hf_maxmig.__version__,
-    }
-
-
 def targets(given: ColumnsArguments, join: Row, bytes_a_vote: float) -> list[dict[str, Any]]:
     """Say what was wanted and whether it was reached; nothing at other sizes than it is for."""
     if {name: getattr(given, name) for name in GIVEN_SIZES} != GIVEN_SIZES:
@@ -365,7 +344,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
                 *(sys.argv[1:] if arguments is None else arguments),
             ]
         ),
-        "machine": machine(),
+        "machine": machine(pa, np, datasets, hf_maxmig),
         "sizes": {k: getattr(given, k) for k in ("votes", "items", "annotators", "classes")},
         "rows": [asdict(row) for row in rows],
         "bytes": {

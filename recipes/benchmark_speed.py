@@ -28,8 +28,6 @@ in seconds that it runs.
 
 import json
 import math
-import os
-import platform
 import statistics
 import sys
 import time
@@ -43,6 +41,7 @@ import timm
 import torch
 import transformers
 from datasets import Array3D, ClassLabel, Dataset, Features, concatenate_datasets
+from machine import machine
 from torch import Tensor, nn
 from torch.nn.functional import linear, one_hot
 from transformers import (
@@ -586,27 +585,6 @@ def measure_trainer(sizes: Sizes, rounds: int, quick: bool, output_dir: str) -> 
 # Telling
 
 
-def machine(threads: int) -> dict[str, Any]:
-    """Say what the numbers were measured with."""
-    model = platform.processor()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next(
-            (line.split(":", 1)[1].strip() for line in lines if "model name" in line), model
-        )
-    return {
-        "platform": platform.platform(),
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "threads": threads,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "timm": timm.__version__,
-        "hf_maxmig": hf_maxmig.__version__,
-    }
-
-
 def in_words(duration: float) -> str:
     """Write seconds so that they can be read.
 
@@ -649,7 +627,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         *measure_initialisation(sizes, rounds, given.quick),
         *measure_trainer(sizes, rounds, given.quick, given.output_dir),
     ]
-    about = machine(torch.get_num_threads())
+    about = machine(torch, transformers, timm, hf_maxmig, threads=torch.get_num_threads())
     results = {
         "command": " ".join(
             [

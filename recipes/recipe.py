@@ -110,16 +110,16 @@ def run(recipe: Recipe) -> dict[str, float]:
     metrics.pop("eval_accuracy", None)  # of the classifier, on items that it was trained on
     test_metrics = {} if recipe.test is None else trainer.evaluate(recipe.test)
     metrics |= test_metrics
-    num_gold = len(gold_rows(voted))
-    if num_gold:
-        metrics["eval_majority_vote_accuracy"] = majority_vote_accuracy(voted, trainer)
+    known = voted.select(gold_rows(voted))
+    if len(known):
+        metrics["eval_majority_vote_accuracy"] = majority_vote_accuracy(known, trainer)
     trainer.save_metrics("eval", {**metrics, **recipe.setting, "seed": recipe.training.seed})
     trainer.save_state()
     trainer.save_model()
     trainer.create_model_card()
     judged = trainer.report(recipe.train, metrics=test_metrics) if recipe.report else None
     if trainer.is_world_process_zero():
-        print(table(metrics, num_gold, 0 if recipe.test is None else len(recipe.test)))
+        print(table(metrics, len(known), 0 if recipe.test is None else len(recipe.test)))
         if judged is not None:
             print(judged)
         print(f"All that was made is in {recipe.training.output_dir}.")
@@ -198,8 +198,7 @@ def gold_rows(dataset: Dataset) -> list[int]:
 
 
 def majority_vote_accuracy(dataset: Dataset, trainer: MaxMIGTrainer) -> float:
-    """Accuracy of the plurality of votes; a tie counts by its share, no votes as a guess."""
-    dataset = dataset.select(gold_rows(dataset))
+    """Accuracy of the plurality on items with gold labels; a tie counts by its share, no votes as a guess."""
     num_classes = trainer.crowd_model.config.num_labels
     crowd = crowd_batches(dataset, trainer.data_collator)
     shares = torch.cat([vote_share(votes, num_classes) for _, votes in crowd])

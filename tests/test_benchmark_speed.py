@@ -26,13 +26,15 @@ SEEDS = range(4)
 
 @pytest.fixture(scope="module")
 def benchmark() -> Iterator[ModuleType]:
-    """Load the recipe, which is a script and no part of the package."""
+    """Load the recipe, which is a script and no part of the package; it finds others beside it."""
     spec = importlib.util.spec_from_file_location("benchmark_speed", RECIPE)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["benchmark_speed"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(RECIPE.parent))
+        spec.loader.exec_module(module)
     yield module
     del sys.modules["benchmark_speed"]
 

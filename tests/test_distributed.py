@@ -1,37 +1,15 @@
 """Several devices must take the step of one process with the same global batch."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from hf_maxmig.distributed import gather_with_gradient
+from tests.processes import run_script
 
 
 def run(root, out, processes, batch_size, *flags):
-    command = [sys.executable]
-    if processes > 1:
-        command += [
-            "-m",
-            "torch.distributed.run",
-            f"--nproc_per_node={processes}",
-            "--master_port=0",
-            "--standalone",
-        ]
-    command += [str(root / "tests" / "two_processes.py"), str(out), str(batch_size), *flags]
-    finish(command, root)
+    run_script(root, processes, root / "tests" / "two_processes.py", out, batch_size, *flags)
     return torch.load(out, weights_only=True)
-
-
-def finish(command, root):
-    """Run to a clean end: a process that aborts after its work is done is a failure too."""
-    env = {**os.environ, "PYTHONPATH": str(root)}
-    ended = subprocess.run(
-        command, cwd=root, env=env, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.fixture(scope="module")
@@ -93,13 +71,5 @@ def test_gather_takes_uneven_batches(root, tmp_path):
         "dist.destroy_process_group()\n"
         "open(sys.argv[1] + str(rank), 'w').write('done')\n"
     )
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node=2",
-        "--standalone",
-        str(script),
-    ]
-    finish([*command, str(tmp_path / "rank")], root)
+    run_script(root, 2, script, tmp_path / "rank")
     assert (tmp_path / "rank0").read_text() == (tmp_path / "rank1").read_text() == "done"

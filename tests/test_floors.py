@@ -38,6 +38,7 @@ FLOORS = [
     "data.exports",
     "data.files",
     "data.readers",
+    "staging",
     "relabel",
     "copies",
     "annotators",

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from ..aggregator import WeightedAverageAggregator
 from ..configuration_maxmig import MaxMIGConfig
-from ..functional import confusion_counts, initial_weight, widen
-from ..modeling_maxmig import MaxMIGModel, MaxMIGOutput, is_annotated
-from .cross_entropy import Gather, mean_of_given
+from ..functional import confusion_counts, initial_weight
+from ..modeling_maxmig import Gather, MaxMIGModel, MaxMIGOutput, Told, is_annotated
+from .cross_entropy import mean_of_given
 
 
 class AggNetConfig(MaxMIGConfig):
@@ -173,7 +173,7 @@ class AggNetModel(MaxMIGModel):
         gather: Gather = lambda tensor: tensor,
     ) -> tuple[Tensor, Tensor]:
         """Compute minus the mean log-likelihood of the items' labels, see the class."""
-        log_h = widen(cast(Tensor, outputs.logits)).log_softmax(dim=-1)
+        log_h = outputs.log_h
         log_k = (log_h + cast(Tensor, outputs.aggregator_logits) - self.prior()).logsumexp(dim=-1)
         annotated = is_annotated(batch["annotators"], batch["annotations"])
         return mean_of_given(-torch.where(annotated, log_k, 0.0), annotated.to(log_k.dtype), gather)
@@ -182,11 +182,7 @@ class AggNetModel(MaxMIGModel):
         """Return the (N, C) probabilities that the M-step counts with: q, the forecast."""
         return log_forecast.exp()
 
-    def end_epoch(
-        self,
-        told: Iterable[tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]],
-        progress: float,
-    ) -> None:
+    def end_epoch(self, told: Told, progress: float) -> None:
         """Take the M-step over the whole training set."""
         parts = ((self.posterior(*logs), who, said) for logs, who, said in told)
         self.prior.initialize(self.aggregator.estimate(parts, self.config.smoothing).float())

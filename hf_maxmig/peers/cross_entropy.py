@@ -4,16 +4,13 @@ Log-probabilities in, the mean over all devices out. Which target or which annot
 compared with is the method's own affair.
 """
 
-from collections.abc import Callable, Mapping
-from typing import cast
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from ..functional import is_given, widen
-from ..modeling_maxmig import CrowdModel, MaxMIGOutput
-
-Gather = Callable[[Tensor], Tensor]
+from ..modeling_maxmig import CrowdModel, Gather, MaxMIGOutput
 
 
 def mean_of_given(total: Tensor, count: Tensor, gather: Gather) -> tuple[Tensor, Tensor]:
@@ -106,5 +103,5 @@ class TargetModel(CrowdModel):
         gather: Gather = lambda tensor: tensor,
     ) -> tuple[Tensor, Tensor]:
         """Compute the cross-entropy against the targets, see `CrowdModel.crowd_loss`."""
-        log_h = widen(cast(Tensor, outputs.logits)).log_softmax(dim=-1)
+        log_h = outputs.log_h
         return against_targets(log_h, self.targets(batch), gather)

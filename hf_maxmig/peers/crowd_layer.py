@@ -15,8 +15,8 @@ from transformers import initialization as init
 from ..aggregator import Float32Module, WeightedAverageAggregator
 from ..configuration_maxmig import MaxMIGConfig
 from ..functional import widen
-from ..modeling_maxmig import CrowdModel, MaxMIGOutput
-from .cross_entropy import Gather, against_annotations
+from ..modeling_maxmig import CrowdModel, Gather, MaxMIGOutput
+from .cross_entropy import against_annotations
 
 STARTS = ("identity", "vote_share")
 

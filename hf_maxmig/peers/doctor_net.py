@@ -14,11 +14,11 @@ from torch.nn.functional import embedding
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from ..aggregator import Float32Module
+from ..aggregator import Float32Module, check_any_label
 from ..configuration_maxmig import MaxMIGConfig
 from ..functional import is_given, vote_share, widen
-from ..modeling_maxmig import CrowdModel, MaxMIGOutput
-from .cross_entropy import Gather, against_annotations, against_targets
+from ..modeling_maxmig import CrowdModel, Gather, MaxMIGOutput, Told
+from .cross_entropy import against_annotations, against_targets
 from .output_layer import output_layer
 
 AVERAGES = ("equal", "learned")
@@ -245,11 +245,7 @@ class DoctorNetModel(CrowdModel):
         active = torch.zeros_like(self.heads.active, device="cpu")
         for annotators, annotations in batches:
             active[annotators[is_given(annotators, annotations)]] = 1
-        if not active.any():
-            raise ValueError(
-                "the training set must have at least one label by a known annotator, got none: "
-                "check the columns `annotators` and `annotations`."
-            )
+        check_any_label(bool(active.any()))
         self.heads.active.copy_(active)
 
     def crowd_loss(
@@ -276,11 +272,7 @@ class DoctorNetModel(CrowdModel):
         return loss, empty
 
     @torch.no_grad()
-    def end_epoch(
-        self,
-        told: Iterable[tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]],
-        progress: float,
-    ) -> None:
+    def end_epoch(self, told: Told, progress: float) -> None:
         """Set the classifier's own output layer to the weighted mean of the heads."""
         layer, weights = self._output_layer(), self.heads.log_weights().exp()
         layer.weight.copy_(torch.einsum("m,mcd->cd", weights, self.heads.weight))

@@ -14,10 +14,9 @@ from torch.nn.functional import one_hot
 from transformers import initialization as init
 
 from ..configuration_maxmig import MaxMIGConfig
-from ..functional import widen
-from ..modeling_maxmig import MaxMIGOutput, is_annotated
+from ..modeling_maxmig import Gather, MaxMIGOutput, Told, is_annotated
 from .aggnet import AggNetConfig, AggNetModel
-from .cross_entropy import Gather, against_targets
+from .cross_entropy import against_targets
 
 
 class MBEMConfig(AggNetConfig):
@@ -109,7 +108,7 @@ class MBEMModel(AggNetModel):
         gather: Gather = lambda tensor: tensor,
     ) -> tuple[Tensor, Tensor]:
         """Compute the cross-entropy against g, see the class."""
-        log_h = widen(cast(Tensor, outputs.logits)).log_softmax(dim=-1)
+        log_h = outputs.log_h
         annotated = is_annotated(batch["annotators"], batch["annotations"])
         g = cast(Tensor, outputs.aggregator_logits).exp() * annotated[:, None]
         return against_targets(log_h, g, gather)
@@ -118,11 +117,7 @@ class MBEMModel(AggNetModel):
         """Return the (N, C) classifier's answer, one-hot."""
         return one_hot(log_h.argmax(dim=1), log_h.shape[1]).to(log_h.dtype)
 
-    def end_epoch(
-        self,
-        told: Iterable[tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]],
-        progress: float,
-    ) -> None:
+    def end_epoch(self, told: Told, progress: float) -> None:
         """Estimate matrices and prior if a round is over."""
         rounds = int(progress * self.config.rounds + 1e-6)
         if rounds > self.rounds_done:

@@ -1,26 +1,14 @@
 """Rivals on several devices must take the step of one process with the same global batch."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
+from tests.processes import run_script
+
 
 def run(root, out, processes, name):
-    command = [sys.executable]
-    if processes > 1:
-        command += [
-            "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--master_port=0", "--standalone",
-        ]  # fmt: skip
     script = root / "tests" / "peers" / "two_processes.py"
-    command += [str(script), str(out), str(16 // processes), name]
-    ended = subprocess.run(
-        command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True,
-        timeout=300, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
+    run_script(root, processes, script, out, 16 // processes, name)
     return torch.load(out, weights_only=True)
 
 

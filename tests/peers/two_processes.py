@@ -6,18 +6,10 @@ Usage: python two_processes.py OUT PER_DEVICE_BATCH NAME
 import sys
 
 import torch
-from torch.utils.data import SequentialSampler
 
-from hf_maxmig import CrowdTrainer, HeadClassifier, HeadConfig, MaxMIGTrainingArguments
+from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainingArguments
 from hf_maxmig.peers import peer
-from tests.worlds import ANNOTATORS, CLASSES, make_crowd
-
-
-class InOrder(CrowdTrainer):
-    """Draws the items in their order: the global batches are the same however many share them."""
-
-    def _get_train_sampler(self, *args, **kwargs):
-        return SequentialSampler(self.train_dataset)
+from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd
 
 
 def main(out: str, batch_size: int, name: str) -> None:
