@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .data.columns import add_annotations, align_annotators, crowd_features
     from .data.describe import Description, describe
     from .data.experts import Experts, experts
+    from .data.pictures import cifar10, dogs_vs_cats, luna16
     from .data.readers import read_annotations
     from .data.simulation import simulate_crowd
     from .data.sources import labelme
@@ -48,11 +49,14 @@ _LAZY = {
     "MaxMIGTrainingArguments": ".training_args",
     "add_annotations": ".data.columns",
     "align_annotators": ".data.columns",
+    "cifar10": ".data.pictures",
     "crowd_features": ".data.columns",
     "describe": ".data.describe",
+    "dogs_vs_cats": ".data.pictures",
     "experts": ".data.experts",
     "judge_annotators": ".annotators",
     "labelme": ".data.sources",
+    "luna16": ".data.pictures",
     "read_annotations": ".data.readers",
     "simulate_crowd": ".data.simulation",
     "write_report": ".report",
@@ -97,13 +101,16 @@ __all__ = [
     "add_annotations",
     "aggregate",
     "align_annotators",
+    "cifar10",
     "confusion",
     "crowd_features",
     "describe",
+    "dogs_vs_cats",
     "experts",
     "forecast",
     "judge_annotators",
     "labelme",
+    "luna16",
     "mutual_information_gain",
     "peer",
     "read_annotations",

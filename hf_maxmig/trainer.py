@@ -288,19 +288,16 @@ class CrowdTrainer(Trainer):
             yield (log_h[part], log_g[part], log_forecast[part]), annotators, annotations
             start = part.stop
 
-    def name_classes(self) -> list[str] | None:
-        """Give the classes the names that fit the votes best, in classifier, W and prior.
-
-        The gain does not change when classes are exchanged, so training may leave two of them
-        swapped.
+    def class_order(self) -> Tensor:
+        """Find the order of the classes that fits the votes on the training items best.
 
         Returns:
-            The names that the classes had before, in their new order; None if they were right
-            already, or the method's loss tells the classes apart.
+            (C,) int64, `order`: place r belongs to what is class `order[r]` now; 0..C-1 if the names
+            are right already, or the method's loss tells the classes apart.
         """
         model = self.crowd_model
         if not model.blind_to_class_names:
-            return None
+            return torch.arange(model.config.num_labels)
         device = model.aggregator.table.device
         posteriors = (
             (
@@ -312,7 +309,19 @@ class CrowdTrainer(Trainer):
             )
             for annotators, annotations in self._training_crowd()
         )
-        order = best_names(votes_by_class(posteriors))
+        return best_names(votes_by_class(posteriors))
+
+    def name_classes(self) -> list[str] | None:
+        """Give the classes the names that fit the votes best, in classifier, W and prior.
+
+        The gain does not change when classes are exchanged, so training may leave two of them
+        swapped.
+
+        Returns:
+            The names that the classes had before, in their new order; None if they were right
+            already, or the method's loss tells the classes apart.
+        """
+        model, order = self.crowd_model, self.class_order()
         if torch.equal(order, torch.arange(len(order))):
             return None
         batch = self.data_collator(_first(self.train_dataset, 8))

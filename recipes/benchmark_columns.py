@@ -23,7 +23,6 @@ that say where its lists begin, 16.8 in all; 3.4 in a Parquet file. `--votes 500
 
 import json
 import multiprocessing
-import resource
 import statistics
 import sys
 import tempfile
@@ -40,7 +39,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 from datasets import Dataset
-from machine import machine
+from machine import held_memory, machine, peak_memory
 from transformers import HfArgumentParser
 
 import hf_maxmig
@@ -187,29 +186,6 @@ def kept(result: Any, folder: Path) -> dict[str, Any]:
     return {"votes": result} if isinstance(result, int) else {"text": str(result), **result}
 
 
-def held() -> float:
-    """MiB that this process holds now; where the system does not say, the most so far."""
-    return _status("VmRSS")
-
-
-def peak() -> float:
-    """MiB that this process has held at the most.
-
-    On Linux `ru_maxrss` of a fresh process begins at its parent's; /proc has what is its own.
-    """
-    return _status("VmHWM")
-
-
-def _status(what: str) -> float:
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text(encoding="utf-8").splitlines():
-            if line.startswith(what):
-                return int(line.split()[1]) / 1024
-    unit = MIB if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
-
-
 def measure(
     name: str, prepare: Callable[..., Callable[[], Any]], *arguments: Any
 ) -> tuple[Row, dict[str, Any]]:
@@ -223,9 +199,9 @@ def measured(
     name: str, prepare: Callable[..., Callable[[], Any]], *arguments: Any
 ) -> tuple[Row, dict[str, Any]]:
     call = prepare(*arguments)
-    before, wall, cpu = held(), time.perf_counter(), time.process_time()
+    before, wall, cpu = held_memory(), time.perf_counter(), time.process_time()
     result = call()
-    wall, cpu, most = time.perf_counter() - wall, time.process_time() - cpu, peak()
+    wall, cpu, most = time.perf_counter() - wall, time.process_time() - cpu, peak_memory()
     return Row(name, wall, cpu, most, most - before), kept(result, arguments[0])
 
 

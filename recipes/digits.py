@@ -18,51 +18,29 @@ network trained on gold labels gives 0.98; majority vote is right on 0.67 of the
 import csv
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import torch
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, concatenate_datasets
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image
 from datasets.utils import tqdm
 from PIL import Image as Picture
-from recipe import Recipe, keep_back, parse, run
+from recipe import Recipe, SimulatedCrowdArguments, keep_back, parse, run, simulated
 from sklearn.datasets import load_digits
 from transformers import ViTImageProcessor, set_seed
 
-from hf_maxmig import (
-    HeadClassifier,
-    HeadConfig,
-    MaxMIGTrainingArguments,
-    crowd_features,
-    experts,
-    simulate_crowd,
-)
+from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainingArguments
 
 CLASSES = [str(digit) for digit in range(10)]
 NUM_TRAIN = 1078
 
 
 @dataclass
-class DigitsArguments:
+class DigitsArguments(SimulatedCrowdArguments):
     """Which crowd to simulate."""
 
-    case: Literal["independent", "naive_majority", "correlated"] = field(
-        default="correlated",
-        metadata={"help": "How the annotators' mistakes hang together (paper, cases 4.1-4.3)."},
-    )
-    expertise: Literal["high", "low"] = field(
-        default="high",
-        metadata={"help": "How much the senior annotators know (paper, Appendix B)."},
-    )
     write_files: str | None = field(
         default=None,
         metadata={
             "help": "Folder to write pictures and votes to, as a data owner has them, instead of training."
-        },
-    )
-    held_out_items: int = field(
-        default=0,
-        metadata={
-            "help": "Training items kept back; the gain on their votes chooses between settings."
         },
     )
 
@@ -78,8 +56,8 @@ class DigitsTrainingArguments(MaxMIGTrainingArguments):
     save_strategy: str = "no"
 
 
-def digits(case: str, expertise: str, seed: int) -> DatasetDict:
-    """Split the digits and let a simulated crowd label the training images."""
+def digits(arguments: DigitsArguments, seed: int) -> DatasetDict:
+    """Split the digits and let a simulated crowd label them."""
     source = load_digits()
     shuffled = torch.randperm(len(source.target), generator=torch.Generator().manual_seed(0))
     features = Features(image=Image(), label=ClassLabel(names=CLASSES))
@@ -88,18 +66,7 @@ def digits(case: str, expertise: str, seed: int) -> DatasetDict:
         pictures = [Picture.fromarray((source.images[i] * 15.9375).astype("uint8")) for i in rows]
         labels = source.target[rows.numpy()].tolist()
         splits[name] = Dataset.from_dict({"image": pictures, "label": labels}, features=features)
-    crowd = simulate_crowd(
-        splits["train"]["label"][:],
-        experts("cifar10", expertise),
-        case,
-        generator=torch.Generator().manual_seed(seed),
-    )
-    votes = Dataset.from_dict(
-        {"annotators": crowd.annotators.tolist(), "annotations": crowd.annotations.tolist()},
-        features=crowd_features(crowd.names, CLASSES),
-    )
-    splits["train"] = concatenate_datasets([splits["train"], votes], axis=1)
-    return DatasetDict(splits)
+    return simulated(DatasetDict(splits), "cifar10", arguments, seed)
 
 
 def write_files(data: DatasetDict, folder: Path) -> None:
@@ -120,32 +87,32 @@ def write_files(data: DatasetDict, folder: Path) -> None:
                 writer.writerow([f"digit_{i:04}.png", names[m], CLASSES[r], gold])
 
 
-def main(arguments: DigitsArguments, training: DigitsTrainingArguments) -> dict[str, float]:
+def recipe(arguments: DigitsArguments, training: DigitsTrainingArguments) -> Recipe:
     set_seed(training.seed)
-    data = digits(arguments.case, arguments.expertise, training.seed)
-    if arguments.write_files is not None:
-        write_files(data, Path(arguments.write_files))
-        return {}
-    # 3 channels: pipelines open every picture in colour.
-    classifier = HeadClassifier(HeadConfig(input_size=3 * 8 * 8, num_labels=10))
-    processor = ViTImageProcessor(size={"height": 8, "width": 8})
+    data = digits(arguments, training.seed)
     train, held_out = keep_back(data["train"], arguments.held_out_items)
-    return run(
-        Recipe(
-            classifier=classifier,
-            training=training,
-            train=train,
-            held_out=held_out,
-            test=data["test"],
-            processor=processor,
-            setting={
-                "dataset": "digits",
-                "case": arguments.case,
-                "expertise": arguments.expertise,
-                "held_out_items": arguments.held_out_items,
-            },
-        )
+    return Recipe(
+        # 3 channels: pipelines open every picture in colour.
+        classifier=HeadClassifier(HeadConfig(input_size=3 * 8 * 8, num_labels=10)),
+        training=training,
+        train=train,
+        held_out=held_out,
+        test=data["test"],
+        processor=ViTImageProcessor(size={"height": 8, "width": 8}),
+        setting={
+            "dataset": "digits",
+            "case": arguments.case,
+            "expertise": arguments.expertise,
+            "held_out_items": arguments.held_out_items,
+        },
     )
+
+
+def main(arguments: DigitsArguments, training: DigitsTrainingArguments) -> dict[str, float]:
+    if arguments.write_files is not None:
+        write_files(digits(arguments, training.seed), Path(arguments.write_files))
+        return {}
+    return run(recipe(arguments, training))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class LabelMeTrainingArguments(MaxMIGTrainingArguments):
     save_strategy: str = "no"
 
 
-def main(arguments: LabelMeArguments, training: LabelMeTrainingArguments) -> dict[str, float]:
+def recipe(arguments: LabelMeArguments, training: LabelMeTrainingArguments) -> Recipe:
     set_seed(training.seed)
     content = "features" if arguments.backbone is None else "images"
     data = labelme(arguments.data_dir, content=content)
@@ -75,21 +75,23 @@ def main(arguments: LabelMeArguments, training: LabelMeTrainingArguments) -> dic
         size = len(data["train"][0]["features"])
         classifier = HeadClassifier.from_encoder(encoder, input_size=size, id2label=names)
     train, held_out = keep_back(data["train"], arguments.held_out_items)
-    return run(
-        Recipe(
-            classifier=classifier,
-            training=training,
-            train=train,
-            test=data["test"],
-            processor=processor,
-            held_out=held_out,
-            setting={
-                "dataset": "labelme",
-                "backbone": arguments.backbone or "vgg16 features",
-                "held_out_items": arguments.held_out_items,
-            },
-        )
+    return Recipe(
+        classifier=classifier,
+        training=training,
+        train=train,
+        test=data["test"],
+        processor=processor,
+        held_out=held_out,
+        setting={
+            "dataset": "labelme",
+            "backbone": arguments.backbone or "vgg16 features",
+            "held_out_items": arguments.held_out_items,
+        },
     )
+
+
+def main(arguments: LabelMeArguments, training: LabelMeTrainingArguments) -> dict[str, float]:
+    return run(recipe(arguments, training))
 
 
 if __name__ == "__main__":

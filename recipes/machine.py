@@ -1,7 +1,9 @@
-"""What the benchmarks say they were measured with. Not a recipe itself."""
+"""What the benchmarks say they were measured with, and the memory of a process. Not a recipe itself."""
 
 import os
 import platform
+import resource
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,3 +33,33 @@ def machine(*modules: ModuleType, **more: Any) -> dict[str, Any]:
         "python": platform.python_version(),
         **{module.__name__: module.__version__ for module in modules},
     }
+
+
+def held_memory() -> float:
+    """MiB that this process holds now; where the system does not say, the most so far."""
+    return _status("VmRSS")
+
+
+def peak_memory() -> float:
+    """MiB that this process has held at the most.
+
+    On Linux `ru_maxrss` of a fresh process begins at its parent's; /proc has what is its own.
+    """
+    return _status("VmHWM")
+
+
+def reset_peak_memory() -> None:
+    """Begin to measure the peak anew, where the system lets one."""
+    reset = Path("/proc/self/clear_refs")
+    if reset.exists():
+        reset.write_text("5", encoding="ascii")
+
+
+def _status(what: str) -> float:
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text(encoding="utf-8").splitlines():
+            if line.startswith(what):
+                return int(line.split()[1]) / 1024
+    unit = 2**20 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit

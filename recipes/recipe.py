@@ -11,18 +11,39 @@ import sys
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 import yaml
-from datasets import Dataset, DatasetDict, Image, concatenate_datasets
+from datasets import (
+    Array3D,
+    Dataset,
+    DatasetDict,
+    Features,
+    Image,
+    List,
+    Value,
+    concatenate_datasets,
+)
 from datasets.config import HF_DATASETS_CACHE
 from datasets.fingerprint import Hasher
 from torch import nn
 from transformers import AutoModel, HfArgumentParser, PreTrainedModel
 
-from hf_maxmig import HeadClassifier, MaxMIGTrainer, MaxMIGTrainingArguments, vote_share
+from hf_maxmig import (
+    HeadClassifier,
+    MaxMIGTrainer,
+    MaxMIGTrainingArguments,
+    crowd_features,
+    experts,
+    simulate_crowd,
+    vote_share,
+)
 from hf_maxmig.data.collator import crowd_batches
+
+# Flags that say where things lie: nobody else's business.
+PLACES = ("--data_dir", "--output_dir", "--backbone", "--human_file")
 
 
 @dataclass
@@ -33,7 +54,7 @@ class Recipe:
         classifier: h.
         training: the arguments.
         train: items with crowd columns; its `label`, if any, is only measured against.
-        test: items with gold labels, or None.
+        test: items with gold labels, or None; a simulated crowd has labelled them too.
         processor: the image processor saved with the pair; None if the classifier takes features
             only.
         held_out: items with crowd columns kept from training, whose gain is then reported.
@@ -49,6 +70,26 @@ class Recipe:
     held_out: Dataset | None = None
     report: bool = False
     setting: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class SimulatedCrowdArguments:
+    """Which crowd to simulate, and what to keep from training."""
+
+    case: Literal["independent", "naive_majority", "correlated"] = field(
+        default="correlated",
+        metadata={"help": "How the annotators' mistakes hang together (paper, cases 4.1-4.3)."},
+    )
+    expertise: Literal["high", "low"] = field(
+        default="high",
+        metadata={"help": "How much the senior annotators know (paper, Appendix B)."},
+    )
+    held_out_items: int = field(
+        default=0,
+        metadata={
+            "help": "Training items kept back; the gain on their votes chooses between settings."
+        },
+    )
 
 
 def parse(*dataclass_types: type, arguments: list[str] | None = None) -> tuple[Any, ...]:
@@ -82,6 +123,14 @@ def parse(*dataclass_types: type, arguments: list[str] | None = None) -> tuple[A
     return parser.parse_args_into_dataclasses(args=rest)
 
 
+def shown(flags: list[str]) -> list[str]:
+    """Replace folders by DIR."""
+    return [
+        "DIR" if before in PLACES else flag
+        for before, flag in zip(["", *flags], flags, strict=False)
+    ]
+
+
 def run(recipe: Recipe) -> dict[str, float]:
     """Train, measure, print and save.
 
@@ -91,7 +140,8 @@ def run(recipe: Recipe) -> dict[str, float]:
     Returns:
         What `all_results.json` holds: `eval_accuracy` of the classifier on the test items;
         aggregator and forecaster on the items with votes; `eval_gain` on the held-out items if
-        there are any, else on the training items.
+        there are any, else on the training items. Where the test items have votes too,
+        `eval_test_forecast_accuracy` is the paper's (dc) of its Table 3.
     """
     voted = recipe.train if recipe.held_out is None else recipe.held_out
     trainer = MaxMIGTrainer(
@@ -109,7 +159,9 @@ def run(recipe: Recipe) -> dict[str, float]:
     metrics = trainer.evaluate(voted)
     metrics.pop("eval_accuracy", None)  # of the classifier, on items that it was trained on
     test_metrics = {} if recipe.test is None else trainer.evaluate(recipe.test)
-    metrics |= test_metrics
+    for source, name in (("accuracy", "accuracy"), ("forecast_accuracy", "test_forecast_accuracy")):
+        if f"eval_{source}" in test_metrics:
+            metrics[f"eval_{name}"] = test_metrics[f"eval_{source}"]
     known = voted.select(gold_rows(voted))
     if len(known):
         metrics["eval_majority_vote_accuracy"] = majority_vote_accuracy(known, trainer)
@@ -181,12 +233,73 @@ def _identity(file: dict[str, Any]) -> tuple[Any, ...]:
     return file["path"], os.stat(file["path"]).st_mtime_ns
 
 
+def encoded(dataset: Dataset, processor: Any, flat: bool, image_column: str = "image") -> Dataset:
+    """Put pictures through the processor once: for training that makes no use of random pictures.
+
+    Args:
+        dataset: with a column of pictures.
+        processor: the image processor.
+        flat: whether the numbers are wanted as one vector, in `features`, or as pictures, in
+            `pixel_values`.
+        image_column: the column of pictures, which goes.
+
+    Returns:
+        The data set, in the numpy format.
+    """
+    pixels = np.concatenate(
+        [
+            processor([picture.convert("RGB") for picture in part[image_column]], return_tensors="np")[
+                "pixel_values"
+            ]
+            for part in dataset.select_columns(image_column).iter(256)
+        ]
+    ).astype("float32")  # fmt: skip
+    name, kind = "pixel_values", Array3D(pixels.shape[1:], "float32")
+    if flat:
+        pixels = pixels.reshape(len(pixels), -1)
+        name, kind = "features", List(Value("float32"), length=pixels.shape[1])
+    column = Dataset.from_dict({name: pixels}, features=Features({name: kind}))
+    rest = dataset.remove_columns(image_column)
+    return concatenate_datasets([rest, column], axis=1).with_format("numpy")
+
+
 def keep_back(train: Dataset, held_out_items: int) -> tuple[Dataset, Dataset | None]:
     """Keep some items back, the same for every seed of the training."""
     if held_out_items == 0:
         return train, None
     rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).tolist()
     return train.select(rows[held_out_items:]), train.select(rows[:held_out_items])
+
+
+def simulated(
+    data: DatasetDict, dataset: str, arguments: SimulatedCrowdArguments, seed: int
+) -> DatasetDict:
+    """Let the paper's experts label training and test items.
+
+    Args:
+        data: splits `train` and `test` with gold labels, in the experts' order of the classes.
+        dataset: whose experts (paper, Appendix B): `cifar10`, `dogs_vs_cats` or `luna16`.
+        arguments: which crowd.
+        seed: another crowd each.
+
+    Returns:
+        The data with crowd columns.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    labelled = DatasetDict()
+    for name in ("train", "test"):
+        crowd = simulate_crowd(
+            data[name].with_format(None)["label"][:],
+            experts(dataset, arguments.expertise),
+            arguments.case,
+            generator=generator,
+        )
+        votes = Dataset.from_dict(
+            {"annotators": crowd.annotators.tolist(), "annotations": crowd.annotations.tolist()},
+            features=crowd_features(crowd.names, data[name].features["label"].names),
+        )
+        labelled[name] = concatenate_datasets([data[name], votes], axis=1)
+    return labelled
 
 
 def gold_rows(dataset: Dataset) -> list[int]:
@@ -225,7 +338,8 @@ def table(metrics: dict[str, float], num_voted: int, num_test: int) -> str:
             "eval_forecast_accuracy",
             f"{num_voted} items with votes and gold labels",
         ),
-        ("classifier h", "eval_accuracy", f"{num_test} test items, no votes"),
+        ("classifier h", "eval_accuracy", f"{num_test} test items, without votes"),
+        ("forecaster zeta", "eval_test_forecast_accuracy", f"{num_test} test items, with votes"),
     ]
     lines = [f"{name:16}  {metrics[key]:8.4f}  {on}" for name, key, on in rows if key in metrics]
     if lines:

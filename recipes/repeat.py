@@ -23,9 +23,9 @@ import datasets
 import timm
 import torch
 import transformers
+from recipe import shown
 
 KEPT = ("accuracy", "aggregator_accuracy", "forecast_accuracy", "gain", "majority_vote_accuracy")
-PLACES = ("--data_dir", "--output_dir", "--backbone")  # where things lie is nobody else's business
 
 
 def run_seed(recipe: Path, flags: list[str], seed: int) -> dict[str, Any]:
@@ -56,14 +56,6 @@ def summarise(results: dict[str, Any], history: list[dict[str, Any]], seed: int)
         "best_on_test": {"epoch": best, "accuracy": max(tests[best], last["accuracy"])},
         "seconds": results["train_runtime"],
     }
-
-
-def shown(flags: list[str]) -> list[str]:
-    """Replace folders by DIR."""
-    return [
-        "DIR" if before in PLACES else flag
-        for before, flag in zip(["", *flags], flags, strict=False)
-    ]
 
 
 def main() -> None:

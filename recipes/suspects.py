@@ -345,7 +345,7 @@ def build(
     """Make the training items and say how the recipe of the data trains."""
     if world.experts is None:
         return labelme.labelme(labelme_dir)["train"], labelme.LabelMeTrainingArguments
-    pictures = digits.digits("independent", "high", seed)["train"]
+    pictures = digits.digits(digits.DigitsArguments("independent", "high"), seed)["train"]
     # The numbers that `digits.py` makes of a picture in each step, made once: half the time.
     colour = [picture.convert("RGB") for picture in pictures["image"]]
     pixels = ViTImageProcessor(size={"height": 8, "width": 8})(colour, return_tensors="np")

@@ -38,6 +38,7 @@ FLOORS = [
     "data.exports",
     "data.files",
     "data.readers",
+    "data.pictures",
     "staging",
     "relabel",
     "copies",

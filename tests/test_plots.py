@@ -57,10 +57,15 @@ def pictures(names):
     }
 
 
-def test_pictures_of_hostile_names_are_the_elements_of_plain_ones():
+@pytest.fixture(scope="module")
+def hostile():
+    """The pictures of all of `NAMES`."""
+    return pictures(NAMES)
+
+
+def test_pictures_of_hostile_names_are_the_elements_of_plain_ones(hostile):
     """A name that becomes a tag runs on the reader's machine, in a file that is passed on."""
     plain = pictures([f"name {i}" for i in range(len(NAMES))])
-    hostile = pictures(NAMES)
     assert "&lt;script" in "".join(hostile.values())
     for name, text in hostile.items():
         tags = {element.tag for element in ElementTree.fromstring(text).iter()}
@@ -69,27 +74,27 @@ def test_pictures_of_hostile_names_are_the_elements_of_plain_ones():
         text.encode("utf-8")
 
 
-def test_names_reach_the_picture_as_text():
+def test_names_reach_the_picture_as_text(hostile):
     """Read as mathematics a dollar sign is an error; as outlines, Japanese would be boxes."""
-    for text in (pictures(NAMES)[name] for name in ("information", "map-0", "agreement")):
+    for text in (hostile[name] for name in ("information", "map-0", "agreement")):
         written = {element.text for element in ElementTree.fromstring(text).iter("text")}
         assert written & {NAMES[1]}
         assert written & {NAMES[2]}
 
 
-def test_ids_are_unique_across_a_page():
+def test_ids_are_unique_across_a_page(hostile):
     """Two pictures with one id clip or mark each other's lines."""
-    page = pictures(NAMES)
-    ids = re.findall(r' id="([^"]*)"', "".join(page.values()))
+    page = "".join(hostile.values())
+    ids = re.findall(r' id="([^"]*)"', page)
     assert len(ids) == len(set(ids)) > 10
-    used = re.findall(r'(?:href="|url\()#([^")]*)', "".join(page.values()))
+    used = re.findall(r'(?:href="|url\()#([^")]*)', page)
     assert used
     assert set(used) <= set(ids)
 
 
-def test_pictures_take_the_colours_of_the_page():
+def test_pictures_take_the_colours_of_the_page(hostile):
     """A colour of their own may not be seen in the dark."""
-    for text in pictures(NAMES).values():
+    for text in hostile.values():
         root = ElementTree.fromstring(text)
         assert not re.search("#[0-9a-f]{6}", " ".join(e.get("style", "") for e in root.iter()))
         assert "var(--ink)" in text
@@ -98,14 +103,13 @@ def test_pictures_take_the_colours_of_the_page():
         assert "http" not in text
 
 
-def test_pictures_are_the_same_each_time_whatever_the_user_has_set():
+def test_pictures_are_the_same_each_time_whatever_the_user_has_set(hostile):
     """Random ids or a date make every page differ; a user's own style must neither enter nor be lost."""
     import matplotlib
 
-    first = pictures(NAMES)
     with matplotlib.rc_context({"text.color": "red", "svg.fonttype": "path", "axes.grid": True}):
         before = dict(matplotlib.rcParams)
-        assert pictures(NAMES) == first
+        assert pictures(NAMES) == hostile
         assert dict(matplotlib.rcParams) == before
 
 

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import torch
 
 
 def blocks(root, language):
@@ -33,6 +34,36 @@ def test_readme_python_runs(root, tmp_path, monkeypatch):
     assert names["trainer"].state.global_step > 0
     assert (tmp_path / "scenes" / "model.safetensors").is_file()
     assert names["model"].config.class_names == ["cat", "dog"]
+
+
+def test_rival_of_the_example_is_one_file_and_one_row(
+    root, crowd, make_args, make_model, monkeypatch, tmp_path
+):
+    """A contributor's first step, as CONTRIBUTING shows it, must need nothing more."""
+    from transformers import AutoConfig, AutoModel
+
+    import hf_maxmig
+    from hf_maxmig.peers import PEERS, peer
+
+    text = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (file,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert '`"first_vote": (FirstVoteModel, {}),`' in text
+    names = {"__package__": "hf_maxmig.peers", "__name__": "hf_maxmig.peers.first_vote"}
+    exec(compile(file, "CONTRIBUTING.md", "exec"), names)
+    model_class = names["FirstVoteModel"]
+    monkeypatch.setitem(PEERS, "first_vote", (model_class, {}))
+    annotators = crowd.features["annotators"].feature.names
+    model = peer("first_vote", make_model().classifier, annotators=annotators)
+    trainer = hf_maxmig.CrowdTrainer(model=model, args=make_args(), train_dataset=crowd)
+    assert trainer.train().training_loss < 2
+    trainer.save_model(tmp_path / "saved")
+    # The last lines of `peers/__init__.py` do this for every row.
+    AutoConfig.register("maxmig_first_vote", model_class.config_class, exist_ok=True)
+    AutoModel.register(model_class.config_class, model_class, exist_ok=True)
+    assert type(AutoModel.from_pretrained(tmp_path / "saved")) is model_class
+    who, said = torch.tensor([[2, 0], [-1, -1]]), torch.tensor([[1, 0], [-1, -1]])
+    targets = model.targets({"annotators": who, "annotations": said})
+    assert targets.tolist() == [[0, 1, 0], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("page", ["README.md", "PAPER.md", "CONTRIBUTING.md"])

@@ -89,7 +89,7 @@ def test_digits_learns_from_the_other_crowds(case, expertise, load, tmp_path):
                    "--report_to", "none", "--disable_tqdm", "True"],
     )  # fmt: skip
     assert (arguments.case, arguments.expertise) == (case, expertise)
-    data = digits.digits(case, expertise, training.seed)
+    data = digits.digits(arguments, training.seed)
     assert len(data["train"].features["annotators"].feature.names) == {
         ("independent", "high"): 5, ("naive_majority", "high"): 10, ("independent", "low"): 10,
     }[case, expertise]  # fmt: skip

@@ -34,6 +34,7 @@ LOG = [
     {"gain": float("nan"), "epoch": 2.0, "step": 10},
     {"train_runtime": 1.0, "epoch": 2.0, "step": 10},
 ]
+METRICS = {"eval_accuracy": 0.8765, "eval_gain": 1}
 
 
 def make_report(names=NAMES, classes=CLASSES, **changes):
@@ -56,6 +57,17 @@ def make_report(names=NAMES, classes=CLASSES, **changes):
         copies=[Copy(2, 1, 1200, 1180, 710.5, 1e-9)] if number > 2 else [],
     )
     return dataclasses.replace(report, **changes)
+
+
+def without_pictures(report=None):
+    """The same report with nothing to draw: for tests that read what is said beside."""
+    report = make_report() if report is None else report
+    return dataclasses.replace(
+        report,
+        confusion=np.full_like(report.confusion, np.nan),
+        information=np.full_like(report.information, np.nan),
+        copies=[],
+    )
 
 
 def picture(mode="RGB", size=(30, 20)):
@@ -139,16 +151,31 @@ def write(tmp_path, report=None, **settings):
     )
 
 
-def test_page_says_what_was_found(tmp_path):
-    """A figure that is not the one measured sends the owner after the wrong people."""
-    items = make_items()
-    page = write(
-        tmp_path,
-        relabelled=items,
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """Of everything, items without pictures."""
+    own = {"file_name": [f"{i}.jpg" for i in range(12)], "text": ["t"] * 12}
+    return write(
+        tmp_path_factory.mktemp("page"),
+        relabelled=make_items(own=own),
         log_history=LOG,
-        metrics={"eval_accuracy": 0.8765, "eval_gain": 1},
+        metrics=METRICS,
     )
-    expected = f"{100 * np.mean(items['confidence'][:]):.1f}\u00a0%".replace("\u00a0", " ")
+
+
+@pytest.fixture(scope="module")
+def images_page(tmp_path_factory):
+    """Of everything, items with pictures."""
+    return write(
+        tmp_path_factory.mktemp("images_page"),
+        relabelled=make_items(own={"image": [picture()] * 12}),
+        log_history=LOG,
+    )
+
+
+def test_page_says_what_was_found(page):
+    """A figure that is not the one measured sends the owner after the wrong people."""
+    expected = f"{100 * np.mean(make_items()['confidence'][:]):.1f}\u00a0%".replace("\u00a0", " ")
     for words in (
         "5 annotators gave 455 labels to 12 items. 2 can be trusted, 2 should be looked at, 1 should be "
         "left out. On 4 items the crowd's label looks wrong. By their own account, which is often too "
@@ -166,9 +193,8 @@ def test_page_says_what_was_found(tmp_path):
     assert row.startswith("eve random 35 % 30\u201340 % 0.010 171 because of eve")
 
 
-def test_gold_labels_are_measured_against_on_the_items_that_allow_it(tmp_path):
+def test_gold_labels_are_measured_against_on_the_items_that_allow_it(page):
     """The crowd's share right without its suspects, or a missing label taken for class 0, flatters."""
-    page = write(tmp_path, relabelled=make_items())
     # Gold on items 1, 3, 5, 7, 9, 11, equal to the forecast; 1 and 3 are suspect, 11 has no votes.
     assert "most frequent label 60.0 % 5" in page.words
     assert "aggregator 100.0 % 5" in page.words
@@ -207,29 +233,27 @@ def test_sections_appear_only_with_content(tmp_path):
         assert optional - {section, "copies", "accuracies"} <= page.ids
 
 
-def test_links_lead_somewhere_on_the_page_and_nowhere_else(tmp_path):
+def test_links_lead_somewhere_on_the_page_and_nowhere_else(images_page):
     """A page that asks a server for anything tells it who reads about whom."""
-    page = write(tmp_path, relabelled=make_items(own={"image": [picture()] * 12}), log_history=LOG)
-    assert len(page.sources) > 10
-    for source in page.sources:
-        assert source.startswith("data:image/jpeg;base64,") or source[1:] in page.ids
+    assert len(images_page.sources) > 10
+    for source in images_page.sources:
+        assert source.startswith("data:image/jpeg;base64,") or source[1:] in images_page.ids
         assert source[0] in "#d"
-    assert "default-src 'none'" in page.raw
-    assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe", "object", "base"}
-    assert not re.search(r"@import|https?://|url\((?!#)", page.raw)
+    assert "default-src 'none'" in images_page.raw
+    assert not {tag for tag, _ in images_page.tags} & {"script", "link", "iframe", "object", "base"}
+    assert not re.search(r"@import|https?://|url\((?!#)", images_page.raw)
 
 
-def test_every_picture_has_words_and_every_table_headers(tmp_path):
+def test_every_picture_has_words_and_every_table_headers(images_page):
     """Without them a screen reader has nothing to read."""
-    page = write(tmp_path, relabelled=make_items(own={"image": [picture()] * 12}), log_history=LOG)
-    tags = [tag for tag, _ in page.tags]
+    tags = [tag for tag, _ in images_page.tags]
     assert (tags.count("img"), tags.count("table")) == (4, 3)
     assert tags.count("svg") >= 4 + 5
-    assert page.all_images_have_text
-    assert all("scope" in attributes for tag, attributes in page.tags if tag == "th")
+    assert images_page.all_images_have_text
+    assert all("scope" in attributes for tag, attributes in images_page.tags if tag == "th")
 
 
-def test_names_from_the_data_add_no_tag_and_no_attribute(tmp_path):
+def test_names_from_the_data_add_no_tag_and_no_attribute(page, tmp_path):
     """Annotators choose their names, and the page is opened by someone with rights."""
     classes = ["<b>cat</b>", '" onload="x', "{{ 1 }}"]
     own = [f"{HOSTILE[i % 5]} {i}".encode("utf-8", "replace").decode() for i in range(12)]
@@ -238,19 +262,15 @@ def test_names_from_the_data_add_no_tag_and_no_attribute(tmp_path):
         make_report(HOSTILE, classes),
         relabelled=make_items(HOSTILE, classes, own={"file_name": own, "text": own}),
         log_history=LOG,
+        metrics=METRICS,
         title=HOSTILE[0],
         summary="\n".join(HOSTILE),
     )
-    plain = write(
-        tmp_path,
-        relabelled=make_items(own={"file_name": list("abcdefghijkl"), "text": ["t"] * 12}),
-        log_history=LOG,
-    )
     assert [t for t in hostile.tags if t[0] not in _DRAWN] == [
-        t for t in plain.tags if t[0] not in _DRAWN
+        t for t in page.tags if t[0] not in _DRAWN
     ]
     for tag in _DRAWN:
-        assert _attributes(hostile, tag) <= _attributes(plain, tag) | {"x", "y"}, tag
+        assert _attributes(hostile, tag) <= _attributes(page, tag) | {"x", "y"}, tag
     assert HOSTILE[0] in hostile.text
     assert "{{ 7*7 }}" in hostile.text
     assert not re.search("[\u202e\x00]", hostile.raw)
@@ -262,13 +282,14 @@ def _attributes(page, tag):
 
 def test_max_annotators_shows_those_to_act_on_and_says_where_the_rest_is(tmp_path):
     """Five thousand rows are not read; the one at random in row 4,000 is not found."""
-    page = write(tmp_path, max_annotators=2, max_suspects=1, relabelled=make_items())
+    items, report = make_items(), without_pictures()
+    page = write(tmp_path, report, max_annotators=2, max_suspects=1, relabelled=items)
     table = page.words[page.words.index("Those to act on first") :]
     assert "2 of 5 are shown, all are in annotators.csv" in table
     assert table.index("because of eve") < table.index("because of cyd")
     assert "because of ann" not in table
     assert "1 of 4 are shown" in page.words
-    none = write(tmp_path, max_annotators=0, max_suspects=0, relabelled=make_items())
+    none = write(tmp_path, report, max_annotators=0, max_suspects=0, relabelled=items)
     assert "All 5 annotators are in annotators.csv" in none.words
     assert "Ask again about these 4 items, or take the forecasts." in none.words
 
@@ -276,7 +297,7 @@ def test_max_annotators_shows_those_to_act_on_and_says_where_the_rest_is(tmp_pat
 def test_gallery_shows_the_most_suspect_first_with_votes(tmp_path):
     """Those on top are looked at; a vote under a wrong name accuses someone."""
     items = make_items(suspicion=[0.6, 0.9, 0.7, 1.0, *[0.1] * 7, None])
-    page = write(tmp_path, relabelled=items)
+    page = write(tmp_path, without_pictures(), relabelled=items)
     gallery = page.words[page.words.index("The most suspect first") :]
     places = [gallery.index(f" {i}.jpg") for i in (3, 1, 2, 0)]
     assert places == sorted(places)
@@ -290,16 +311,18 @@ def test_gallery_shows_the_most_suspect_first_with_votes(tmp_path):
 
 def test_items_without_pictures_show_their_text_or_their_row(tmp_path):
     """Text data has suspects too; without an id, the row is the only way back to the item."""
-    words = write(tmp_path, relabelled=make_items(own={"review": ["so & so " * 99] * 12})).words
+    report = without_pictures()
+    reviews = make_items(own={"review": ["so & so " * 99] * 12})
+    words = write(tmp_path, report, relabelled=reviews).words
     assert "row 0 so & so" in words
     assert "…" in words
-    assert "row 2 Crowd" in write(tmp_path, relabelled=make_items(own={})).words
+    assert "row 2 Crowd" in write(tmp_path, report, relabelled=make_items(own={})).words
 
 
 def test_unreadable_image_is_said_and_does_not_stop_the_page(tmp_path):
     """One broken file among a hundred thousand must not cost the report."""
     own = {"image": [{"bytes": b"no image", "path": "broken.jpg"}, None, *[picture()] * 10]}
-    page = write(tmp_path, relabelled=make_items(own=own))
+    page = write(tmp_path, without_pictures(), relabelled=make_items(own=own))
     assert page.words.count("The image cannot be read.") == 2
     assert [tag for tag, _ in page.tags].count("img") == 2
     assert "broken.jpg" in page.words
@@ -370,35 +393,35 @@ def test_page_is_written_for_few_and_for_many_classes(size, tmp_path):
 
 def test_dense_and_absent_crowd_columns_are_read(tmp_path):
     """Other shapes that the trainer takes must not fail at the very end."""
-    items = make_items(own={})
+    items, report = make_items(own={}), without_pictures()
     names = ["annotators", "annotations"]
-    bare = write(tmp_path, relabelled=items.remove_columns(names))
+    bare = write(tmp_path, report, relabelled=items.remove_columns(names))
     assert "row 0 Crowd: Forecast" in bare.words
     dense = items.remove_columns(names).add_column("annotations", [[1, -1, 1, 0, -1]] * 12)
     assert (
         "Crowd: 2 \u00d7 dog (ann, cyd), 1 \u00d7 cat (dee)"
-        in write(tmp_path, relabelled=dense).words
+        in write(tmp_path, report, relabelled=dense).words
     )
 
 
 def test_set_format_and_chosen_rows_change_nothing(tmp_path):
     """A format that hides columns, or rows in another order, would pair votes with another item."""
-    items = make_items()
-    plain = write(tmp_path, relabelled=items).raw
+    items, report = make_items(), without_pictures()
+    plain = write(tmp_path, report, relabelled=items).raw
     shuffled = items.select(range(11, -1, -1)).select(range(11, -1, -1))
     shuffled.set_format("torch", columns=["label"])
-    assert write(tmp_path, relabelled=shuffled).raw == plain
+    assert write(tmp_path, report, relabelled=shuffled).raw == plain
 
 
 def test_page_is_whole_or_not_there(tmp_path, monkeypatch):
     """Half a page of a crash looks like a report; a page that was there before must survive."""
     path = tmp_path / "new" / "report.html"
-    settings = {"title": "t", "summary": "s"}
-    assert write_report(path, make_report(), **settings) == path
+    report, settings = without_pictures(), {"title": "t", "summary": "s"}
+    assert write_report(path, report, **settings) == path
     before = path.read_bytes()
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
-        write_report(path, make_report(), **{**settings, "title": "other"})
+        write_report(path, report, **{**settings, "title": "other"})
     assert path.read_bytes() == before
     assert os.listdir(path.parent) == ["report.html"]
 
@@ -420,11 +443,10 @@ def test_what_cannot_be_shown_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_every_verdict_is_acted_on_and_explained(tmp_path):
+def test_every_verdict_is_acted_on_and_explained(page, tmp_path):
     """A verdict that is new in `annotators.py` would stop the page, or go unexplained."""
     assert _GROUP.keys() == set(VERDICTS)
-    words = write(tmp_path).words
-    reading = words[words.index("How to read this page", 200) :]
+    reading = page.words[page.words.index("How to read this page", 200) :]
     for verdict in VERDICTS:
         assert verdict in reading
     every = [*VERDICTS[:2], *VERDICTS[2:]]
@@ -432,7 +454,7 @@ def test_every_verdict_is_acted_on_and_explained(tmp_path):
     report = make_report(
         [f"a{i}" for i in range(number)], verdict=every, copies=[], reason=["r"] * number
     )
-    page = write(tmp_path, report)
+    page = write(tmp_path, without_pictures(report))
     assert "2 can be trusted, 2 should be looked at, 3 should be left out" in page.words
     actions = page.words[page.words.index("What to do", 100) : page.words.index("Those to act")]
     assert actions.count("(1 annotator)") == 5

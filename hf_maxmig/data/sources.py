@@ -144,13 +144,13 @@ def _texts(
     root: Path, sizes: dict[str, int] | None = None
 ) -> tuple[dict[str, list[str]], dict[str, np.ndarray], np.ndarray]:
     """Return names and gold labels (N,) by split, and votes (N, M) with -1 = missing, checked."""
-    names, labels = {}, {}
+    names, labels, last = {}, {}, len(LABELME_CLASSES) - 1
     for split, word in _SPLITS.items():
         lines = _present(root / f"filenames_{word}.txt").read_text(encoding="utf-8").splitlines()
         names[split] = [line.strip() for line in lines if line.strip()]
-        labels[split] = _whole_numbers(path := root / f"labels_{word}.txt", lowest=0).ravel()
+        labels[split] = whole_numbers(path := root / f"labels_{word}.txt", 0, last).ravel()
         _check_rows(path, len(labels[split]), word, len(names[split]))
-    answers = _whole_numbers(path := root / "answers.txt", lowest=-1)
+    answers = whole_numbers(path := root / "answers.txt", -1, last)
     _check_rows(path, len(answers), "train", len(names["train"]))
     answers = _without_the_silent(answers)
     if not answers.size:
@@ -174,7 +174,7 @@ def _features(
         path = root / f"features_vgg16_{word}.npy"
         if published := not path.is_file():
             path = _present(root / "prepared" / f"data_{word}_vgg16.npy", f", or {path}")
-        values = _array(path)
+        values = read_array(path)
         if values.ndim not in (2, 4) or values.dtype.kind != "f":
             raise ValueError(
                 f"{path} must be floats (N, D) or (N, H, W, D), got {values.dtype} {values.shape}."
@@ -206,9 +206,9 @@ def _one_row_an_item(
     beside = path.with_name(path.name.replace("data_", "labels_").replace("_vgg16", ""))
     if rest or not copies or (copies == 1 and not beside.is_file()):
         return rows  # Nothing to match with; the caller compares the counts.
-    ours, theirs = labels[:, None], _array(_present(beside)).reshape(-1, 1)
+    ours, theirs = labels[:, None], read_array(_present(beside)).reshape(-1, 1)
     if answers is not None and path.with_name("answers.npy").is_file():
-        votes = _array(path.with_name("answers.npy"))
+        votes = read_array(path.with_name("answers.npy"))
         votes = np.sort(_without_the_silent(votes.reshape(len(votes), -1)))
         if len(votes) == len(theirs):
             ours, theirs = np.hstack([ours, np.sort(answers)]), np.hstack([theirs, votes])
@@ -261,13 +261,12 @@ def _check_rows(path: Path, got: int, word: str, expected: int) -> None:
         )
 
 
-def _whole_numbers(path: Path, lowest: int) -> np.ndarray:
-    """Return (rows, columns) int64 in lowest..7 from a text file."""
+def whole_numbers(path: Path, lowest: int, last: int) -> np.ndarray:
+    """Return (rows, columns) int64 in lowest..last from a text file; lowest is 0, or -1 for missing."""
     try:
         table = np.loadtxt(_present(path), ndmin=2)
     except ValueError as cause:
         raise ValueError(f"{path} must be a table of whole numbers: {cause}") from cause
-    last = len(LABELME_CLASSES) - 1
     wrong = np.argwhere(~np.isin(table, np.arange(lowest, last + 1)))
     if len(wrong):
         row, column = wrong[0]
@@ -283,7 +282,7 @@ def _without_the_silent(answers: np.ndarray) -> np.ndarray:
     return answers[:, (answers >= 0).any(axis=0)]
 
 
-def _array(path: Path) -> np.ndarray:
+def read_array(path: Path) -> np.ndarray:
     """Load an array, never a pickle: unpickling a downloaded file would run what it says."""
     try:
         return np.asarray(np.load(path, allow_pickle=False))

@@ -11,10 +11,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 
 from ..aggregator import WeightedAverageAggregator
 from ..configuration_maxmig import MaxMIGConfig
-from ..functional import confusion_counts, initial_weight
+from ..functional import confusion_counts, initial_weight, is_given, vote_share
 from ..modeling_maxmig import Gather, MaxMIGModel, MaxMIGOutput, Told, is_annotated
 from .cross_entropy import mean_of_given
 
@@ -106,7 +107,8 @@ class AggNetModel(MaxMIGModel):
     The labels of item i have the likelihood l_i = sum_c h(x_i)_c prod_m P^m(y_i^m | c).
     E-step: q_ic proportional to h(x_i)_c prod_m P^m(y_i^m | c). M-step: P^m(r | c) proportional to
     sum_i q_ic 1(y_i^m = r), once an epoch, from the whole training set at once; and the classifier
-    learns from q.
+    learns from q, but in the first epoch, before any M-step, from the vote share: a class that the
+    first matrices would merge with another may then be told apart by the items.
 
     With W = log P this is Max-MIG's house: q is the forecast h g / p, and the loss is the mean of
     -log K_ii, K_ii = sum_c h(x_i)_c g(y_i)_c / p_c, which is -log l_i up to a term that the
@@ -153,6 +155,18 @@ class AggNetModel(MaxMIGModel):
     aggregator_class = ConfusionAggregator
     aggregator: ConfusionAggregator
 
+    def build_crowd(self, config: MaxMIGConfig) -> None:
+        """Make prior and aggregator, and count the M-steps."""
+        super().build_crowd(config)
+        # Saved, so that a resumed run knows how far it is.
+        self.register_buffer("rounds_done", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, AggNetModel):
+            init.zeros_(module.rounds_done)
+
     def crowd_parameters(self) -> Iterator[nn.Parameter]:
         """Yield nothing: matrices and prior are estimated in closed form."""
         return iter(())
@@ -165,6 +179,7 @@ class AggNetModel(MaxMIGModel):
     ) -> None:
         """Start from equation 2; `strength` plays no part, for matrices are probabilities here."""
         super().initialize_crowd(batches, smoothing)
+        self.rounds_done.zero_()
 
     def crowd_loss(
         self,
@@ -175,8 +190,15 @@ class AggNetModel(MaxMIGModel):
         """Compute minus the mean log-likelihood of the items' labels, see the class."""
         log_h = outputs.log_h
         log_k = (log_h + cast(Tensor, outputs.aggregator_logits) - self.prior()).logsumexp(dim=-1)
+        against_share = -(self.vote_share(batch) * log_h).sum(dim=-1)
         annotated = is_annotated(batch["annotators"], batch["annotations"])
-        return mean_of_given(-torch.where(annotated, log_k, 0.0), annotated.to(log_k.dtype), gather)
+        loss = torch.where(self.rounds_done == 0, against_share, -log_k)
+        return mean_of_given(torch.where(annotated, loss, 0.0), annotated.to(loss.dtype), gather)
+
+    def vote_share(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the (B, C) vote share, which takes the place of the posterior before any M-step."""
+        given = is_given(batch["annotators"], batch["annotations"])
+        return vote_share(torch.where(given, batch["annotations"], -1), self.config.num_labels)
 
     def posterior(self, log_h: Tensor, log_g: Tensor, log_forecast: Tensor) -> Tensor:
         """Return the (N, C) probabilities that the M-step counts with: q, the forecast."""
@@ -186,3 +208,4 @@ class AggNetModel(MaxMIGModel):
         """Take the M-step over the whole training set."""
         parts = ((self.posterior(*logs), who, said) for logs, who, said in told)
         self.prior.initialize(self.aggregator.estimate(parts, self.config.smoothing).float())
+        self.rounds_done += 1

@@ -5,15 +5,13 @@ bootstrapped expectation maximization). Not in the paper's comparison; made for 
 where agreement among annotators says nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import one_hot
-from transformers import initialization as init
 
-from ..configuration_maxmig import MaxMIGConfig
 from ..modeling_maxmig import Gather, MaxMIGOutput, Told, is_annotated
 from .aggnet import AggNetConfig, AggNetModel
 from .cross_entropy import against_targets
@@ -50,9 +48,8 @@ class MBEMModel(AggNetModel):
     p_c prod_m P^m(y^m | c): what the labels say of an item, without the classifier. At the end of
     each of the T rounds t_i = argmax_c h(x_i)_c, and P^m and p are counted with t for the truth.
 
-    The authors train a new network in each round, from the vote share in the first; here the
-    network goes on, and the first posterior is that of the matrices which the vote share gives
-    (Max-MIG paper, equation 2).
+    In the first round the vote share takes the place of g. The authors train a new network in each
+    round; here it goes on.
 
     Args:
         config: what the model is made of; `rounds` is T.
@@ -79,28 +76,6 @@ class MBEMModel(AggNetModel):
     method = "MBEM"
     reference = "Khetan, Lipton, Anandkumar. Learning From Noisy Singly-labeled Data. ICLR 2018."
 
-    def build_crowd(self, config: MaxMIGConfig) -> None:
-        """Make prior and aggregator, and count the rounds."""
-        super().build_crowd(config)
-        # Saved, so that a resumed run knows its round.
-        self.register_buffer("rounds_done", torch.zeros((), dtype=torch.int64))
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, MBEMModel):
-            init.zeros_(module.rounds_done)
-
-    def initialize_crowd(
-        self,
-        batches: Iterable[tuple[Tensor, Tensor]],
-        smoothing: float = 0.01,
-        strength: float = 1.0,
-    ) -> None:
-        """Start from equation 2, with the first round."""
-        super().initialize_crowd(batches, smoothing)
-        self.rounds_done.zero_()
-
     def crowd_loss(
         self,
         outputs: MaxMIGOutput,
@@ -111,7 +86,8 @@ class MBEMModel(AggNetModel):
         log_h = outputs.log_h
         annotated = is_annotated(batch["annotators"], batch["annotations"])
         g = cast(Tensor, outputs.aggregator_logits).exp() * annotated[:, None]
-        return against_targets(log_h, g, gather)
+        targets = torch.where(self.rounds_done == 0, self.vote_share(batch).to(g.dtype), g)
+        return against_targets(log_h, targets, gather)
 
     def posterior(self, log_h: Tensor, log_g: Tensor, log_forecast: Tensor) -> Tensor:
         """Return the (N, C) classifier's answer, one-hot."""

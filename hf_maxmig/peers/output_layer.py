@@ -2,6 +2,8 @@
 
 from torch import nn
 
+from ..classifiers import output_layers
+
 
 def output_layer(classifier: nn.Module, num_classes: int) -> nn.Linear:
     """Find the linear layer that gives the logits: the last one with C outputs.
@@ -20,14 +22,10 @@ def output_layer(classifier: nn.Module, num_classes: int) -> nn.Linear:
         >>> output_layer(nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3)), num_classes=3)
         Linear(in_features=4, out_features=3, bias=True)
     """
-    layers = [
-        module
-        for module in classifier.modules()
-        if isinstance(module, nn.Linear) and module.out_features == num_classes
-    ]
-    if not layers:
-        raise TypeError(
-            f"`classifier` must end in a linear layer with one output a class = {num_classes}, got "
-            f"{type(classifier).__name__} without one."
-        )
-    return layers[-1]
+    for layer in reversed(output_layers(classifier, num_classes)):
+        if isinstance(layer, nn.Linear):
+            return layer
+    raise TypeError(
+        f"`classifier` must end in a linear layer with one output a class = {num_classes}, got "
+        f"{type(classifier).__name__} without one."
+    )

@@ -1,5 +1,6 @@
 """Tests of `hf_maxmig.data.describe`: what it counts, against loops; what it says to a data owner."""
 
+import itertools
 import json
 import math
 import sys
@@ -71,11 +72,7 @@ def naive_alpha(what: list[list[int]]) -> float:
                 if i != j and a != b:
                     observed += 1 / (len(said) - 1)
     observed /= len(values)
-    expected = 0.0
-    for i, a in enumerate(values):
-        for j, b in enumerate(values):
-            if i != j and a != b:
-                expected += 1
+    expected = sum(a != b for a, b in itertools.permutations(values, 2))
     expected /= len(values) * (len(values) - 1)
     return 1 - observed / expected
 

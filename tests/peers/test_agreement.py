@@ -6,12 +6,15 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from hf_maxmig import HeadClassifier, HeadConfig
+from hf_maxmig.classifiers import output_layers
 from hf_maxmig.peers import PEERS, AggNetModel, DoctorNetModel, MajorityVoteModel, MBEMModel, peer
 from hf_maxmig.peers.aggregated import ALGORITHMS, AggregatedConfig, aggregate_labels
 from hf_maxmig.peers.crowd_layer import AnnotatorMatrices
 from hf_maxmig.peers.mbem import MBEMConfig
+from hf_maxmig.peers.output_layer import output_layer
 from tests import reference
 
 
@@ -48,6 +51,13 @@ def as_table(who, said):
     return pandas.DataFrame(
         {"task": item.numpy(), "worker": who[item, slot].numpy(), "label": said[item, slot].numpy()}
     )
+
+
+FEWER_ROUNDS = {
+    "glad": {"n_iter": 5},
+    "mace": {"n_restarts": 2, "n_iter": 5},
+    "zero_based_skill": {"n_iter": 5},
+}
 
 
 def crowd_kit(name):
@@ -99,6 +109,7 @@ def aggnet_and_batch(num_items=9):
     who, said, _ = simulated(num_items)
     model = AggNetModel.from_classifier(head(3), num_annotators=6)
     model.initialize_crowd([(who, said)])
+    model.rounds_done += 1  # past the first epoch
     features = torch.randn(num_items, 5, generator=torch.Generator().manual_seed(1))
     return model, {"features": features, "annotators": who, "annotations": said}
 
@@ -229,12 +240,40 @@ def test_mbem_trains_on_what_the_labels_say():
     who, said, _ = simulated(9)
     model = MBEMModel.from_classifier(head(3), num_annotators=6)
     model.initialize_crowd([(who, said)])
+    model.rounds_done += 1
     batch = {"features": torch.randn(9, 5), "annotators": who, "annotations": said}
     out = model(**batch)
     loss, _ = model.crowd_loss(out, batch)
     g = reference.aggregate(model.aggregator.weight, model.prior().exp(), who, said)
     expected = -(g * out.logits.double().log_softmax(-1)).sum(dim=1).mean()
     assert loss.item() == pytest.approx(expected.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("model_class", [AggNetModel, MBEMModel])
+def test_em_starts_from_the_vote_share(model_class):
+    """From the first matrices' posterior instead, a naive majority merges two classes for good."""
+    who, said, _ = simulated(9)
+    said[0, -1] = who[0, -1] = -1
+    model = model_class.from_classifier(head(3), num_annotators=6)
+    model.end_epoch([(torch.full((3, 9, 3), 1 / 3).log().unbind(), who, said)], progress=1.0)
+    assert model.rounds_done == (1 if model_class is AggNetModel else 2)
+    model.initialize_crowd([(who, said)])  # another run begins
+    batch = {"features": torch.randn(9, 5), "annotators": who, "annotations": said}
+    out = model(**batch)
+    loss, _ = model.crowd_loss(out, batch)
+    share = reference.vote_share(said, 3)
+    expected = -(share * out.logits.double().log_softmax(-1)).sum(dim=1).mean()
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-5)
+
+
+def test_output_layer_is_the_last_linear_one_as_wide_as_the_classes():
+    """A convolution has no features of an item below it, and a hidden layer is not where it ends."""
+    last, mixer = nn.Linear(4, 3), nn.Conv2d(3, 3, 1)
+    classifier = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 4), last, mixer)
+    assert output_layers(classifier, 3)[-1] is mixer
+    assert output_layer(classifier, 3) is last
+    with pytest.raises(TypeError, match="one output a class = 3, got Sequential without one"):
+        output_layer(nn.Sequential(nn.Linear(5, 4), mixer), 3)
 
 
 def test_raykar_trains_the_output_layer_only(tmp_path):
@@ -368,13 +407,20 @@ def test_majority_vote_shares_ties_and_does_not_count_strangers():
     assert targets.tolist() == [half, [0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "kos"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name == "glad" else [])
+        for name in ALGORITHMS
+        if name != "kos"
+    ],
+)
 def test_label_only_methods_give_crowd_kits_answer_to_the_right_item(name):
     """Rows shifted by an item without labels, or classes by one that nobody named."""
     who, said, _ = simulated(40)
     who[[0, 13]] = said[[0, 13]] = -1
     kind = crowd_kit(ALGORITHMS[name])
-    options = {"n_iter": 5} if name in ("glad", "mace") else {}
+    options = FEWER_ROUNDS.get(name, {})
     halves = [(who[:17], said[:17]), (who[17:], said[17:])]
     ours = aggregate_labels(halves, ALGORITHMS[name], num_classes=5, **options)
     assert ours.shape == (40, 5)
