@@ -40,6 +40,8 @@ class DogsVsCatsTrainingArguments(MaxMIGTrainingArguments):
     learning_rate: float = 1e-4
     per_device_train_batch_size: int = 16
     num_train_epochs: float = 20
+    # "set the bias b as log p and only tune p" (Appendix B.2)
+    prior: str = "learned"
     save_strategy: str = "no"
 
 

@@ -34,11 +34,15 @@ class LUNA16Arguments(SimulatedCrowdArguments):
 
 @dataclass
 class LUNA16TrainingArguments(MaxMIGTrainingArguments):
-    """What differs from the defaults: the paper's rate and batch, the epochs of its authors' code."""
+    """What differs from the defaults: the paper's rate and batch."""
 
     learning_rate: float = 1e-4
     per_device_train_batch_size: int = 16
-    num_train_epochs: float = 20
+    # Half of what the authors' code trains: the held-out gain is the same (0.102 and 0.104 nats after
+    # 10 and 20 epochs, 0.088 after 6; case 4.1, H).
+    num_train_epochs: float = 10
+    # "set the bias b as log p and only tune p" (Appendix B.2)
+    prior: str = "learned"
     save_strategy: str = "no"
 
 
