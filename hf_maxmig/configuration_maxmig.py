@@ -7,7 +7,7 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .aggregator import check_prior
+from .aggregator import check_aggregator, check_prior
 from .classifiers import CLASSIFIERS
 from .divergences import get_divergence
 
@@ -26,10 +26,12 @@ class MaxMIGConfig(PreTrainedConfig):
         annotators: M names, unique; None if only their number is known.
         divergence: a row of Table 1: `"kl"`, `"pearson"` or `"jensen_shannon"`.
         prior: `"uniform"`, `"vote_share"`, `"learned"`, or C positive numbers (normalised).
+        aggregator: `"weighted_average"`, the paper's, or `"interaction"`, which also hears what two
+            labels say only together.
 
     Raises:
-        ValueError: if names are not unique, counts disagree, or divergence or prior are none of the
-            above.
+        ValueError: if names are not unique, counts disagree, or divergence, prior or aggregator are
+            none of the above.
 
     Example:
         >>> from transformers import ResNetConfig
@@ -50,6 +52,7 @@ class MaxMIGConfig(PreTrainedConfig):
     annotators: Sequence[str] | None = None
     divergence: str = "kl"
     prior: str | list[float] = "uniform"
+    aggregator: str = "weighted_average"
 
     def __post_init__(self, **kwargs: Any) -> None:
         given = self.classifier_config
@@ -81,6 +84,7 @@ class MaxMIGConfig(PreTrainedConfig):
         if self.num_annotators < 1:
             raise ValueError(f"`num_annotators` must be at least 1, got {self.num_annotators}.")
         get_divergence(self.divergence)
+        check_aggregator(self.aggregator)
         self.prior = check_prior(self.prior, self.num_labels)
 
     @property

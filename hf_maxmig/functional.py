@@ -137,6 +137,36 @@ def aggregate(weight: Tensor, log_p: Tensor, annotators: Tensor, annotations: Te
         return (columns.sum(dim=1) + widen(log_p)).log_softmax(dim=-1)
 
 
+def label_pairs(table: Tensor, annotators: Tensor, annotations: Tensor) -> Tensor:
+    """Pool which labels were given together: products of two labels' features, over all pairs.
+
+    sum_{a < b} v_a v_b = ((sum_a v_a)^2 - sum_a v_a^2) / 2, feature by feature, where v_a is the row
+    of the a-th label of the item: the cost grows with the labels given, not with their pairs. The
+    order of the labels does not matter, a missing one adds nothing, and one alone gives zero.
+
+    Args:
+        table: (M, C, D): annotator, reported class, feature.
+        annotators: (B, K) int64, who labelled each item, padded with -1.
+        annotations: (B, K) int64, what each of them said, padded with -1.
+
+    Returns:
+        (B, D), in float32 or wider.
+
+    Example:
+        >>> table = torch.tensor([[[1.0], [-1.0]], [[1.0], [-1.0]]])  # the same sign: the same label
+        >>> who, said = torch.tensor([[0, 1], [0, 1], [1, -1]]), torch.tensor([[1, 1], [0, 1], [0, -1]])
+        >>> label_pairs(table, who, said).tolist()
+        [[1.0], [-1.0], [0.0]]
+    """
+    num_annotators, num_classes, _ = table.shape
+    given = is_given(annotators, annotations)
+    index = torch.where(given, annotators * num_classes + annotations, 0)
+    with torch.autocast(table.device.type, enabled=False):
+        rows = widen(embedding(index, table.reshape(num_annotators * num_classes, -1)))
+        rows = torch.where(given[..., None], rows, 0.0)
+        return (rows.sum(dim=1).square() - rows.square().sum(dim=1)) / 2
+
+
 def forecast(log_h: Tensor, log_g: Tensor, log_p: Tensor) -> Tensor:
     """Combine what the image says and what the crowd says: the data-crowds forecaster zeta.
 

@@ -23,7 +23,12 @@ from transformers import (
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 
-from .aggregator import ClassPrior, WeightedAverageAggregator
+from .aggregator import (
+    AGGREGATORS,
+    ClassPrior,
+    InteractionAggregator,
+    WeightedAverageAggregator,
+)
 from .classifiers import CLASSIFIERS, keep_weights, reorder_outputs
 from .configuration_maxmig import MaxMIGConfig
 from .functional import (
@@ -129,7 +134,7 @@ class CrowdModel(PreTrainedModel):
             num_annotators: M, if the annotators have no names.
             annotators: M names.
             **config_fields: further fields of the method's config: `id2label`; for Max-MIG
-                `divergence` and `prior`.
+                `divergence`, `prior` and `aggregator`.
 
         Returns:
             The model; the classifier is not copied.
@@ -361,18 +366,33 @@ class MaxMIGModel(CrowdModel):
     loss_is_minus_gain = True
     blind_to_class_names = True
     least_items = 2
-    aggregator_class: ClassVar[type[WeightedAverageAggregator]] = WeightedAverageAggregator
+    # Where a method has an aggregator of its own; else the config says which.
+    aggregator_class: ClassVar[type[WeightedAverageAggregator] | None] = None
+    aggregator: WeightedAverageAggregator
     _keep_in_fp32_modules_strict = ["aggregator", "prior"]
 
     def build_crowd(self, config: MaxMIGConfig) -> None:
-        """Make the prior and the aggregator."""
+        """Make the prior and the aggregator.
+
+        Raises:
+            ValueError: if the config asks for another aggregator than the method's own.
+        """
+        own = self.aggregator_class
+        if own is not None and config.aggregator != "weighted_average":
+            raise ValueError(
+                f"`aggregator` must be weighted_average for {self.method}, got "
+                f"{config.aggregator!r}: it has an aggregator of its own."
+            )
+        aggregator_class = own or AGGREGATORS[config.aggregator]
         self.prior = ClassPrior(config.num_labels, config.prior)
-        self.aggregator = self.aggregator_class(cast(int, config.num_annotators), config.num_labels)
+        self.aggregator = aggregator_class(cast(int, config.num_annotators), config.num_labels)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, WeightedAverageAggregator):
             init.zeros_(module.table)
+            if isinstance(module, InteractionAggregator):
+                module.draw_pairs(init.normal_)
         elif isinstance(module, ClassPrior):
             init.copy_(module.logits, module.initial_logits(self.config.num_labels))
 
@@ -389,7 +409,7 @@ class MaxMIGModel(CrowdModel):
         return MaxMIGOutput(logits=logits, aggregator_logits=log_g, forecast_logits=zeta)
 
     def crowd_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield what is trained at the aggregator's rate: W, and the prior if it is learned."""
+        """Yield what is trained at its own rate: the aggregator, and the prior if it is learned."""
         for module in (self.aggregator, self.prior):
             yield from (p for p in module.parameters() if p.requires_grad)
 
@@ -454,7 +474,7 @@ class MaxMIGModel(CrowdModel):
         if not reorder_outputs(self.classifier, order, inputs):
             return False
         order = order.to(self.device)
-        self.aggregator.table.copy_(self.aggregator.table[:, :, order].clone())
+        self.aggregator.reorder_classes(order)
         self.prior.logits.copy_(self.prior.logits[order].clone())
         return True
 

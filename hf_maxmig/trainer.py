@@ -5,37 +5,54 @@ see `modeling_maxmig.CrowdModel`.
 """
 
 import contextlib
+import copy
 import functools
 import inspect
 import itertools
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 from transformers import (
     EvalPrediction,
     PreTrainedModel,
+    PrinterCallback,
     Trainer,
     TrainerCallback,
     TrainerControl,
     TrainerState,
+    TrainingArguments,
 )
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, PredictionOutput, TrainOutput
+from transformers.trainer_utils import (
+    PREFIX_CHECKPOINT_DIR,
+    IntervalStrategy,
+    PredictionOutput,
+    SaveStrategy,
+    TrainOutput,
+)
 from transformers.utils import logging
 
+from .aggregator import check_any_label
 from .annotators import AnnotatorReport, judge_annotators
 from .data.collator import POSTERIOR_COLUMN, CrowdCollator, crowd_batches
 from .data.columns import check_is_dataset, crowd_names
 from .data.describe import describe
 from .distributed import gather_with_gradient
+from .functional import is_given
+from .guards import Guards, merged_classes, permuted_classes, too_few_votes
 from .hub import model_card, portable_processor
-from .metrics import NO_LABEL, accuracies
+from .information import BRIEF, BriefModel, folds, informed_share, start_from_share
+from .metrics import LEAST_ITEMS, NO_LABEL, accuracies, gain_ceiling, gain_interval
 from .modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
 from .naming import best_names, votes_by_class
 from .plots import need_matplotlib
@@ -45,12 +62,23 @@ from .training_args import MaxMIGTrainingArguments
 
 logger = logging.get_logger(__name__)
 
+# What a user has not touched, the gain may choose: see `MaxMIGTrainingArguments.select_by_gain`.
+LEFT_OPEN = (
+    "eval_strategy", "save_strategy", "save_steps", "save_total_limit", "save_only_model", "load_best_model_at_end",
+    "metric_for_best_model",
+)  # fmt: skip
+GUARDED_ITEMS = 2000  # and 20 a class: how many items the guards look at
+CLASSES_FORMED = 0.75  # share of the training after which what is still merged is likely to stay so
+
 
 class CrowdTrainer(Trainer):
     """Train a crowd model: a classifier learns from the columns `annotators` and `annotations`.
 
     Gold labels, where the data set has them, are only measured against. Everything else of
-    `Trainer` works as ever.
+    `Trainer` works as ever, with one default more: if the method maximises the gain, `eval_dataset`
+    is a `datasets.Dataset` with votes, and the arguments say nothing of evaluating and saving, both
+    happen each epoch, one checkpoint is kept, and the epoch with the highest gain on that set is
+    what `train` ends with (`select_by_gain=False` turns it off).
 
     Args:
         model: a crowd model.
@@ -68,6 +96,7 @@ class CrowdTrainer(Trainer):
         ValueError: if a data set's annotators or classes are not the model's.
     """
 
+    args: MaxMIGTrainingArguments
     loss_is_scaled_for_ga = (
         False  # the loss of a batch is a mean: Trainer divides it by the accumulation steps
     )
@@ -114,9 +143,30 @@ class CrowdTrainer(Trainer):
         self._empty_steps = torch.zeros((), device=self.args.device)
         self._empty_steps_told = False
         self._results: dict[str, float] = {}
+        self._guards = Guards(on=False)
+        self._seen: tuple[NDArray[np.floating], ...] | None = None
+        if args.select_by_gain and self.crowd_model.loss_is_minus_gain and _has_votes(eval_dataset):
+            self._select_by_gain()
         for dataset in (train_dataset, eval_dataset):
             for part in dataset.values() if isinstance(dataset, dict) else [dataset]:
                 self._check_names(part)
+
+    def _select_by_gain(self) -> None:
+        """Let the gain on the evaluation set choose the epoch, if the arguments leave that open."""
+        defaults = TrainingArguments.__dataclass_fields__
+        if any(getattr(self.args, name) != defaults[name].default for name in LEFT_OPEN):
+            return
+        self.args = copy.copy(self.args)  # a user may give theirs to another trainer
+        self.args.eval_strategy = IntervalStrategy.EPOCH
+        self.args.save_strategy = SaveStrategy.EPOCH
+        self.args.save_total_limit = 1
+        self.args.load_best_model_at_end = True
+        self.args.metric_for_best_model = "gain"
+        self.args.greater_is_better = True
+        logger.info(
+            "The evaluation set has votes: each epoch is evaluated and saved, and training ends with "
+            "the one whose gain on it is highest. `select_by_gain=False` turns this off."
+        )
 
     @property
     def crowd_model(self) -> CrowdModel:
@@ -161,18 +211,77 @@ class CrowdTrainer(Trainer):
         if resume_from_checkpoint is True:
             resume_from_checkpoint = _last_whole_checkpoint(self.args.output_dir)
         self._fresh = not resume_from_checkpoint
+        guarded = self.args.guards and not self.crowd_model.learns_from_gold_labels
+        self._guards = Guards(on=guarded)
+        if guarded:
+            self._guard_votes()
         output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
         if self.args.name_classes:
             self.name_classes()
+        if guarded:
+            self._guard_end()
         return output
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> TrainOutput:
         # After a `model_init` and before anything wraps the model.
         if self._fresh and self.args.init != "keep":
-            self.crowd_model.initialize_crowd(
-                self._training_crowd(), self.args.smoothing, self.args.init_strength
-            )
+            self._start()
         return super()._inner_training_loop(*args, **kwargs)
+
+    def _start(self) -> None:
+        args, model = self.args, self.crowd_model
+        if args.init == "vote_share" or not model.blind_to_class_names:
+            model.initialize_crowd(self._training_crowd(), args.smoothing, args.init_strength)
+            return
+        if not isinstance(self.train_dataset, Dataset):
+            raise ValueError(
+                "`init` must be 'vote_share' or 'keep' unless the training set is a datasets.Dataset, got "
+                f"'information' with {type(self.train_dataset).__name__}: each half of the items is predicted."
+            )
+        crowd = list(self._training_crowd())
+        check_any_label(any(bool(is_annotated(*pair).any()) for pair in crowd))
+        everything = list(range(len(self.train_dataset)))
+
+        def predict(share: Tensor) -> Tensor:
+            log_h = torch.zeros_like(share)
+            for learned, told in folds(len(share), args.seed):
+                brief = self._train_briefly(model.classifier, learned, share)
+                some = self.train_dataset.select(told)
+                log_h[told] = torch.from_numpy(brief.predict(some).predictions[0]).to(log_h.dtype)
+            return log_h
+
+        share = informed_share(crowd, model.config.num_annotators, model.config.num_labels, predict)
+        start_from_share(model, crowd, share, args.smoothing, args.init_strength)
+        warm = self._train_briefly(model.classifier, everything, share).crowd_model.classifier
+        model.classifier.load_state_dict(warm.state_dict())
+
+    def _train_briefly(
+        self, classifier: PreTrainedModel, rows: list[int], share: Tensor
+    ) -> "CrowdTrainer":
+        """Train a copy of a classifier on the shares of some items, a twentieth of the training."""
+        args = copy.copy(self.args)
+        args.num_train_epochs = max(1.0, BRIEF * args.num_train_epochs)
+        args.max_steps = -1 if args.max_steps < 0 else math.ceil(BRIEF * args.max_steps)
+        args.eval_strategy = args.save_strategy = args.logging_strategy = "no"
+        args.load_best_model_at_end = args.push_to_hub = args.name_classes = args.guards = False
+        args.report_to, args.disable_tqdm, args.init = [], True, "keep"
+        config = self.crowd_model.config
+        model = BriefModel.from_classifier(
+            copy.deepcopy(classifier),
+            config.num_annotators,
+            annotators=config.annotators,
+            id2label=config.id2label,
+        )
+        model.shares = share[rows]
+        brief = CrowdTrainer(
+            model=model,
+            args=args,
+            data_collator=self.data_collator,
+            train_dataset=self.train_dataset.select(rows),
+        )
+        brief.remove_callback(PrinterCallback)
+        brief.train()
+        return brief
 
     def _training_crowd(self) -> Any:
         return crowd_batches(self.train_dataset, self._pair_checker())
@@ -202,6 +311,8 @@ class CrowdTrainer(Trainer):
             outputs, inputs, gather_with_gradient if self.args.gather_across_devices else _as_it_is
         )
         self._empty_steps += empty
+        if crowd_model.loss_is_minus_gain:
+            self._guards.note_step(-loss)
         return (loss, outputs) if return_outputs else loss
 
     def get_train_dataloader(self) -> DataLoader:
@@ -309,7 +420,8 @@ class CrowdTrainer(Trainer):
             )
             for annotators, annotations in self._training_crowd()
         )
-        return best_names(votes_by_class(posteriors))
+        with _set(model.aggregator, "training", False):  # it may drop out; only now is it asked
+            return best_names(votes_by_class(posteriors))
 
     def name_classes(self) -> list[str] | None:
         """Give the classes the names that fit the votes best, in classifier, W and prior.
@@ -432,11 +544,103 @@ class CrowdTrainer(Trainer):
             write_parquet(told, Path(path or self._report_folder / "relabelled.parquet"))
         return told
 
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate as `Trainer` does; the results also go on the model card."""
-        metrics = super().evaluate(*args, **kwargs)
+    def evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """Evaluate as `Trainer` does; the results also go on the model card.
+
+        Args:
+            eval_dataset: as in `Trainer`.
+            ignore_keys: as in `Trainer`.
+            metric_key_prefix: as in `Trainer`.
+
+        Returns:
+            As `Trainer.evaluate`. With votes on two items or more, over the whole set: `eval_gain`
+            in nats, `eval_gain_ceiling`, the gain of a perfect pair, and `eval_gain_low` and
+            `eval_gain_high`, its 95 % interval. With gold labels `eval_accuracy`,
+            `eval_aggregator_accuracy` and `eval_forecast_accuracy`.
+        """
+        metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         self._results.update(metrics)
+        if self.is_in_train and self._guards.on:
+            self._guard_evaluation(eval_dataset, metric_key_prefix, metrics)
         return metrics
+
+    # Guards: what almost surely went wrong is said, see `guards.py`
+
+    def _guard_votes(self) -> None:
+        if not _has_crowd_columns(self.train_dataset):  # of a stream all would be read for it
+            return
+        config, items = self.crowd_model.config, 0
+        votes = torch.zeros(config.num_annotators, dtype=torch.int64)
+        for annotators, annotations in self._training_crowd():
+            given = is_given(annotators, annotations)
+            votes += torch.bincount(annotators[given], minlength=len(votes))
+            items += int(given.any(dim=1).sum())
+        self._say("votes", too_few_votes(votes, items, config.num_labels))
+
+    def _guard_evaluation(self, eval_dataset: Any, prefix: str, metrics: dict[str, float]) -> None:
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        dataset = self.eval_dataset[dataset] if isinstance(dataset, str) else dataset
+        seen, self._seen = self._seen, None
+        if isinstance(dataset, dict):  # each of them has been here already
+            return
+        gain, high = (metrics.get(f"{prefix}_{name}") for name in ("gain", "gain_high"))
+        if self.crowd_model.loss_is_minus_gain and gain is not None and high is not None:
+            self._guards.note_evaluation(prefix, gain, high)
+            if not self.args.load_best_model_at_end:
+                message = self._guards.overfitted(prefix, metrics[f"{prefix}_gain_ceiling"])
+                self._say("overfitted", message)
+        formed = self.state.global_step >= CLASSES_FORMED * self.state.max_steps
+        if formed and seen and _has_votes(dataset):
+            rows = self._guarded_rows(len(dataset))
+            told = tuple(torch.from_numpy(p[rows]) for p in seen)
+            self._guard_classes(told, crowd_batches(dataset.select(rows), self._pair_checker()))
+
+    def _guard_end(self) -> None:
+        """Look at some training items, if no evaluation has shown what became of the classes."""
+        dataset = self.train_dataset
+        if self._guards.asked_for_classes or not hasattr(dataset, "__len__"):
+            return
+        rows = self._guarded_rows(len(dataset))
+        some = dataset.select(rows) if isinstance(dataset, Dataset) else Subset(dataset, rows)
+        with _set(self, "train_dataset", some):
+            parts = list(self._training_posteriors())
+        told = tuple(torch.cat([part[0][k] for part in parts]) for k in range(3))
+        self._guard_classes(told, ((who, said) for _, who, said in parts))
+
+    def _guarded_rows(self, number: int) -> list[int]:
+        step = -(-number // (GUARDED_ITEMS + 20 * self.crowd_model.config.num_labels))
+        return list(range(0, number, max(1, step)))
+
+    def _guard_classes(
+        self, told: tuple[Tensor, ...], crowd: Iterable[tuple[Tensor, Tensor]]
+    ) -> None:
+        self._guards.asked_for_classes = True
+        model = self.crowd_model
+        shares = [  # an item's votes as padded annotations, whatever the widths of the chunks
+            row[row >= 0] for who, said in crowd for row in torch.where(who >= 0, said, -1)
+        ]
+        annotations = pad_sequence(shares, batch_first=True, padding_value=-1)
+        voted = (annotations >= 0).any(dim=1)
+        if not voted.any():
+            return
+        h, g, forecast = (t[voted].exp() for t in told)
+        annotations, classes = annotations[voted], model.config.class_names
+        message = merged_classes("classifier", h, annotations, classes)
+        if message is None and hasattr(model, "aggregator"):
+            message = merged_classes("aggregator", g, annotations, classes)
+        self._say("merged", message)
+        named = self.args.name_classes and model.blind_to_class_names
+        if message is None and not named:  # else they are named when training ends
+            self._say("permuted", permuted_classes(forecast, annotations, classes))
+
+    def _say(self, guard: str, message: str | None) -> None:
+        if self.is_world_process_zero():
+            self._guards.say(guard, message)
 
     def create_model_card(self, **metadata: Any) -> None:
         """Write `README.md`: what the pair is, what was measured, how to use it.
@@ -479,16 +683,20 @@ class CrowdTrainer(Trainer):
         log_h, log_g, log_forecast = prediction.predictions
         labels, annotated = prediction.label_ids
         annotated = annotated.astype(bool)
+        if self.is_in_train and self._guards.on:
+            self._seen = log_h, log_g, log_forecast
         metrics: dict[str, float] = {}
         if annotated.sum() >= 2:
+            model, divergence = self.crowd_model, self.crowd_model.config.divergence
+            h, g = (torch.from_numpy(t[annotated]).to(self.args.device) for t in (log_h, log_g))
             with torch.no_grad():
-                gain = self.crowd_model.gain(
-                    torch.from_numpy(log_h[annotated]).to(self.args.device),
-                    torch.from_numpy(log_g[annotated]).to(self.args.device),
-                )
-            metrics = {"gain": float(gain)}
-            if self.crowd_model.loss_is_minus_gain:
-                metrics["loss"] = -float(gain)
+                gain, log_p = float(model.gain(h, g)), model.log_prior()
+            metrics = {"gain": gain, "gain_ceiling": gain_ceiling(log_p, divergence)}
+            if len(h) >= LEAST_ITEMS:
+                low, high = gain_interval(h, g, log_p, divergence, gain)
+                metrics |= {"gain_low": low, "gain_high": high}
+            if model.loss_is_minus_gain:
+                metrics["loss"] = -gain
         metrics |= accuracies(log_h, log_g, log_forecast, labels, annotated)
         if self._user_metrics is not None:
             metrics |= self._user_metrics(
@@ -523,16 +731,16 @@ class MaxMIGTrainer(CrowdTrainer):
 
     Args:
         model: a `MaxMIGModel`; or a classifier of transformers or timm, which is wrapped in one:
-            annotators and classes are read off the training set's features, divergence and prior
-            off `args`.
+            annotators and classes are read off the training set's features, divergence, prior and
+            aggregator off `args`.
         args: the arguments.
         train_dataset: with crowd columns.
         **kwargs: as in `CrowdTrainer`.
 
     Raises:
         ValueError: if the model is a plain classifier and the training set's features do not name
-            annotators and classes; or it is a crowd model and `args` ask for another divergence or
-            prior than its own.
+            annotators and classes; or it is a crowd model and `args` ask for another divergence, prior
+            or aggregator than its own.
 
     Example:
         >>> from datasets import Dataset
@@ -570,6 +778,7 @@ class MaxMIGTrainer(CrowdTrainer):
             id2label=dict(enumerate(classes)),
             divergence=args.divergence,
             prior=args.prior_value,
+            aggregator=args.aggregator,
         )
 
     def report(
@@ -650,7 +859,11 @@ class _EndOfEpoch(TrainerCallback):
 
 
 def _check_built_in(model: PreTrainedModel, args: MaxMIGTrainingArguments) -> None:
-    for name, value in (("divergence", args.divergence), ("prior", args.prior_value)):
+    for name, value in (
+        ("divergence", args.divergence),
+        ("prior", args.prior_value),
+        ("aggregator", args.aggregator),
+    ):
         own = getattr(model.config, name, value)
         default = MaxMIGTrainingArguments.__dataclass_fields__[name].default
         if value not in (own, default):
@@ -674,6 +887,23 @@ def _listed_arguments(args: MaxMIGTrainingArguments) -> dict[str, Any]:
     )  # fmt: skip
     values = {name: getattr(args, name) for name in names}
     return {name: getattr(value, "value", value) for name, value in values.items()}
+
+
+def _has_crowd_columns(dataset: Any) -> bool:
+    return isinstance(dataset, Dataset) and "annotations" in dataset.column_names
+
+
+def _has_votes(dataset: Any) -> bool:
+    """Tell whether a data set of Arrow columns has votes on enough items for a gain."""
+    if not _has_crowd_columns(dataset):
+        return False
+    column = dataset.select_columns("annotations").with_format(None)
+    voted = (
+        row
+        for row in column
+        if any(vote is not None and vote >= 0 for vote in row["annotations"] or ())
+    )
+    return len(list(itertools.islice(voted, 2))) == 2
 
 
 def _first(dataset: Any, number: int) -> list[Any]:

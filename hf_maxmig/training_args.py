@@ -19,6 +19,7 @@ _PAPER: dict[str, Any] = {
     "smoothing": 0.01,
     "init_strength": 1.0,
     "name_classes": False,
+    "select_by_gain": False,
 }
 PAPER_PRESETS: dict[str, dict[str, Any]] = {
     # Rates and batch sizes are the paper's (Appendix B.2); the epochs are those of the authors'
@@ -66,14 +67,19 @@ class MaxMIGTrainingArguments(TrainingArguments):
     Args:
         divergence: row of Table 1, for a classifier that the trainer wraps.
         prior: class prior, for a classifier that the trainer wraps.
+        aggregator: for a classifier that the trainer wraps; `interaction` also hears what two labels
+            say only together.
         aggregator_learning_rate: rate of W and of a learned prior; ten times `learning_rate` by
             default.
         aggregator_warmup_ratio: share of training over which that rate rises from zero.
         gather_across_devices: compute the gain over the items of all devices.
-        init: how the aggregator starts.
+        init: how aggregator and, for `information`, classifier start.
         smoothing: pseudo-labels in each cell of the confusion matrices that W starts from.
         init_strength: what that W is multiplied by; 1 is the paper's.
         name_classes: name the classes after training by the votes.
+        select_by_gain: with an evaluation set that has votes, keep the epoch with the highest gain on
+            it.
+        guards: warn of what almost surely went wrong.
         preset: the paper's protocol for one of its data sets.
 
     Raises:
@@ -98,6 +104,13 @@ class MaxMIGTrainingArguments(TrainingArguments):
             "numbers separated by commas, such as `0.8,0.2`."
         },
     )
+    aggregator: Literal["weighted_average", "interaction"] = field(
+        default="weighted_average",
+        metadata={
+            "help": "Aggregator, for a classifier that the trainer wraps: the paper's, or one that also hears what two "
+            "labels say only together."
+        },
+    )
     aggregator_learning_rate: float | None = field(
         default=None,
         metadata={
@@ -118,11 +131,12 @@ class MaxMIGTrainingArguments(TrainingArguments):
             "the same global batch."
         },
     )
-    init: Literal["vote_share", "keep"] = field(
+    init: Literal["vote_share", "information", "keep"] = field(
         default="vote_share",
         metadata={
-            "help": "How the aggregator starts a fresh run: `vote_share` (paper, equation 2), or `keep` what the model "
-            "has. A resumed run always keeps it."
+            "help": "How a fresh run starts: `vote_share` (paper, equation 2); `information`, in which annotators count "
+            "as much as they agree with a briefly trained classifier, and the classifier starts from what they say; or "
+            "`keep` what the model has. A resumed run always keeps it."
         },
     )
     smoothing: float = field(
@@ -144,6 +158,22 @@ class MaxMIGTrainingArguments(TrainingArguments):
         metadata={
             "help": "After training, give each class the name that fits the votes best. The gain does not change when "
             "classes are exchanged; without this, two of them may come out swapped."
+        },
+    )
+    select_by_gain: bool = field(
+        default=True,
+        metadata={
+            "help": "With an `eval_dataset` that has votes, evaluate and save each epoch and end with the epoch whose "
+            "gain on it is highest, for which no gold label is needed. Only where `eval_strategy`, `save_strategy`, "
+            "`save_total_limit`, `load_best_model_at_end` and `metric_for_best_model` are all left at their defaults; "
+            "a dictionary of evaluation sets is only looked at as these say."
+        },
+    )
+    guards: bool = field(
+        default=True,
+        metadata={
+            "help": "Warn, once each, of too few votes, of classes that were merged or exchanged, and of a gain that "
+            "rises in training while it falls on the evaluation set."
         },
     )
     preset: str | None = field(
@@ -197,6 +227,11 @@ class MaxMIGTrainingArguments(TrainingArguments):
         if not 0 <= self.aggregator_warmup_ratio <= 1:
             raise ValueError(
                 f"`aggregator_warmup_ratio` must lie in 0..1, got {self.aggregator_warmup_ratio}."
+            )
+        if self.init == "information" and (self.fsdp or self.deepspeed):
+            raise ValueError(
+                "`init` must be 'vote_share' or 'keep' with FSDP or DeepSpeed, got 'information': it "
+                "trains copies of the classifier."
             )
         for name, value, why in (
             ("remove_unused_columns", False, "the collator needs the crowd's columns"),

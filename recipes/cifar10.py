@@ -9,21 +9,23 @@ come from the Hub, `uoft-cs/cifar10`.
     accelerate launch recipes/cifar10.py --output_dir out/cifar10
 
 The crowd is simulated: the experts of the paper's Appendix B, `--case` and `--expertise`. VGG-16
-from scratch, no augmentation, for an accelerator: expect a classifier accuracy of XX.X and a
-forecaster accuracy on test items of XX.X in XX minutes (the paper: 86.71 and 99.06).
-`--preset paper_cifar10` runs the paper's protocol.
+from scratch, no augmentation, for an accelerator: it has not been run to its end here yet (the
+paper: 86.71 %, the forecaster on test items 99.06 %). `--preset paper_cifar10` runs the paper's
+protocol.
 
     accelerate launch recipes/cifar10.py --content features --data_dir DIR --output_dir out/cifar10
 
-From given features, `features_*_{train,test}.npy` with `labels_{train,test}.txt`, on two cores:
-expect a classifier accuracy of XX.X in XX minutes, which depends on the features.
+From given features, `features_*_{train,test}.npy` with `labels_{train,test}.txt`, in two minutes on
+two cores. What to expect depends on the features: of a frozen EfficientNet-Lite0's first 128 principal
+components at 96 px, a classifier accuracy of 0.75, which is also what gold labels give.
 
     accelerate launch recipes/cifar10.py --crowd human --human_file CIFAR-10_human.pt \
         --output_dir out/cifar10n
 
 CIFAR-10N: Wei et al., "Learning with noisy labels revisited", ICLR 2022, http://noisylabels.com (CC
 BY-NC 4.0): three labels a picture, right on 82 %, their three places taken for three annotators.
-Expect a classifier accuracy of XX.X (not in the paper). Nobody labelled the test items.
+From the same features expect a classifier accuracy of 0.75 (not in the paper). Nobody labelled the
+test items.
 """
 
 from dataclasses import dataclass, field

@@ -8,8 +8,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hf_maxmig.aggregator import PRIORS, ClassPrior, WeightedAverageAggregator, check_prior
-from hf_maxmig.functional import aggregate, vote_share
+from hf_maxmig.aggregator import (
+    AGGREGATORS,
+    EMBEDDING_SCALE,
+    PRIORS,
+    ClassPrior,
+    InteractionAggregator,
+    WeightedAverageAggregator,
+    check_aggregator,
+    check_prior,
+)
+from hf_maxmig.functional import aggregate, label_pairs, vote_share
 
 from . import reference
 
@@ -22,12 +31,25 @@ LOG_P = torch.tensor([0.5, 0.3, 0.2]).log()
 every_size = pytest.mark.parametrize(("M", "C"), [(4, 3), (3, 7)])
 
 
-def some_aggregator(M: int = M, C: int = C) -> WeightedAverageAggregator:
-    """Return an aggregator with weights that bfloat16 cannot hold."""
-    aggregator = WeightedAverageAggregator(M, C)
+every_aggregator = pytest.mark.parametrize("kind", AGGREGATORS)
+
+
+def some_aggregator(
+    M: int = M, C: int = C, kind: str = "weighted_average"
+) -> WeightedAverageAggregator:
+    """Return an aggregator in evaluation mode, with weights that bfloat16 cannot hold."""
+    aggregator = AGGREGATORS[kind](M, C).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        aggregator.table.copy_(torch.randn(M, C, C, generator=generator))
+        for parameter in aggregator.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return aggregator
+
+
+def some_interaction(M: int = M, C: int = C) -> InteractionAggregator:
+    """Return an interaction aggregator in evaluation mode, its pairs as loud as its W."""
+    aggregator = some_aggregator(M, C, "interaction")
+    assert isinstance(aggregator, InteractionAggregator)
     return aggregator
 
 
@@ -91,6 +113,163 @@ def test_aggregator_trains_its_table_and_the_prior() -> None:
     assert (aggregator.table.grad[[0, 1, 3]] != 0).any(dim=(1, 2)).all()
     assert (aggregator.table.grad[2] == 0).all()
     assert (log_p.grad != 0).all()
+
+
+# --- any aggregator
+# ---------------------------------------------------------------------------------------------------
+
+
+@every_aggregator
+def test_labels_in_another_order_change_nothing(kind: str) -> None:
+    """The order in which a file lists an item's labels is an accident."""
+    aggregator = some_aggregator(kind=kind)
+    log_g = aggregator(LOG_P, ANNOTATORS, ANNOTATIONS)
+    order = torch.tensor([2, 0, 1])
+    turned = aggregator(LOG_P, ANNOTATORS[:, order], ANNOTATIONS[:, order])
+    torch.testing.assert_close(turned, log_g)
+
+
+@every_aggregator
+def test_missing_labels_say_nothing(kind: str) -> None:
+    """Padding read as a label would make g depend on whom an item shares its batch with."""
+    aggregator = some_aggregator(kind=kind)
+    log_g = aggregator(LOG_P, ANNOTATORS, ANNOTATIONS)
+    more = torch.tensor([[0, -1, -1]] * 5)
+    nothing = torch.tensor([[-1, 2, -1]] * 5)
+    padded = aggregator(
+        LOG_P, torch.cat([ANNOTATORS, more], 1), torch.cat([ANNOTATIONS, nothing], 1)
+    )
+    torch.testing.assert_close(padded, log_g)
+    nobody = aggregator(LOG_P, torch.full((2, 3), -1), torch.full((2, 3), -1))
+    torch.testing.assert_close(nobody, LOG_P.expand(2, C))
+
+
+@every_aggregator
+def test_permuted_annotators_with_their_parameters_change_nothing(kind: str) -> None:
+    """Something kept by position, and not with the annotator, would go to somebody else."""
+    aggregator, renumbered = some_aggregator(kind=kind), some_aggregator(kind=kind)
+    order = torch.tensor([2, 0, 3, 1])
+    with torch.no_grad():
+        for parameter in renumbered.parameters():
+            if len(parameter) == M:
+                parameter.copy_(parameter[order].clone())
+    who = torch.where(ANNOTATORS >= 0, torch.argsort(order)[ANNOTATORS], -1)
+    log_g = aggregator(LOG_P, ANNOTATORS, ANNOTATIONS)
+    torch.testing.assert_close(renumbered(LOG_P, who, ANNOTATIONS), log_g)
+    assert (renumbered(LOG_P, ANNOTATORS, ANNOTATIONS) - log_g).abs().max() > 0.1
+
+
+@every_aggregator
+def test_reordered_classes_are_scored_in_another_order(kind: str) -> None:
+    """A part of the score left behind mixes the classes; what annotators reported is still called the same."""
+    aggregator = some_aggregator(kind=kind)
+    before = aggregator(LOG_P, ANNOTATORS, ANNOTATIONS)
+    order = torch.tensor([2, 0, 1])
+    aggregator.reorder_classes(order)
+    after = aggregator(LOG_P[order], ANNOTATORS, ANNOTATIONS)
+    torch.testing.assert_close(after, before[:, order])
+
+
+@every_aggregator
+def test_every_parameter_of_an_aggregator_is_trained_in_training_mode(kind: str) -> None:
+    """DDP stops at the second step if one has no gradient."""
+    aggregator = some_aggregator(kind=kind).train()
+    aggregator(LOG_P, ANNOTATORS, ANNOTATIONS)[:, 0].sum().backward()
+    assert all(bool((parameter.grad != 0).any()) for parameter in aggregator.parameters())
+
+
+def test_unknown_aggregator_is_refused() -> None:
+    """A misspelt name must not fall back to something."""
+    message = "`aggregator` must be one of weighted_average, interaction, got 'attention'."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        check_aggregator("attention")
+
+
+# --- the interaction aggregator
+# ---------------------------------------------------------------------------------------------------
+
+
+@every_size
+def test_interaction_adds_a_score_of_each_pair_of_labels(M: int, C: int) -> None:
+    """The shortcut over sums must be the loop over pairs, whatever is missing, two labels by one annotator included."""
+    aggregator = some_interaction(M, C)
+    who = torch.tensor([[0, 2, 1], [1, 1, 0], [-1, 2, 0], [2, -1, -1]])
+    said = torch.tensor([[1, 2, 0], [2, 2, 1], [1, 0, -1], [1, 1, 2]])
+    embedding, mix = aggregator.embedding.detach().double(), aggregator.mix.detach().double()
+    expected = aggregate(aggregator.weight, LOG_P.new_zeros(C), who, said).detach().double()
+    for i in range(len(who)):
+        given = [
+            (int(m), int(r)) for m, r in zip(who[i], said[i], strict=True) if m >= 0 and r >= 0
+        ]
+        for a in range(len(given)):
+            for b in range(a):
+                for k in range(len(mix)):
+                    expected[i] += embedding[given[a]][k] * embedding[given[b]][k] * mix[k]
+    log_g = aggregator(LOG_P.new_zeros(C), who, said)
+    torch.testing.assert_close(log_g.double(), expected.log_softmax(-1), rtol=1e-4, atol=1e-4)
+    assert (log_g - aggregate(aggregator.weight, LOG_P.new_zeros(C), who, said)).abs().max() > 0.5
+
+
+def test_pairs_are_computed_wide_under_autocast() -> None:
+    """A square less the sum of squares loses in bfloat16 what it is about."""
+    aggregator = some_interaction()
+    exact = label_pairs(aggregator.embedding, ANNOTATORS, ANNOTATIONS)
+    log_g = aggregator(LOG_P, ANNOTATORS, ANNOTATIONS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(label_pairs(aggregator.embedding, ANNOTATORS, ANNOTATIONS), exact)
+        assert torch.equal(aggregator(LOG_P, ANNOTATORS, ANNOTATIONS), log_g)
+    aggregator.bfloat16()
+    assert {parameter.dtype for parameter in aggregator.parameters()} == {torch.float32}
+
+
+def test_interaction_starts_near_equation_2_but_not_at_it() -> None:
+    """Far from it the crowd's own start is lost; exactly at it the pairs have no gradient, for ever."""
+    torch.manual_seed(0)
+    aggregator = InteractionAggregator(M, C).eval()
+    paper = WeightedAverageAggregator(M, C)
+    for module in (aggregator, paper):
+        shares = module.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01)
+        assert shares.sum() == pytest.approx(4)
+    assert torch.equal(aggregator.table, paper.table)
+    log_g, start = (module(LOG_P, ANNOTATORS, ANNOTATIONS) for module in (aggregator, paper))
+    assert 0 < (log_g.exp() - start.exp()).abs().max() < 0.15
+    log_g[:, 0].sum().backward()
+    assert aggregator.embedding.grad.abs().max() > 1e-3
+    assert aggregator.mix.grad.abs().max() > 1e-3
+
+
+def test_initialize_draws_the_pairs_anew() -> None:
+    """Left from a training before, they would not be a start from the crowd."""
+    aggregator = some_interaction()
+    assert aggregator.embedding.std() > 4 * EMBEDDING_SCALE
+    aggregator.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01)
+    assert float(aggregator.embedding.detach().std()) == pytest.approx(EMBEDDING_SCALE, rel=0.2)
+    assert aggregator.embedding.requires_grad
+
+
+def test_pairs_are_dropped_in_training_only() -> None:
+    """Dropped in evaluation too, g would be another each time."""
+    aggregator = some_interaction()
+    told = [aggregator(LOG_P, ANNOTATORS, ANNOTATIONS) for _ in range(2)]
+    assert torch.equal(*told)
+    aggregator.train()
+    told = [aggregator(LOG_P, ANNOTATORS, ANNOTATIONS) for _ in range(2)]
+    assert not torch.equal(*told)
+
+
+def test_pairs_cost_as_much_as_there_are_labels() -> None:
+    """A table over pairs of annotators would be a hundred gigabytes at a hundred thousand of them."""
+    sizes = {
+        number: sum(
+            parameter.numel() for parameter in InteractionAggregator(number, C).parameters()
+        )
+        for number in (100, 200)
+    }
+    assert sizes[200] < 2 * sizes[100]
+
+
+# --- casting
+# ---------------------------------------------------------------------------------------------------
 
 
 casts = pytest.mark.parametrize(

@@ -1,10 +1,31 @@
-"""Accuracies over the items that allow them, and how far a probability can be believed."""
+"""Accuracies over the items that allow them, the gain's ceiling and interval, and calibration."""
+
+import math
+import time
 
 import numpy as np
 import pytest
+import torch
+from scipy.stats import t
 from sklearn.calibration import calibration_curve
 
-from hf_maxmig.metrics import accuracies, calibration
+from hf_maxmig.divergences import DIVERGENCES
+from hf_maxmig.functional import mutual_information_gain
+from hf_maxmig.metrics import SPREAD_ITEMS, accuracies, calibration, gain_ceiling, gain_interval
+
+every_row = pytest.mark.parametrize("divergence", DIVERGENCES)
+
+
+def sampled_pair(num_items, num_classes, generator, sharpness=2.0):
+    """An h and a g that err independently, each on their own, and the uniform prior they are right under."""
+    truth = torch.randint(num_classes, (num_items,), generator=generator)
+    logs = []
+    for _ in range(2):
+        noise = torch.randn(num_items, num_classes, generator=generator, dtype=torch.float64)
+        logits = noise + sharpness * torch.nn.functional.one_hot(truth, num_classes)
+        logs.append((sharpness * logits).log_softmax(-1))  # the posterior of such a noise
+    prior = torch.full((num_classes,), -math.log(num_classes), dtype=torch.float64)
+    return *logs, prior
 
 
 def test_accuracies_count_only_items_that_allow_them():
@@ -35,6 +56,87 @@ def test_accuracies_are_absent_where_nothing_can_be_measured():
         posterior, posterior, posterior, np.array([0, 1]), np.array([False, False])
     )
     assert unlabelled.keys() == {"accuracy"}
+
+
+@every_row
+@pytest.mark.parametrize("counts", [[1, 2, 4], [3, 3], [1, 1, 1, 1, 1]])
+def test_ceiling_is_the_expected_gain_of_a_perfect_pair(divergence, counts):
+    """A ceiling that is another number, in another unit or of another divergence is still plausible.
+
+    In this finite world an item is its class. Over all N^2 pairs, an item with itself among them, the
+    mean reward less the mean penalty is the expectation; the library's gain leaves the N pairs out.
+    """
+    truth = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    N = len(truth)
+    log_p = (torch.tensor(counts).double() / N).log()
+    sure = torch.eye(len(counts), dtype=torch.float64)[truth].log()
+    gain = mutual_information_gain(sure, sure, log_p, divergence)
+    row = DIVERGENCES[divergence]
+    own = row.penalty(-log_p[truth]).mean()
+    reward = row.reward(-log_p[truth]).mean()
+    expected = reward - ((reward - gain) * (N - 1) + own) / N
+    assert gain_ceiling(log_p, divergence) == pytest.approx(float(expected), rel=1e-9)
+    assert gain_ceiling(log_p, divergence) > 0.2
+
+
+def test_ceiling_of_kl_is_the_entropy_of_the_prior():
+    """What the documentation promises; Pearson's is C - 1, whatever the prior."""
+    log_p = torch.tensor([0.7, 0.2, 0.1]).log()
+    entropy = -(0.7 * math.log(0.7) + 0.2 * math.log(0.2) + 0.1 * math.log(0.1))
+    assert gain_ceiling(log_p) == pytest.approx(entropy, abs=1e-6)
+    assert gain_ceiling(log_p, "pearson") == pytest.approx(2, abs=1e-5)
+
+
+@every_row
+def test_interval_is_that_of_leaving_out_each_item(divergence):
+    """The closed form forgets a pair, or divides by N where it is N - 1: an interval a little too short."""
+    log_h, log_g, log_p = sampled_pair(13, 3, torch.Generator().manual_seed(0))
+    N = len(log_h)
+    keep = [[j for j in range(N) if j != i] for i in range(N)]
+    left_out = torch.stack(
+        [mutual_information_gain(log_h[rows], log_g[rows], log_p, divergence) for rows in keep]
+    )
+    error = ((N - 1) / N * (left_out - left_out.mean()).square().sum()).sqrt()
+    gain = float(mutual_information_gain(log_h, log_g, log_p, divergence))
+    margin = float(t.ppf(0.975, N - 1) * error)
+    low, high = gain_interval(log_h, log_g, log_p, divergence)
+    assert (low, high) == pytest.approx((gain - margin, gain + margin), rel=1e-9)
+    assert gain_interval(log_h, log_g, log_p, divergence, gain=7.0)[0] == pytest.approx(
+        7 + low - gain
+    )
+
+
+def test_interval_of_many_items_is_quick_and_no_other():
+    """All pairs of 100,000 items would take minutes; a part of them must not pass for the whole."""
+    log_h, log_g, log_p = sampled_pair(100_000, 5, torch.Generator().manual_seed(0))
+    start = time.perf_counter()
+    low, high = gain_interval(log_h, log_g, log_p, "jensen_shannon", gain=0.0)
+    assert time.perf_counter() - start < 3
+    few = gain_interval(log_h[:SPREAD_ITEMS], log_g[:SPREAD_ITEMS], log_p, "jensen_shannon")
+    assert high - low == pytest.approx((few[1] - few[0]) * (SPREAD_ITEMS / 1e5) ** 0.5, rel=0.1)
+    assert (low, high) == gain_interval(log_h, log_g, log_p, "jensen_shannon", gain=0.0)
+
+
+@pytest.mark.slow
+@every_row
+@pytest.mark.parametrize("num_items", [60, 400])
+def test_interval_holds_the_gain_on_further_items(divergence, num_items):
+    """The one thing that it is for: 95 of 100 samples must have it inside."""
+    generator = torch.Generator().manual_seed(1)
+    log_h, log_g, log_p = sampled_pair(8_000, 3, generator)
+    expected = float(mutual_information_gain(log_h, log_g, log_p, divergence))
+    inside = 0
+    for _ in range(500):
+        low, high = gain_interval(*sampled_pair(num_items, 3, generator), divergence)
+        inside += low < expected < high
+    assert 0.91 <= inside / 500 <= 0.98
+
+
+def test_interval_needs_three_items():
+    """Of two, nothing can be left out; NaN in a results file reads like a result."""
+    log_h, log_g, log_p = sampled_pair(2, 3, torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match="at least 3 items with annotations, got 2"):
+        gain_interval(log_h, log_g, log_p)
 
 
 def test_calibration_agrees_with_a_loop_and_with_scikit_learn():

@@ -1,5 +1,6 @@
 """MaxMIGModel: any classifier inside, one state-dict layout, float32 evidence, whole saves."""
 
+import json
 import os
 import subprocess
 import sys
@@ -38,10 +39,13 @@ from hf_maxmig import (
     HeadConfig,
     MaxMIGModel,
     VGG16Config,
+    WeightedAverageAggregator,
     aggregate,
     forecast,
     mutual_information_gain,
+    peer,
 )
+from hf_maxmig.aggregator import AGGREGATORS
 from hf_maxmig.classifiers import reorder_outputs
 
 ANNOTATORS = torch.tensor([[0, 3], [2, -1], [1, 1], [-1, -1]])
@@ -102,7 +106,8 @@ def make_pair(make_classifier, **fields):
         make_classifier(), num_annotators=NUM_ANNOTATORS, **fields
     ).eval()
     with torch.no_grad():
-        model.aggregator.table.normal_()
+        for parameter in model.aggregator.parameters():
+            parameter.normal_()
         model.prior.logits.normal_()
     return model
 
@@ -193,6 +198,52 @@ def test_classifier_alone_loads_without_the_package(make_classifier, tmp_path):
     subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env=env)
     logits = torch.load(tmp_path / "logits.pt", weights_only=True)
     torch.testing.assert_close(logits, outputs(model).logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("prior", ["uniform", "learned"])
+def test_pair_with_interaction_comes_back_whole(prior, tmp_path):
+    """A second table that is drawn anew on loading would leave a g that nobody trained."""
+    model = make_pair(resnet, prior=prior, aggregator="interaction")
+    first = outputs(model)
+    plain = aggregate(model.aggregator.weight, model.prior(), ANNOTATORS, ANNOTATIONS)
+    assert (first.aggregator_logits - plain)[0].abs().max() > 0.5
+    model.save_pretrained(tmp_path)
+    for auto_class in (AutoModel, AutoModelForImageClassification):
+        again = auto_class.from_pretrained(tmp_path).eval()
+        assert again.config.aggregator == "interaction"
+        second = outputs(again)
+        for name in ("logits", "aggregator_logits", "forecast_logits"):
+            torch.testing.assert_close(second[name], first[name], rtol=0, atol=1e-6)
+        assert set(map(id, again.crowd_parameters())) >= {
+            id(p) for p in again.aggregator.parameters()
+        }
+    half = AutoModel.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert {p.dtype for p in half.aggregator.parameters()} == {torch.float32}
+    torch.testing.assert_close(half.aggregator.mix, model.aggregator.mix, rtol=0, atol=0)
+
+
+def test_pair_saved_before_there_was_a_choice_has_the_papers_aggregator(tmp_path):
+    """Old checkpoints on the Hub name no aggregator."""
+    model = make_pair(head)
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config.pop("aggregator", None)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    again = AutoModel.from_pretrained(tmp_path).eval()
+    assert type(again.aggregator) is WeightedAverageAggregator
+    torch.testing.assert_close(outputs(again).forecast_logits, outputs(model).forecast_logits)
+
+
+def test_aggregator_of_another_method_is_not_exchanged():
+    """Read and not heeded, the setting would stand in a table over numbers that it did not make."""
+    with pytest.raises(ValueError, match="`aggregator` must be weighted_average for AggNet, got"):
+        peer("aggnet", head(), num_annotators=4, aggregator="interaction")
+
+
+def test_unknown_aggregator_is_refused_by_the_config():
+    """A misspelt name must not fall back to the default."""
+    with pytest.raises(ValueError, match="must be one of weighted_average, interaction, got 'mlp'"):
+        MaxMIGModel.from_classifier(head(), num_annotators=4, aggregator="mlp")
 
 
 def test_forward_is_the_papers_formulas():
@@ -389,11 +440,17 @@ def test_weights_are_safetensors_with_few_kinds_of_keys(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "make_classifier", [resnet, head_on_backbone, timm_model], ids=lambda f: f.__name__
+    ("make_classifier", "aggregator"),
+    [
+        (resnet, "weighted_average"),
+        (head_on_backbone, "interaction"),
+        (timm_model, "weighted_average"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
 )
-def test_pair_loads_as_remote_code_without_the_package(make_classifier, tmp_path):
+def test_pair_loads_as_remote_code_without_the_package(make_classifier, aggregator, tmp_path):
     """Whoever pulls the pair from the Hub may not have the package."""
-    model = make_pair(make_classifier, prior="learned")
+    model = make_pair(make_classifier, prior="learned", aggregator=aggregator)
     model.save_pretrained(tmp_path / "pair")
     ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / "pair")
     script = (
@@ -437,10 +494,11 @@ def test_pipeline_classifies_a_picture(tmp_path):
     }
 
 
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
 @pytest.mark.parametrize("make_classifier", CLASSIFIERS, ids=lambda f: f.__name__)
-def test_outputs_are_reordered_in_the_last_layer(make_classifier):
+def test_outputs_are_reordered_in_the_last_layer(make_classifier, aggregator):
     """Naming classes must hold in the classifier's own weights, for any classifier."""
-    model = make_pair(make_classifier)
+    model = make_pair(make_classifier, aggregator=aggregator)
     before = outputs(model)
     order = torch.tensor([3, 0, 1, 4, 2])
     assert model.reorder_classes(order, {"pixel_values": pictures(1)})

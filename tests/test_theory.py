@@ -13,6 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from hf_maxmig.aggregator import InteractionAggregator
+from hf_maxmig.data.experts import Experts, uniform_mistakes
+from hf_maxmig.data.simulation import simulate_latent_seniors
 from hf_maxmig.divergences import DIVERGENCES
 from hf_maxmig.functional import (
     aggregate,
@@ -533,3 +536,225 @@ def test_ascent_from_the_papers_start_reaches_the_information(name: str, X: int,
         optimizer.step()
     reached = float(gain().detach())
     assert information - 1e-3 < reached <= information + 1e-12
+
+
+# --- latent seniors: what the paper's conclusion leaves open
+# ---------------------------------------------------------------------------------------------------
+
+
+def latent_crowd(seniors: Tensor) -> Crowd:
+    """Return the crowd of `simulate_latent_seniors`: R and R + S (mod C) of each senior's answer S."""
+    C = seniors.shape[-1]
+    crowd: Crowd = {(): torch.ones(C, dtype=torch.float64)}
+    for confusion in seniors:
+        crowd = {
+            (*labels, first, second): probability * confusion[:, (second - first) % C] / C
+            for labels, probability in crowd.items()
+            for first, second in product(range(C), repeat=2)
+        }
+    return crowd
+
+
+def latent_world(C: int, *right: float) -> tuple[World, Tensor]:
+    """Return a world of latent seniors, right with these probabilities, and their confusion matrices."""
+    seniors = torch.stack([uniform_mistakes(*[probability] * C) for probability in right])
+    prior = torch.full((C,), 1 / C, dtype=torch.float64)
+    world = World(prior, uniform_mistakes(*[0.9] * C), latent_crowd(seniors))
+    assert world.joint.sum() == pytest.approx(1)
+    return world, seniors
+
+
+every_latent_world = pytest.mark.parametrize(
+    ("C", "right"), [(2, (0.9, 0.7)), (3, (0.8,))], ids=["two seniors", "three classes"]
+)
+
+
+def test_latent_seniors_are_drawn_from_the_crowd_of_the_theory() -> None:
+    """What is proved of one crowd says nothing about another."""
+    _, seniors = latent_world(2, 0.9, 0.7)
+    truth = torch.arange(40_000) % 2
+    drawn = simulate_latent_seniors(
+        truth,
+        Experts("two", ("no", "yes"), seniors),
+        generator=torch.Generator().manual_seed(0),
+    ).annotations
+    for labels, probability in latent_crowd(seniors).items():
+        same = (drawn == torch.tensor(labels)).all(dim=1)
+        for c in (0, 1):
+            share = float(same[truth == c].double().mean())
+            assert share == pytest.approx(float(probability[c]), abs=6 * 0.5 / 20_000**0.5)
+
+
+@every_row
+@every_latent_world
+def test_latent_seniors_tell_as_much_as_seniors_in_sight(
+    name: str, C: int, right: tuple[float, ...]
+) -> None:
+    """If hiding them lost what they know, failing on this crowd would be no fault of an aggregator."""
+    world, seniors = latent_world(C, *right)
+    in_sight = World(world.prior, world.x_given_c, independent_crowd(seniors))
+    assert world.information(name) == pytest.approx(in_sight.information(name), rel=1e-10)
+    h, g, _ = world.bayes()
+    gain = expected_gain(world.joint, h.log(), g.log(), world.prior.log(), name)
+    assert float(gain) == pytest.approx(world.information(name), rel=1e-10)
+    assert world.information(name) > 0.05
+
+
+@every_latent_world
+def test_no_sum_over_single_labels_of_latent_seniors_depends_on_the_class(
+    C: int, right: tuple[float, ...]
+) -> None:
+    """The crowd must be one that single labels tell nothing about, else it is no case of its own."""
+    world, _ = latent_world(C, *right)
+    M = world.annotations.shape[1]
+    for m in range(M):
+        said = torch.nn.functional.one_hot(world.annotations[:, m], C).double()
+        single = world.y_given_c @ said  # P(r | c)
+        torch.testing.assert_close(single, torch.full((C, C), 1 / C, dtype=torch.float64))
+    (weight,) = random_logs(0, (M, C, C))
+    total = weight[torch.arange(M), :, world.annotations].sum(dim=1)  # (Y, C)
+    mean = world.y_given_c @ total
+    assert total.std() > 0.5
+    torch.testing.assert_close(mean, mean[:1].expand(C, C), rtol=0, atol=1e-12)
+
+
+@every_row
+@every_latent_world
+def test_at_the_papers_start_latent_seniors_gain_nothing(
+    name: str, C: int, right: tuple[float, ...]
+) -> None:
+    """Why training stalls: at equation 2 the mean of g is the same in each class.
+
+    For KL and Pearson no classifier gains then: E_U df(K) is at most its value at the mean of K
+    given x, which is 1 (Jensen), and the penalty is at least its value at 1. And at the classifier
+    that knows nothing the gradient is zero for h and W alike: a saddle.
+    """
+    world, _ = latent_world(C, *right)
+    weight = initial_weight_of(world)
+    log_g = world.aggregate(weight)
+    assert (log_g.exp() - 1 / C).abs().max() > 0.1  # it is not silent
+    mean = world.y_given_c @ log_g.exp()
+    torch.testing.assert_close(mean, torch.full((C, C), 1 / C, dtype=torch.float64))
+    X, log_p = len(world.joint), world.prior.log()
+    if name in ("kl", "pearson"):
+        for seed in range(20):
+            (logits,) = random_logs(seed, (X, C))
+            gain = expected_gain(world.joint, logits.log_softmax(-1), log_g, log_p, name)
+            assert float(gain) < 0
+    logits = torch.zeros(X, C, dtype=torch.float64, requires_grad=True)
+    weight.requires_grad_()
+    gain = expected_gain(world.joint, logits.log_softmax(-1), world.aggregate(weight), log_p, name)
+    assert float(gain.detach()) == pytest.approx(0, abs=1e-12)
+    for gradient in torch.autograd.grad(gain, (logits, weight)):
+        assert gradient.abs().max() < 1e-12
+
+
+def test_weighted_average_is_never_the_posterior_of_latent_seniors() -> None:
+    """It fails by its form, not by its training: two labels' log odds add up, those of a pair do not.
+
+    With two classes and a uniform prior K = 1 + (2h - 1)(2g - 1), so the gain is the information
+    only where 2g - 1 is that of the posterior but for a factor. Its sign is that of the agreement of
+    the two juniors, and over (0,0), (1,1), (0,1), (1,0), signed +, +, -, -, the log odds of no
+    weighted average sum to anything but zero.
+    """
+    world, _ = latent_world(2, 0.9)
+    sign = torch.tensor([1.0 if a == b else -1.0 for a, b in world.crowd], dtype=torch.float64)
+    for seed in range(20):
+        (weight,) = random_logs(seed, (2, 2, 2))
+        log_g = world.aggregate(5 * weight)
+        assert abs(float(sign @ (log_g[:, 0] - log_g[:, 1]))) < 1e-10
+    _, g, _ = world.bayes()
+    for factor in (1.0, -1.0, 0.1):
+        scaled = 0.5 + factor * (g - 0.5)
+        assert abs(float(sign @ scaled.logit()[:, 0])) > 0.5
+
+
+def ascend(world: World, weight: Tensor, logits: Tensor, steps: int = 300) -> float:
+    """Climb the exact gain over classifier and weighted average, and return where it ends."""
+    weight, logits = weight.clone().requires_grad_(), logits.clone().requires_grad_()
+    optimizer = torch.optim.Adam([weight, logits], lr=0.05, maximize=True)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        log_h, log_g = logits.log_softmax(-1), world.aggregate(weight)
+        gain = expected_gain(world.joint, log_h, log_g, world.prior.log(), "kl")
+        gain.backward()
+        optimizer.step()
+    return float(gain.detach())
+
+
+def test_weighted_average_gets_a_quarter_of_what_two_latent_seniors_tell() -> None:
+    """Not nothing: "both say 0" against all else of one pair is of its form, and from any start that is its best.
+
+    A claim that it can learn nothing at all would be false, and a quarter may be all a user sees.
+    """
+    world, _ = latent_world(2, 0.9, 0.9)
+    reached = []
+    for seed in range(4):
+        weight, logits = random_logs(seed, (4, 2, 2), (2, 2))
+        reached.append(ascend(world, 2 * weight, logits, steps=200))
+    assert max(reached) < 0.25 * world.information("kl")
+    assert max(reached) - min(reached) < 0.01
+
+
+def listening(seniors: Tensor) -> InteractionAggregator:
+    """Return the interaction aggregator that knows which juniors belong together, and their senior.
+
+    A feature for each pair and each two labels: on where both were given; its score is the senior's
+    log confusion at their difference.
+    """
+    num_seniors, C, _ = seniors.shape
+    aggregator = InteractionAggregator(2 * num_seniors, C, num_seniors * C * C).double().eval()
+    with torch.no_grad():
+        for parameter in aggregator.parameters():
+            parameter.zero_()
+        features = product(range(num_seniors), range(C), range(C))
+        for k, (m, first, second) in enumerate(features):
+            aggregator.embedding[2 * m, first, k] = 1
+            aggregator.embedding[2 * m + 1, second, k] = 1
+            aggregator.mix[k] = seniors[m, :, (second - first) % C].log()
+    return aggregator
+
+
+@every_row
+@every_latent_world
+def test_interaction_can_be_the_posterior_of_latent_seniors(
+    name: str, C: int, right: tuple[float, ...]
+) -> None:
+    """The other half of the claim: its form is rich enough, so that Theorem 3.4 holds again."""
+    world, seniors = latent_world(C, *right)
+    log_p = world.prior.log()
+    log_g = listening(seniors)(log_p, world.annotators, world.annotations).detach()
+    h, g, zeta = world.bayes()
+    torch.testing.assert_close(log_g.exp(), g, rtol=1e-10, atol=1e-10)
+    gain = expected_gain(world.joint, h.log(), log_g, log_p, name)
+    assert float(gain) == pytest.approx(world.information(name), rel=1e-10)
+    found = forecast(h.log()[:, None], log_g[None], log_p)
+    torch.testing.assert_close(found.exp(), zeta, rtol=1e-10, atol=1e-10)
+
+
+def test_only_pairs_that_do_not_start_at_zero_point_the_way_out() -> None:
+    """Where W says nothing, the gain's mixed curvature in h and g is all there is to climb by.
+
+    The weighted average has none: on average over a class no change of W changes g. Pairs that are
+    zero have none either, as products of zeros; small ones do.
+    """
+    world, _ = latent_world(2, 0.9)
+    log_p = world.prior.log()
+    direction = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)  # h learns the truth
+
+    def curvature(aggregator: torch.nn.Module) -> dict[str, float]:
+        step = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        log_g = aggregator(log_p, world.annotators, world.annotations)
+        gain = expected_gain(world.joint, (step * direction).log_softmax(-1), log_g, log_p, "kl")
+        (slope,) = torch.autograd.grad(gain, step, create_graph=True)
+        names, parameters = zip(*aggregator.named_parameters(), strict=True)
+        grads = torch.autograd.grad(slope, parameters)
+        return {n: float(grad.abs().max()) for n, grad in zip(names, grads, strict=True)}
+
+    torch.manual_seed(0)
+    aggregator = InteractionAggregator(2, 2).double().eval()
+    torch.nn.init.zeros_(aggregator.table)
+    found = curvature(aggregator)
+    assert found["table"] < 1e-3 < min(found["embedding"], found["mix"])
+    torch.nn.init.zeros_(aggregator.embedding)
+    assert max(curvature(aggregator).values()) < 1e-12

@@ -28,6 +28,7 @@ from hf_maxmig import (
     mutual_information_gain,
 )
 from hf_maxmig.data.collator import crowd_batches
+from hf_maxmig.metrics import gain_interval
 from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd
 
 
@@ -248,8 +249,17 @@ def test_evaluation_is_over_the_whole_set_whatever_the_batch(crowd, make_model, 
             annotations=batch["annotations"],
         )
         expected = model.gain(outputs.logits.log_softmax(-1), outputs.aggregator_logits, annotated)
+    spread = gain_interval(
+        outputs.logits.log_softmax(-1)[annotated],
+        outputs.aggregator_logits[annotated],
+        model.prior(),
+    )
+    assert spread[0] < float(expected) < spread[1]
     for result in results:
         assert result["eval_gain"] == pytest.approx(float(expected), abs=1e-5)
+        assert result["eval_gain_ceiling"] == pytest.approx(math.log(3), abs=1e-6)
+        ends = (result["eval_gain_low"], result["eval_gain_high"])
+        assert ends == pytest.approx(spread, abs=1e-5)
         assert result["eval_loss"] == pytest.approx(-float(expected), abs=1e-5)
     h = outputs.logits.argmax(-1)
     assert results[0]["eval_accuracy"] == pytest.approx(
@@ -277,11 +287,14 @@ def test_evaluation_reports_what_the_data_allows(crowd, make_model, make_args):
     """Trainer silently returns nothing at all where an evaluation set lacks labels."""
     trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
     accuracies = {"eval_accuracy", "eval_aggregator_accuracy", "eval_forecast_accuracy"}
+    gains = {"eval_gain", "eval_gain_ceiling", "eval_gain_low", "eval_gain_high"}
     no_gold = trainer.evaluate(crowd.remove_columns("label"))
-    assert "eval_gain" in no_gold
+    assert gains <= no_gold.keys()
     assert not accuracies & no_gold.keys()
     no_votes = trainer.evaluate(crowd.remove_columns(["annotators", "annotations"]))
-    assert "eval_gain" not in no_votes
+    assert not gains & no_votes.keys()
+    two = [i for i, votes in enumerate(crowd["annotations"]) if votes][:2]
+    assert gains & trainer.evaluate(crowd.select(two)).keys() == {"eval_gain", "eval_gain_ceiling"}
     assert accuracies & no_votes.keys() == {"eval_accuracy"}
     part = crowd.add_column("gold", [y if i % 2 else None for i, y in enumerate(crowd["label"])])
     part = part.remove_columns("label").rename_column("gold", "label")
@@ -365,6 +378,89 @@ def test_best_model_is_chosen_by_the_gain(crowd, make_model, make_args):
     assert len(set(gains)) > 1
     assert trainer.state.best_metric == max(gains)
     assert trainer.evaluate()["eval_gain"] == pytest.approx(max(gains), abs=1e-5)
+
+
+def untouched(make_args, **changes):
+    """Return arguments that say nothing of evaluating and saving."""
+    return make_args(**{"save_strategy": "steps", "name_classes": False, **changes})
+
+
+def test_evaluation_set_with_votes_chooses_the_epoch(crowd, make_model, make_args):
+    """Whoever gives held-out votes and no more would end with the last epoch, however bad."""
+    args = untouched(make_args, num_train_epochs=4, learning_rate=0.05)
+    held_out = make_crowd(seed=2)
+    trainer = MaxMIGTrainer(
+        model=make_model(), args=args, train_dataset=crowd, eval_dataset=held_out,
+        callbacks=[EarlyStoppingCallback(early_stopping_patience=4)],
+    )  # fmt: skip
+    trainer.train()
+    gains = [entry["eval_gain"] for entry in trainer.state.log_history if "eval_gain" in entry]
+    assert len(set(gains)) == 4
+    assert trainer.state.best_metric == max(gains) != gains[-1]
+    assert trainer.evaluate()["eval_gain"] == pytest.approx(max(gains), abs=1e-5)
+    assert len(list(Path(args.output_dir).glob("checkpoint-*"))) == 1
+    # The user's own arguments are as they were: they may go to another trainer.
+    assert (args.eval_strategy, args.load_best_model_at_end) == ("no", False)
+    MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
+
+
+def test_gold_labels_have_no_say_in_the_choice_of_the_epoch(crowd, make_model, make_args):
+    """A selection that sees gold labels makes the reported accuracy the best of many."""
+    held_out, picks = make_crowd(seed=2), []
+    flipped = held_out.map(
+        lambda row: {"label": (row["label"] + 1) % 3}, load_from_cache_file=False
+    )
+    for dataset in (held_out, flipped, held_out.remove_columns("label")):
+        args = untouched(make_args, num_train_epochs=4)
+        trainer = MaxMIGTrainer(
+            model=make_model(), args=args, train_dataset=crowd, eval_dataset=dataset
+        )
+        trainer.train()
+        picks.append((trainer.state.best_global_step, trainer.predict(held_out).predictions))
+        if dataset is flipped:  # by these labels another epoch were the best
+            evaluations = [entry for entry in trainer.state.log_history if "eval_gain" in entry]
+            best = max(evaluations, key=lambda entry: entry["eval_accuracy"])
+            assert best["step"] != trainer.state.best_global_step
+    assert picks[0][0] == picks[1][0] == picks[2][0]
+    for other in picks[1:]:
+        for first, second in zip(picks[0][1], other[1], strict=True):
+            np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"select_by_gain": False},
+        {"eval_strategy": "epoch"},
+        {"save_strategy": "no"},
+        {"save_steps": 100},
+        {"save_total_limit": 5},
+        {"metric_for_best_model": "accuracy"},
+    ],
+)
+def test_what_the_user_has_set_is_not_changed(changes, crowd, make_model, make_args):
+    """Evaluating and saving that nobody asked for, where somebody said how they want it."""
+    args = untouched(make_args, **changes)
+    trainer = MaxMIGTrainer(
+        model=make_model(), args=args, train_dataset=crowd, eval_dataset=make_crowd(seed=2)
+    )
+    assert trainer.args is args
+    assert not args.load_best_model_at_end
+
+
+def test_gain_does_not_choose_where_there_is_none(crowd, make_model, make_args):
+    """A dictionary names no set to go by, an evaluation set without votes has no gain."""
+    held_out = make_crowd(seed=2)
+    empty = held_out.select([i for i, votes in enumerate(held_out["annotations"]) if not votes])
+    assert len(empty)
+    bare = held_out.remove_columns(["annotators", "annotations"])
+    for dataset in (None, bare, empty, {"crowd": held_out}, DatasetDict(crowd=held_out)):
+        args = untouched(make_args)
+        trainer = MaxMIGTrainer(
+            model=make_model(), args=args, train_dataset=crowd, eval_dataset=dataset
+        )
+        assert trainer.args is args
+    trainer.train()
 
 
 def test_crowd_parameters_have_their_own_rate_and_no_decay(crowd, make_model, make_args):

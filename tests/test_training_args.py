@@ -39,6 +39,7 @@ def test_preset_is_the_papers_protocol(preset, tmp_path):
     assert args.per_device_train_batch_size == batch
     assert (args.init, args.init_strength, args.aggregator_warmup_ratio) == ("vote_share", 1.0, 0.0)
     assert (args.weight_decay, args.max_grad_norm, args.lr_scheduler_type) == (0.0, 0.0, "constant")
+    assert not args.select_by_gain
     assert args.prior == (
         "learned" if preset in ("paper_dogs_vs_cats", "paper_luna16") else "uniform"
     )

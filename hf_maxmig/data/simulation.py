@@ -1,7 +1,8 @@
 """Simulated crowds: what experts say about items of known class (paper, cases 4.1 to 4.3).
 
-Here lives the drawing of annotations. Who the experts are stands in `experts.py`; attaching
-annotations to a data set, and batching them, in `columns.py`.
+Also one crowd that the paper leaves open, whose seniors are latent. Here lives the drawing of
+annotations. Who the experts are stands in `experts.py`; attaching annotations to a data set, and
+batching them, in `columns.py`.
 """
 
 from __future__ import annotations
@@ -92,14 +93,7 @@ def simulate_crowd(
             f"`labels_per_item` must lie in 1..M = 1..{num_annotators}, got {labels_per_item}."
         )
 
-    # One senior at a time: all at once would hold (M_s, N, C) probabilities.
-    seniors = torch.cat(
-        [
-            torch.multinomial(confusion[true], num_samples=1, generator=generator)
-            for confusion in experts.seniors
-        ],
-        dim=1,
-    )
+    seniors = _draw_seniors(true, experts, generator)
     if case == "naive_majority":
         juniors = torch.full((num_items, num_juniors), experts.naive_class)
     elif case == "correlated":
@@ -118,6 +112,59 @@ def simulate_crowd(
     names = [f"senior_{_letters(m)}" for m in range(len(experts.seniors))]
     names += [f"junior_{j + 1}" for j in range(num_juniors)]
     return SimulatedCrowd(names, annotators, annotations)
+
+
+def simulate_latent_seniors(
+    labels: Tensor | ArrayLike, experts: Experts, *, generator: torch.Generator | None = None
+) -> SimulatedCrowd:
+    """Draw a crowd whose seniors are hidden; none of the paper's cases, but its open question.
+
+    Each senior answers as in `simulate_crowd`, but says it only through two juniors: one reports a
+    class R drawn uniformly, the other the class S places after it, (R + S) mod C, where S is the
+    senior's answer. Both together tell S, as their difference. Alone, each is uniform whatever the
+    true class: whoever adds up what single labels say learns nothing, and no count of votes names
+    the classes. The experts' own juniors play no part.
+
+    Args:
+        labels: (N,), integers in 0..C-1, true classes.
+        experts: whose seniors are hidden.
+        generator: source of randomness, on the CPU; None is torch's default generator.
+
+    Returns:
+        M = 2 M_s names, `junior_A1` and `junior_A2` of senior A and so on, and the pair
+        `annotators`, `annotations`, both (N, M) on the CPU. From a generator of equal state the
+        seniors answer as in `simulate_crowd`.
+
+    Raises:
+        TypeError: if `labels` are not integers.
+        ValueError: if `labels` are not one-dimensional, are none or lie out of range.
+
+    Example:
+        >>> one = Experts("one", ("no", "maybe", "yes"), torch.eye(3)[None])  # never wrong
+        >>> crowd = simulate_latent_seniors([0, 1, 2, 2], one)
+        >>> first, second = crowd.annotations.unbind(dim=1)
+        >>> ((second - first) % 3).tolist()
+        [0, 1, 2, 2]
+    """
+    num_classes = len(experts.classes)
+    true = _true_classes(labels, num_classes)
+    seniors = _draw_seniors(true, experts, generator)
+    first = torch.randint(num_classes, seniors.shape, generator=generator)
+    annotations = torch.stack([first, (first + seniors) % num_classes], dim=2).flatten(1)
+    annotators = torch.arange(annotations.shape[1]).repeat(len(true), 1)
+    names = [f"junior_{_letters(m)}{k}" for m in range(len(experts.seniors)) for k in (1, 2)]
+    return SimulatedCrowd(names, annotators, annotations)
+
+
+def _draw_seniors(true: Tensor, experts: Experts, generator: torch.Generator | None) -> Tensor:
+    """Draw (N, M_s), what each senior answers; one at a time: all at once would hold (M_s, N, C)."""
+    return torch.cat(
+        [
+            torch.multinomial(confusion[true], num_samples=1, generator=generator)
+            for confusion in experts.seniors
+        ],
+        dim=1,
+    )
 
 
 def _true_classes(labels: Tensor | ArrayLike, num_classes: int) -> Tensor:

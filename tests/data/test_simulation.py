@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hf_maxmig.data.experts import EXPERTS, Experts, experts
-from hf_maxmig.data.simulation import CASES, simulate_crowd
+from hf_maxmig.data.simulation import CASES, simulate_crowd, simulate_latent_seniors
 
 # Four seniors on three classes; no two rows alike within a senior, some impossible answers.
 CUSTOM = Experts(
@@ -279,3 +279,55 @@ def test_simulate_crowd_rejects_labels_per_item_out_of_range(
     message = rf"`labels_per_item` must lie in 1\.\.M = 1\.\.{num_annotators}, got {wrong}"
     with pytest.raises(ValueError, match=message):
         simulate_crowd([0, 1], CUSTOM, case, labels_per_item=wrong)
+
+
+# --- latent seniors
+# ---------------------------------------------------------------------------------------------------
+
+
+def test_latent_seniors_answer_as_seniors_in_sight() -> None:
+    """The comparison is of what hiding them does; other seniors would make it a lottery."""
+    true = balanced(97, 3)
+    seen = simulate_crowd(true, CUSTOM, generator=seeded(2)).annotations
+    hidden = simulate_latent_seniors(true, CUSTOM, generator=seeded(2))
+    first, second = hidden.annotations[:, 0::2], hidden.annotations[:, 1::2]
+    assert torch.equal((second - first) % 3, seen)
+    assert hidden.annotations.min() == 0
+    assert hidden.annotations.max() == 2
+
+
+def test_latent_seniors_names_say_which_juniors_belong_together() -> None:
+    """Numbered through, nobody reading a report would see the pairs; CUSTOM's own juniors play no part."""
+    crowd = simulate_latent_seniors(balanced(5, 3), CUSTOM, generator=seeded(5))
+    assert crowd.names[:3] == ["junior_A1", "junior_A2", "junior_B1"]
+    assert len(set(crowd.names)) == 8
+    assert crowd.annotators.tolist() == [list(range(8))] * 5
+
+
+def test_latent_seniors_leave_each_junior_and_each_two_of_two_seniors_uniform() -> None:
+    """One coin for all pairs would let juniors of two seniors tell something between them by chance."""
+    true = torch.ones(30_000, dtype=torch.int64)
+    annotations = simulate_latent_seniors(true, CUSTOM, generator=seeded(1)).annotations
+    for first, second in [(0, 2), (0, 3), (1, 3), (1, 2), (5, 6)]:
+        joint = torch.bincount(3 * annotations[:, first] + annotations[:, second], minlength=9)
+        assert (joint / 30_000 - 1 / 9).abs().max() < 6 * 0.32 / 30_000**0.5
+    pair = torch.bincount(3 * annotations[:, 0] + annotations[:, 1], minlength=9) / 30_000
+    assert (pair - 1 / 9).abs().max() > 0.1
+
+
+def test_latent_seniors_are_a_function_of_the_seed() -> None:
+    """A draw from the global generator could not be repeated, and would change all that follows."""
+    before = torch.get_rng_state()
+    same, again, other = (
+        simulate_latent_seniors(balanced(53, 3), CUSTOM, generator=seeded(seed)).annotations
+        for seed in (3, 3, 4)
+    )
+    assert torch.equal(same, again)
+    assert not torch.equal(same, other)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_latent_seniors_reject_labels_that_are_no_classes() -> None:
+    """An index out of range would be wrapped round by the modulo."""
+    with pytest.raises(ValueError, match=r"`labels` must lie in 0..C-1 = 0..2, got 3 at item 1."):
+        simulate_latent_seniors([0, 3], CUSTOM)

@@ -1,0 +1,241 @@
+"""Guards: what almost surely went wrong in a training, said once, with its cause and a remedy.
+
+Each guard is a pure function of numbers that training and evaluation have anyway, and returns a
+message or None; none looks at a gold label. When they are asked is `trainer.py`'s, and
+`guards=False` there turns them off. Correct runs are silent.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from transformers.utils import logging
+
+from .functional import vote_share
+from .naming import best_names, votes_by_class
+
+logger = logging.get_logger(__name__)
+
+# Nothing a user has to set. On ten digits with the paper's experts, pairs that came out right lie at
+# ten times these limits or more, those that had merged classes at a hundredth or less.
+LOST = 0.1  # of the mass that a class should have
+ALIKE = 1e-3  # variance of P(first | one of two classes); 0.25 if they are told apart
+EXPECTED_ITEMS = 10  # of a class with fewer nothing is said: none may be there
+RENAMED = 0.1  # by how much another name must fit the votes of a class better, on average
+_SHOWN = 5  # how many classes a message lists
+
+
+def too_few_votes(votes: Tensor, items: int, num_classes: int) -> str | None:
+    """Tell whether a crowd is too thin to say whom to trust, before anything is trained.
+
+    It is if fewer than two annotators vote; or if most items have one vote (fewer than two on
+    average) while most annotators have fewer than one a class: then neither the others' votes nor
+    an annotator's own habits show who is right.
+
+    Args:
+        votes: (M,) int64, how many labels each annotator gave.
+        items: how many items have a label.
+        num_classes: C.
+
+    Returns:
+        What to say, or None.
+
+    Example:
+        >>> too_few_votes(torch.tensor([30, 30]), items=30, num_classes=3)
+        >>> print(too_few_votes(torch.tensor([30, 0]), items=30, num_classes=3))
+        The votes are all by one annotator: nothing shows where they err but the classifier. Let others label some of the same items.
+    """
+    active = votes[votes > 0]
+    if len(active) == 0:
+        return "No training item has a vote: nothing can be learned. See `add_annotations`."
+    if len(active) == 1:
+        return (
+            "The votes are all by one annotator: nothing shows where they err but the classifier. "
+            "Let others label some of the same items."
+        )
+    mean, few = int(votes.sum()) / max(1, items), int((active < num_classes).sum())
+    if mean < 2 and few > len(active) / 2:
+        return (
+            f"The votes are very few: {mean:.1f} an item, and {few} of {len(active)} annotators have "
+            f"fewer than one a class, {num_classes}. Whom to trust will be guesswork: collect a "
+            "second vote on some items, or leave such annotators out."
+        )
+    return None
+
+
+def merged_classes(
+    who: str, posterior: Tensor, annotations: Tensor, classes: Sequence[str]
+) -> str | None:
+    """Tell whether a posterior uses fewer classes than the votes do.
+
+    A class c is lost if its mean probability is under a tenth (`LOST`) of what it should be: its
+    share of the votes, or an even share if that is less, for an annotator who always says c says
+    nothing of how often it occurs. Two classes c and d are one if the items do not differ in which
+    of the two they are: with J_cd = mean_i q_ic q_id, how often two answers drawn for an item are c
+    and d, the variance of P(c | c or d) is (J_cc J_dd - J_cd^2) / (J_cc + J_dd + 2 J_cd)^2, and it
+    is under `ALIKE`. The gain has such maxima: a classifier loses one of two classes that the crowd
+    confuses, and the aggregator halves them. Both rows of W are then nearly equal.
+
+    Args:
+        who: whose posterior it is, for the message.
+        posterior: (N, C), probabilities q of items that have votes.
+        annotations: (N, K) int64, their votes, padded with -1.
+        classes: C names.
+
+    Returns:
+        What to say, or None; None if fewer than `EXPECTED_ITEMS` items should be of a class.
+
+    Example:
+        >>> said = torch.tensor([0, 1, 2]).repeat(20)[:, None]
+        >>> right = torch.eye(3)[said[:, 0]]
+        >>> merged_classes("classifier", right, said, ["cat", "dog", "emu"])
+        >>> wrong = torch.eye(3)[[0, 1, 1]][said[:, 0]]
+        >>> merged_classes("classifier", wrong, said, ["cat", "dog", "emu"]).split(". ")[0]
+        'The classifier uses fewer classes than the crowd: emu (mostly dog in its place) is hardly ever its answer'
+    """
+    N, C = posterior.shape
+    q = posterior.double()
+    share = vote_share(annotations, C).double()
+    expected = share.mean(dim=0).clamp(max=1 / C)
+    enough = expected * N >= EXPECTED_ITEMS
+    lost = enough & (q.mean(dim=0) < LOST * expected)
+    pair = q.T @ q / N
+    own = pair.diagonal()
+    both = own[:, None] + own[None] + 2 * pair
+    apart = (own[:, None] * own[None] - pair**2) / torch.where(both > 0, both, 1.0) ** 2
+    kept = enough & ~lost
+    alike = ((apart < ALIKE) & kept[:, None] & kept[None]).triu(diagonal=1)
+    found = []
+    if lost.any():
+        votes = votes_by_class([(q, annotations)])
+        votes[lost] = -1
+        names = [f"{classes[c]} (mostly {classes[int(votes[:, c].argmax())]} in its place)"
+                 for c in lost.nonzero()[:, 0].tolist()]  # fmt: skip
+        verb = "is hardly ever its answer" if len(names) == 1 else "are hardly ever its answers"
+        found.append(f"{_listed(names)} {verb}")
+    if alike.any():
+        names = [f"{classes[c]} and {classes[d]}" for c, d in alike.nonzero().tolist()]
+        found.append(f"it does not tell {_listed(names)} apart")
+    if not found:
+        return None
+    return (
+        f"The {who} uses fewer classes than the crowd: {'; '.join(found)}. Either the votes do not "
+        "tell these classes apart, or training has merged them: train again with another seed and "
+        "keep the run with the higher gain, or raise `num_train_epochs`."
+    )
+
+
+def permuted_classes(forecast: Tensor, annotations: Tensor, classes: Sequence[str]) -> str | None:
+    """Tell whether other class names fit the votes clearly better than those that classes have.
+
+    Args:
+        forecast: (N, C), probabilities zeta of items that have votes.
+        annotations: (N, K) int64, their votes, padded with -1.
+        classes: C names.
+
+    Returns:
+        What to say, or None.
+
+    Example:
+        >>> said = torch.tensor([0, 1, 2]).repeat(20)[:, None]
+        >>> permuted_classes(torch.eye(3)[said[:, 0]], said, ["cat", "dog", "emu"])
+        >>> swapped = torch.eye(3)[[1, 0, 2]][said[:, 0]]
+        >>> permuted_classes(swapped, said, ["cat", "dog", "emu"]).split(". ")[0][-48:]
+        'exchanged (dog should be cat, cat should be dog)'
+    """
+    if not forecast.isfinite().all():  # a training that diverged shows it by its loss
+        return None
+    votes = votes_by_class([(forecast.double(), annotations)])
+    order = best_names(votes)
+    place = torch.arange(len(order))
+    moved = order != place
+    if not moved.any() or (votes[order, place] - votes.diagonal())[moved].mean() <= RENAMED:
+        return None
+    pairs = zip(order[moved].tolist(), place[moved].tolist(), strict=True)
+    names = [f"{classes[c]} should be {classes[r]}" for c, r in pairs]
+    return (
+        "The forecast disagrees with the votes throughout: classes came out exchanged "
+        f"({_listed(names)}). Call `trainer.name_classes()`, leave `name_classes=True`, or rename "
+        "them in `id2label`."
+    )
+
+
+def overfitted(
+    training: Sequence[float], held_out: Sequence[float], high: Sequence[float], ceiling: float
+) -> str | None:
+    """Tell whether the gain rises on training items and falls on others.
+
+    It falls if the last two evaluations lie below the best one with the whole of their intervals,
+    while the training gain is higher than it was then.
+
+    Args:
+        training: one number an evaluation, the mean gain of the training
+            steps since the one before, in nats.
+        held_out: the gain of the evaluations.
+        high: the upper ends of their intervals.
+        ceiling: the gain of a perfect pair.
+
+    Returns:
+        What to say, or None.
+
+    Example:
+        >>> overfitted([0.5, 0.6, 0.7], [0.4, 0.5, 0.6], [0.5, 0.6, 0.7], ceiling=0.7)
+        >>> overfitted([0.5, 0.7, 0.7], [0.4, 0.2, 0.1], [0.5, 0.3, 0.2], ceiling=0.7).split(": ")[0]
+        'The pair learns the training items by heart'
+    """
+    best = max(range(len(held_out)), key=lambda i: held_out[i], default=0)
+    later = high[best + 1 :][-2:]
+    if len(later) < 2 or max(later) >= held_out[best] or not training[-1] > training[best]:
+        return None
+    return (
+        f"The pair learns the training items by heart: its gain is {training[-1]:.3f} nats there, of "
+        f"at most {ceiling:.3f}, and on held-out items fell from {held_out[best]:.3f} to "
+        f"{held_out[-1]:.3f}. Train for fewer epochs, set `load_best_model_at_end=True`, or lower "
+        "`aggregator_learning_rate`."
+    )
+
+
+@dataclass
+class Guards:
+    """What was said in one training, and what must be remembered to say more.
+
+    Args:
+        on: whether anything is said at all.
+    """
+
+    on: bool
+    asked_for_classes: bool = False
+    _said: set[str] = field(default_factory=set)
+    _sum: Tensor | float = 0.0
+    _steps: int = 0
+    _training: float = float("nan")
+    _evaluations: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
+
+    def say(self, guard: str, message: str | None) -> None:
+        """Warn, once a guard."""
+        if self.on and message is not None and guard not in self._said:
+            self._said.add(guard)
+            logger.warning(message)
+
+    def note_step(self, gain: Tensor) -> None:
+        """Remember the gain of a training step, where it is."""
+        if self.on:
+            self._sum, self._steps = self._sum + gain.detach(), self._steps + 1
+
+    def note_evaluation(self, name: str, gain: float, high: float) -> None:
+        """Remember the gain of an evaluation of the set of that name."""
+        if self._steps:
+            self._training = float(self._sum) / self._steps
+            self._sum, self._steps = 0.0, 0
+        self._evaluations.setdefault(name, []).append((self._training, gain, high))
+
+    def overfitted(self, name: str, ceiling: float) -> str | None:
+        """Ask `overfitted` of the evaluations of the set of that name."""
+        training, held_out, high = zip(*self._evaluations[name], strict=True)
+        return overfitted(training, held_out, high, ceiling)
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

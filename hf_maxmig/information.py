@@ -1,0 +1,199 @@
+"""A start from information: whom to listen to first, asked of a classifier that is briefly trained.
+
+Equation 2 of the paper starts the aggregator from the vote share, in which a majority that always
+says the same counts most, and two classes that few annotators can tell apart come out merged. Here
+each annotator's vote counts as much as it agrees, beyond chance, with what a classifier predicts
+that has not seen the item: one that says the same of everything counts nothing. The classifiers
+are trained in `trainer.py`; here is what is computed.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .data.collator import POSTERIOR_COLUMN
+from .functional import confusion_counts, is_given
+from .modeling_maxmig import MaxMIGModel
+from .peers.aggregated import WithPosterior
+from .peers.soft_vote import SoftVoteModel
+
+Crowd = list[tuple[Tensor, Tensor]]
+
+BRIEF = 0.05  # of the training: a classifier that is briefly trained; an epoch at the least
+FOLDS = 2  # each item is predicted by a classifier that was trained on the other half
+ROUNDS = 2  # the second classifier no longer learns from whom the first found out
+FAINT = 0.02  # of the largest weight: less is noise
+# Labels that an annotator is taken to have given like everybody else, of which the likeliest is chosen.
+STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0)
+
+
+class BriefModel(SoftVoteModel):
+    """A classifier that learns from given shares: (N, C), set as `shares` before it is trained."""
+
+    shares: Tensor
+
+    def prepare(self, dataset: Any, crowd: Any) -> WithPosterior:
+        """Return the training set with each item's share."""
+        return WithPosterior(dataset, self.shares.numpy())
+
+    def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the (B, C) shares; zeros for an item without labels."""
+        return batch[POSTERIOR_COLUMN]
+
+
+def agreement(counts: Tensor) -> Tensor:
+    """Measure how far each annotator agrees with a posterior beyond chance.
+
+    mean_i q_{i, y_i^m} - sum_r P_m(r) mean_i q_ir, over the items that annotator m labelled, where
+    q is the posterior and P_m(r) the share of label r among theirs: the covariance between what
+    they say and what the posterior says, zero for one who always says the same.
+
+    Args:
+        counts: (M, C, C), `confusion_counts` of the posterior.
+
+    Returns:
+        (M,), zero for an annotator without labels.
+
+    Example:
+        >>> posterior = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
+        >>> who, said = torch.tensor([[0, 1], [0, 1]]), torch.tensor([[0, 0], [1, 0]])
+        >>> agreement(confusion_counts(posterior, who, said, num_annotators=2))
+        tensor([0.3500, 0.0000])
+    """
+    labels = counts.sum(dim=(1, 2)).clamp(min=torch.finfo(counts.dtype).tiny)
+    agreed = counts.diagonal(dim1=1, dim2=2).sum(dim=1) / labels
+    said, held = counts.sum(dim=1) / labels[:, None], counts.sum(dim=2) / labels[:, None]
+    return agreed - (said * held).sum(dim=1)
+
+
+def weighted_vote_share(
+    annotators: Tensor, annotations: Tensor, weights: Tensor, num_classes: int
+) -> Tensor:
+    """Compute the vote share in which an annotator's vote counts as much as their weight.
+
+    Args:
+        annotators: (N, K) int64, padded with -1.
+        annotations: (N, K) int64, padded with -1.
+        weights: (M,), not negative.
+        num_classes: C.
+
+    Returns:
+        (N, C), rows summing to one; the plain share where no vote has weight, zeros where there is
+        none.
+
+    Example:
+        >>> who, said = torch.tensor([[0, 1], [1, -1]]), torch.tensor([[0, 1], [1, -1]])
+        >>> weighted_vote_share(who, said, torch.tensor([0.6, 0.0]), num_classes=2)
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
+    given = is_given(annotators, annotations)
+    label = torch.where(given, annotations, 0)
+    each = torch.where(given, weights[annotators.clamp(min=0)], 0.0)
+    count = torch.where(each.sum(dim=1, keepdim=True) > 0, each, given.to(each.dtype))
+    share = count.new_zeros(len(count), num_classes).scatter_add_(1, label, count)
+    return share / share.sum(dim=1, keepdim=True).clamp(min=torch.finfo(share.dtype).tiny)
+
+
+def shrunk_weight(counts: Tensor, smoothing: float) -> Tensor:
+    """Start W from confusion counts, those of who gave few labels drawn towards everybody's.
+
+    A row of annotator m is taken for a draw from a Dirichlet distribution around the row of all
+    annotators together, worth s labels; of `STRENGTHS`, s is the one under which the counts are
+    likeliest. Where annotators are alike, or labels few, all start nearly alike; where they differ,
+    each starts from their own.
+
+    Args:
+        counts: (M, C, C), `confusion_counts` of a share.
+        smoothing: pseudo-labels added to each cell, more than zero.
+
+    Returns:
+        (M, C, C): annotator, scored class, reported class; that of everybody for who has no labels.
+
+    Example:
+        >>> alike = torch.tensor([[[8.0, 2.0], [2.0, 8.0]], [[7.0, 3.0], [1.0, 9.0]]])
+        >>> shrunk_weight(alike, smoothing=0.01).exp()[:, 0, 0].round(decimals=2)
+        tensor([0.7500, 0.7500])
+    """
+    together = counts.sum(dim=0).double() + smoothing
+    together = together / together.sum(dim=1, keepdim=True)
+    best = max(STRENGTHS, key=lambda strength: float(_log_likelihood(counts, strength * together)))
+    shrunk = counts + smoothing + (best * together).to(counts.dtype)
+    return (shrunk / shrunk.sum(dim=2, keepdim=True)).log()
+
+
+def _log_likelihood(counts: Tensor, concentration: Tensor) -> Tensor:
+    """Log-likelihood of (M, C, C) counts, each row Dirichlet-multinomial, but for a constant."""
+    total = concentration.new_zeros(())
+    for chunk in counts.split(4096):  # float64 of many annotators takes room
+        some = chunk.double()
+        mass, prior = some.sum(dim=2), concentration.sum(dim=1)
+        rows = torch.lgamma(prior) - torch.lgamma(mass + prior)
+        cells = torch.lgamma(some + concentration) - torch.lgamma(concentration)
+        total = total + rows.sum() + cells.sum()
+    return total
+
+
+def informed_share(
+    crowd: Crowd, num_annotators: int, num_classes: int, predict: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Compute the vote share in which those count who agree with what the items show.
+
+    Args:
+        crowd: the training crowd, as pairs of (n, K) annotators and annotations padded with -1.
+        num_annotators: M.
+        num_classes: C.
+        predict: turns (N, C) shares into (N, C) log-probabilities of classifiers that have learned
+            from the shares of other items.
+
+    Returns:
+        (N, C), rows summing to one, zeros for an item without labels.
+    """
+    share = _shares(crowd, torch.ones(num_annotators), num_classes)
+    for _ in range(ROUNDS):
+        weights = agreement(_counts(crowd, predict(share).exp(), num_annotators)).clamp(min=0)
+        weights = torch.where(weights > FAINT * weights.max(), weights, 0.0)
+        share = _shares(crowd, weights, num_classes)
+    return share
+
+
+@torch.no_grad()
+def start_from_share(
+    model: MaxMIGModel, crowd: Crowd, share: Tensor, smoothing: float, strength: float
+) -> None:
+    """Start aggregator and prior from a share, see `shrunk_weight`.
+
+    Args:
+        model: the pair.
+        crowd: the training crowd, as pairs of (n, K) annotators and annotations padded with -1.
+        share: (N, C), as from `informed_share`.
+        smoothing: pseudo-labels in each cell.
+        strength: what W is multiplied by.
+    """
+    counts = _counts(crowd, share, model.aggregator.table.shape[0])
+    weight = shrunk_weight(counts, smoothing) * strength
+    model.aggregator.table.copy_(weight.transpose(1, 2))
+    model.prior.initialize(share.sum(dim=0))
+
+
+def folds(num_items: int, seed: int) -> list[tuple[list[int], list[int]]]:
+    """Divide the items: whom each classifier learns from, and whom it predicts."""
+    rows = torch.randperm(num_items, generator=torch.Generator().manual_seed(seed))
+    return [
+        (torch.cat([rows[k::FOLDS] for k in range(FOLDS) if k != fold]).tolist(), rows[fold::FOLDS].tolist())
+        for fold in range(FOLDS)
+    ]  # fmt: skip
+
+
+def _shares(crowd: Crowd, weights: Tensor, num_classes: int) -> Tensor:
+    return torch.cat([weighted_vote_share(who, said, weights, num_classes) for who, said in crowd])
+
+
+def _counts(crowd: Crowd, posterior: Tensor, num_annotators: int) -> Tensor:
+    counts = posterior.new_zeros(num_annotators, posterior.shape[1], posterior.shape[1])
+    parts = posterior.split([len(who) for who, _ in crowd])
+    for part, (who, said) in zip(parts, crowd, strict=True):
+        counts += confusion_counts(part, who, said, num_annotators)
+    return counts
