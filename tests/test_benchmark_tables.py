@@ -427,4 +427,6 @@ def test_page_of_the_committed_results_is_what_its_files_give(tables):
         assert heading in written
     assert (tables.RESULTS / "figure3.png").is_file()
     readme = (tables.RESULTS.parents[2] / "README.md").read_text(encoding="utf-8")
-    assert f"<!-- benchmark -->\n{tables.of_readme(cells).strip()}\n<!-- end benchmark -->" in readme
+    assert (
+        f"<!-- benchmark -->\n{tables.of_readme(cells).strip()}\n<!-- end benchmark -->" in readme
+    )
