@@ -85,7 +85,7 @@ def model_card(
         names_inside=config.annotators is not None,
         divergence=config.divergence,
         prior=config.prior if isinstance(config.prior, str) else "given",
-        log_p=[round(float(p), 4) for p in model.log_prior().exp()],
+        log_p=[round(float(p), 4) for p in model.log_prior().detach().exp()],
         rows=[(what, kind, metrics[key]) for key, what, kind in _MEASURES if key in metrics],
         arguments=arguments,
         version=__version__,

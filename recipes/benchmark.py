@@ -22,6 +22,7 @@ Gold labels train `true_labels`, the ceiling, and nothing else.
 """
 
 import argparse
+import copy
 import gc
 import importlib
 import json
@@ -63,7 +64,12 @@ from hf_maxmig.peers.aggregated import ALGORITHMS
 from hf_maxmig.staging import staged
 
 EXPERTISE = ("high", "low")
-METHODS = ("max_mig", *PEERS)
+OURS: dict[str, dict[str, Any]] = {
+    # name: what differs from the recipe's arguments
+    "max_mig": {},
+    "max_mig_information": {"init": "information"},
+}
+METHODS = (*OURS, *PEERS)
 HELD_OUT = 0.1  # of the training items
 LOOKS = 25  # at the most in a training: on small data, looking costs as much as training
 
@@ -104,7 +110,7 @@ class Cell:
 
     Args:
         dataset: a row of `DATASETS`.
-        method: `max_mig` or a row of `PEERS`.
+        method: a row of `OURS` or of `PEERS`.
         case: of a simulated crowd, else None; None too where the crowd plays no part.
         expertise: likewise.
         seed: of crowd, network and batches.
@@ -263,10 +269,13 @@ def confusion_distance(
 
 def make_trainer(method: str, recipe: Recipe, callbacks: list[TrainerCallback]) -> CrowdTrainer:
     """Put the method on the recipe's classifier."""
+    arguments = copy.copy(recipe.training)
+    for name, value in OURS.get(method, {}).items():
+        setattr(arguments, name, value)
     options: dict[str, Any] = {
-        "args": recipe.training, "train_dataset": recipe.train, "callbacks": callbacks
+        "args": arguments, "train_dataset": recipe.train, "callbacks": callbacks
     }  # fmt: skip
-    if method == "max_mig":
+    if method in OURS:
         trainer: CrowdTrainer = MaxMIGTrainer(model=recipe.classifier, **options)
     else:
         annotators, classes = crowd_names(recipe.train)

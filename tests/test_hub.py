@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from hf_maxmig import MaxMIGTrainer
+from hf_maxmig.aggregator import PRIORS
 from hf_maxmig.hub import model_card, portable_processor
 from tests.worlds import CLASSES
 
@@ -49,9 +50,10 @@ def test_card_has_the_results_and_says_that_names_are_inside(
     assert "{{" not in card.content
 
 
-def test_card_without_results_says_so(make_model):
-    """An empty table looks like a mistake of the reader's."""
-    card = model_card(make_model(), {}, {}, "pair")
+@pytest.mark.parametrize("prior", PRIORS)
+def test_card_without_results_says_so(prior, make_model):
+    """An empty table looks like a mistake of the reader's; and a learned prior has a gradient."""
+    card = model_card(make_model(prior=prior), {}, {}, "pair")
     assert "Nothing was measured." in card.text
     assert card.data.eval_results is None
 
