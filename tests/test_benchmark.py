@@ -246,16 +246,9 @@ def start(root, folder, *flags):
 def test_a_killed_run_leaves_whole_cells_no_workers_and_goes_on(root, tmp_path):
     """Killed at any moment: what is written is whole, and is not run again."""
     flags = (
-        "--methods",
-        "majority_vote",
-        "soft_vote",
-        "--seeds",
-        "1",
-        "--jobs",
-        "2",
-        "--num_train_epochs",
-        "6",
-    )
+        "--methods", "majority_vote", "soft_vote", "--expertise", "high", "--seeds", "1",
+        "--jobs", "2", "--num_train_epochs", "6",
+    )  # fmt: skip
     run = start(root, tmp_path, *flags)
     deadline = time.monotonic() + 240
     while not (written := list(tmp_path.glob("digits/*.json"))):
