@@ -173,6 +173,7 @@ class Looks(TrainerCallback):
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
+        self.voted = has_votes(recipe.test)
         self.trainer: CrowdTrainer | None = None
         self.rows: list[dict[str, float]] = []
         self.seconds = 0.0
@@ -195,8 +196,7 @@ class Looks(TrainerCallback):
         trainer, recipe = self.trainer, self.recipe
         order = trainer.class_order()  # the names that the classes get at the end
         row = measured(trainer, recipe.test, order)
-        voted = has_votes(recipe.test)
-        if not voted:
+        if not self.voted:
             on_train = measured(trainer, recipe.train, order)
             row |= {name: value for name, value in on_train.items() if name != "accuracy"}
         if recipe.held_out is not None:
@@ -306,7 +306,7 @@ def run_cell(cell: Cell, flags: list[str], held_out: float, folder: Path) -> dic
         "last": rows[-1],
         "label_free": max(rows, key=lambda row: row["gain"]) if "gain" in rows[-1] else None,
         "best_on_test": max(rows, key=lambda row: row["accuracy"]),
-        "forecast_items": "test" if has_votes(recipe.test) else "train",
+        "forecast_items": "test" if looks.voted else "train",
         "confusion_error": round(confusion_error(trainer, recipe), 5),
         "seconds": round(seconds, 2),
         "peak_memory_mib": round(peak_memory()),

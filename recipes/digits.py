@@ -23,7 +23,7 @@ import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image
 from datasets.utils import tqdm
 from PIL import Image as Picture
-from recipe import Recipe, SimulatedCrowdArguments, keep_back, parse, run, simulated
+from recipe import Recipe, SimulatedCrowdArguments, parse, run, simulated, simulated_recipe
 from sklearn.datasets import load_digits
 from transformers import ViTImageProcessor, set_seed
 
@@ -90,22 +90,10 @@ def write_files(data: DatasetDict, folder: Path) -> None:
 def recipe(arguments: DigitsArguments, training: DigitsTrainingArguments) -> Recipe:
     set_seed(training.seed)
     data = digits(arguments, training.seed)
-    train, held_out = keep_back(data["train"], arguments.held_out_items)
-    return Recipe(
-        # 3 channels: pipelines open every picture in colour.
-        classifier=HeadClassifier(HeadConfig(input_size=3 * 8 * 8, num_labels=10)),
-        training=training,
-        train=train,
-        held_out=held_out,
-        test=data["test"],
-        processor=ViTImageProcessor(size={"height": 8, "width": 8}),
-        setting={
-            "dataset": "digits",
-            "case": arguments.case,
-            "expertise": arguments.expertise,
-            "held_out_items": arguments.held_out_items,
-        },
-    )
+    # 3 channels: pipelines open every picture in colour.
+    classifier = HeadClassifier(HeadConfig(input_size=3 * 8 * 8, num_labels=10))
+    processor = ViTImageProcessor(size={"height": 8, "width": 8})
+    return simulated_recipe("digits", data, arguments, training, classifier, processor)
 
 
 def main(arguments: DigitsArguments, training: DigitsTrainingArguments) -> dict[str, float]:

@@ -17,7 +17,7 @@ runs the paper's protocol.
 
 from dataclasses import dataclass, field
 
-from recipe import Recipe, SimulatedCrowdArguments, keep_back, parse, run, simulated
+from recipe import Recipe, SimulatedCrowdArguments, parse, run, simulated, simulated_recipe
 from transformers import ViTImageProcessor, set_seed
 
 from hf_maxmig import FourLayerCNN, FourLayerCNNConfig, MaxMIGTrainingArguments, dogs_vs_cats
@@ -50,23 +50,9 @@ def recipe(arguments: DogsVsCatsArguments, training: DogsVsCatsTrainingArguments
     set_seed(training.seed)
     data = simulated(dogs_vs_cats(arguments.data_dir), "dogs_vs_cats", arguments, training.seed)
     names = dict(enumerate(data["train"].features["label"].names))
-    train, held_out = keep_back(data["train"], arguments.held_out_items)
-    return Recipe(
-        classifier=FourLayerCNN(
-            FourLayerCNNConfig(num_channels=3, image_size=SIDE, id2label=names)
-        ),
-        training=training,
-        train=train,
-        held_out=held_out,
-        test=data["test"],
-        processor=ViTImageProcessor(size={"height": SIDE, "width": SIDE}),
-        setting={
-            "dataset": "dogs_vs_cats",
-            "case": arguments.case,
-            "expertise": arguments.expertise,
-            "held_out_items": arguments.held_out_items,
-        },
-    )
+    classifier = FourLayerCNN(FourLayerCNNConfig(num_channels=3, image_size=SIDE, id2label=names))
+    processor = ViTImageProcessor(size={"height": SIDE, "width": SIDE})
+    return simulated_recipe("dogs_vs_cats", data, arguments, training, classifier, processor)
 
 
 def main(arguments: DogsVsCatsArguments, training: DogsVsCatsTrainingArguments) -> dict[str, float]:

@@ -16,7 +16,7 @@ test items of 0.93 in five minutes on two cores (the paper: 91.15 and 92.63 %; 8
 
 from dataclasses import dataclass, field
 
-from recipe import Recipe, SimulatedCrowdArguments, keep_back, parse, run, simulated
+from recipe import Recipe, SimulatedCrowdArguments, parse, run, simulated, simulated_recipe
 from transformers import ViTImageProcessor, set_seed
 
 from hf_maxmig import FourLayerCNN, FourLayerCNNConfig, MaxMIGTrainingArguments, luna16
@@ -50,24 +50,10 @@ def recipe(arguments: LUNA16Arguments, training: LUNA16TrainingArguments) -> Rec
     set_seed(training.seed)
     data = simulated(luna16(arguments.data_dir), "luna16", arguments, training.seed)
     names = dict(enumerate(data["train"].features["label"].names))
-    train, held_out = keep_back(data["train"], arguments.held_out_items)
-    return Recipe(
-        # One channel; pipelines open every picture in colour, and it takes their mean.
-        classifier=FourLayerCNN(
-            FourLayerCNNConfig(num_channels=1, image_size=SIDE, id2label=names)
-        ),
-        training=training,
-        train=train,
-        held_out=held_out,
-        test=data["test"],
-        processor=ViTImageProcessor(size={"height": SIDE, "width": SIDE}),
-        setting={
-            "dataset": "luna16",
-            "case": arguments.case,
-            "expertise": arguments.expertise,
-            "held_out_items": arguments.held_out_items,
-        },
-    )
+    # One channel; pipelines open every picture in colour, and it takes their mean.
+    classifier = FourLayerCNN(FourLayerCNNConfig(num_channels=1, image_size=SIDE, id2label=names))
+    processor = ViTImageProcessor(size={"height": SIDE, "width": SIDE})
+    return simulated_recipe("luna16", data, arguments, training, classifier, processor)
 
 
 def main(arguments: LUNA16Arguments, training: LUNA16TrainingArguments) -> dict[str, float]:

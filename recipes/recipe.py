@@ -302,6 +302,44 @@ def simulated(
     return labelled
 
 
+def simulated_recipe(
+    dataset: str,
+    data: DatasetDict,
+    arguments: SimulatedCrowdArguments,
+    training: MaxMIGTrainingArguments,
+    classifier: nn.Module,
+    processor: Any,
+) -> Recipe:
+    """Put together what a page with a simulated crowd has made.
+
+    Args:
+        dataset: its name in the results.
+        data: what `simulated` returns.
+        arguments: which crowd, and what to keep from training.
+        training: the arguments.
+        classifier: h.
+        processor: the image processor.
+
+    Returns:
+        The recipe.
+    """
+    train, held_out = keep_back(data["train"], arguments.held_out_items)
+    return Recipe(
+        classifier=classifier,
+        training=training,
+        train=train,
+        held_out=held_out,
+        test=data["test"],
+        processor=processor,
+        setting={
+            "dataset": dataset,
+            "case": arguments.case,
+            "expertise": arguments.expertise,
+            "held_out_items": arguments.held_out_items,
+        },
+    )
+
+
 def gold_rows(dataset: Dataset) -> list[int]:
     """Find the items with a gold label."""
     if "label" not in dataset.column_names:

@@ -47,7 +47,7 @@ import labelme
 import numpy as np
 import torch
 from datasets import Dataset, Features, List, Value
-from recipe import parse
+from recipe import encoded, parse
 from scipy.stats import entropy
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, roc_auc_score
@@ -347,8 +347,8 @@ def build(
         return labelme.labelme(labelme_dir)["train"], labelme.LabelMeTrainingArguments
     pictures = digits.digits(digits.DigitsArguments("independent", "high"), seed)["train"]
     # The numbers that `digits.py` makes of a picture in each step, made once: half the time.
-    colour = [picture.convert("RGB") for picture in pictures["image"]]
-    pixels = ViTImageProcessor(size={"height": 8, "width": 8})(colour, return_tensors="np")
+    processor = ViTImageProcessor(size={"height": 8, "width": 8})
+    pixels = encoded(pictures, processor, flat=True)["features"][:]
     crowd = simulate_crowd(
         pictures["label"][:],
         world.experts,
@@ -357,7 +357,7 @@ def build(
         generator=torch.Generator().manual_seed(seed),
     )
     columns = {
-        "features": pixels["pixel_values"].reshape(len(pictures), -1),
+        "features": pixels,
         "annotators": crowd.annotators.numpy(),
         "annotations": crowd.annotations.numpy(),
         "label": pictures["label"][:],

@@ -9,6 +9,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import gc
+import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,21 @@ def imported_modules_are_no_garbage():
 @pytest.fixture(scope="session")
 def root():
     return ROOT
+
+
+@pytest.fixture
+def load(root, monkeypatch):
+    """Import a recipe as a module; a recipe finds `recipe.py` beside it."""
+    monkeypatch.syspath_prepend(str(root / "recipes"))
+
+    def by_name(name):
+        spec = importlib.util.spec_from_file_location(name, root / "recipes" / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
+        return module
+
+    return by_name
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,6 @@
 """The recipes of the paper's data sets, from files of a few pictures to a saved pair."""
 
-import importlib.util
 import json
-import sys
 from typing import get_type_hints
 
 import numpy as np
@@ -16,21 +14,6 @@ from tests.data.test_pictures import CLASSES, write_human
 SIDES = {"cifar10": 32, "dogs_vs_cats": 150, "luna16": 50}
 EACH = {"train": 8, "test": 3}  # items of a class
 every = pytest.mark.parametrize("name", list(SIDES))
-
-
-@pytest.fixture
-def load(root, monkeypatch):
-    """Import a recipe as a module; a recipe finds `recipe.py` beside it."""
-    monkeypatch.syspath_prepend(str(root / "recipes"))
-
-    def by_name(name):
-        spec = importlib.util.spec_from_file_location(name, root / "recipes" / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, module)
-        spec.loader.exec_module(module)
-        return module
-
-    return by_name
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from PIL import Image as Picture
 from transformers import AutoModel, pipeline
 
 from hf_maxmig import read_annotations
-from tests.test_recipes import launch, load  # noqa: F401 (a fixture)
+from tests.test_recipes import launch
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (40, 40, 230)}
 
 
 @pytest.fixture
-def recipe(load):  # noqa: F811
+def recipe(load):
     return load("image_classification")
 
 

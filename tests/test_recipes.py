@@ -1,6 +1,5 @@
 """Each recipe, run to its end as its page says."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -20,21 +19,6 @@ from transformers import (
 
 import hf_maxmig
 from tests.data.test_sources import write_flat
-
-
-@pytest.fixture
-def load(root, monkeypatch):
-    """Import a recipe as a module; a recipe finds `recipe.py` beside it."""
-    monkeypatch.syspath_prepend(str(root / "recipes"))
-
-    def by_name(name):
-        spec = importlib.util.spec_from_file_location(name, root / "recipes" / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, module)
-        spec.loader.exec_module(module)
-        return module
-
-    return by_name
 
 
 def launch(root, *arguments, launcher=("accelerate.commands.launch",)):
