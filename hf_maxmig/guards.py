@@ -1,8 +1,8 @@
 """Guards: what almost surely went wrong in a training, said once, with its cause and a remedy.
 
 Each guard is a pure function of numbers that training and evaluation have anyway, and returns a
-message or None; none looks at a gold label. When they are asked is `trainer.py`'s, and
-`guards=False` there turns them off. Correct runs are silent.
+message or None; none looks at a gold label. When they are asked is `watch.py`'s, and
+`guards=False` turns them off. Correct runs are silent.
 """
 
 from collections.abc import Sequence
@@ -205,7 +205,6 @@ class Guards:
     """
 
     on: bool
-    asked_for_classes: bool = False
     _said: set[str] = field(default_factory=set)
     _sum: Tensor | float = 0.0
     _steps: int = 0

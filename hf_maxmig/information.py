@@ -3,21 +3,23 @@
 Equation 2 of the paper starts the aggregator from the vote share, in which a majority that always
 says the same counts most, and two classes that few annotators can tell apart come out merged. Here
 each annotator's vote counts as much as it agrees, beyond chance, with what a classifier predicts
-that has not seen the item: one that says the same of everything counts nothing. The classifiers
-are trained in `trainer.py`; here is what is computed.
+that has not seen the item: one that says the same of everything counts nothing.
 """
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .aggregator import check_any_label
 from .data.collator import POSTERIOR_COLUMN
 from .functional import confusion_counts, is_given
-from .modeling_maxmig import MaxMIGModel
+from .modeling_maxmig import MaxMIGModel, is_annotated
 from .peers.aggregated import WithPosterior
 from .peers.soft_vote import SoftVoteModel
+from .training import CrowdTraining
 
 Crowd = list[tuple[Tensor, Tensor]]
 
@@ -176,6 +178,46 @@ def start_from_share(
     weight = shrunk_weight(counts, smoothing) * strength
     model.aggregator.table.copy_(weight.transpose(1, 2))
     model.prior.initialize(share.sum(dim=0))
+
+
+def start_from_information(trainer: CrowdTraining, seed: int) -> None:
+    """Start the trainer's pair: aggregator and prior from the informed share, the classifier warm.
+
+    Args:
+        trainer: its training set is a `datasets.Dataset`.
+        seed: of the halves, the batches and what drops out.
+
+    Raises:
+        ValueError: if no item has a label.
+    """
+    args, model, dataset = trainer.args, trainer.crowd_model, trainer.train_dataset
+    crowd = list(trainer.crowd_of(dataset))
+    check_any_label(any(bool(is_annotated(*pair).any()) for pair in crowd))
+
+    def train(rows: list[int], share: Tensor) -> CrowdTraining:
+        config = model.config
+        brief = BriefModel.from_classifier(
+            copy.deepcopy(model.classifier),
+            config.num_annotators,
+            annotators=config.annotators,
+            id2label=config.id2label,
+        )
+        brief.shares = share[rows]
+        learner = trainer.sibling(brief, rows, BRIEF, seed=seed)
+        learner.train()
+        return learner
+
+    def predict(share: Tensor) -> Tensor:
+        log_h = torch.zeros_like(share)
+        for learned, told in folds(len(share), seed):
+            output = train(learned, share).predict(dataset.select(told))
+            log_h[told] = torch.from_numpy(output.predictions[0]).to(log_h.dtype)
+        return log_h
+
+    share = informed_share(crowd, model.config.num_annotators, model.config.num_labels, predict)
+    start_from_share(model, crowd, share, args.smoothing, args.init_strength)
+    warm = train(list(range(len(dataset))), share).crowd_model.classifier
+    model.classifier.load_state_dict(warm.state_dict())
 
 
 def folds(num_items: int, seed: int) -> list[tuple[list[int], list[int]]]:

@@ -11,18 +11,15 @@ import inspect
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from datasets import Dataset
-from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader
 from transformers import (
     EvalPrediction,
     PreTrainedModel,
@@ -42,23 +39,21 @@ from transformers.trainer_utils import (
 )
 from transformers.utils import logging
 
-from .aggregator import check_any_label
 from .annotators import AnnotatorReport, judge_annotators
 from .data.collator import POSTERIOR_COLUMN, CrowdCollator, crowd_batches
-from .data.columns import check_is_dataset, crowd_names
+from .data.columns import check_is_dataset, crowd_names, has_votes
 from .data.describe import describe
 from .distributed import gather_with_gradient
-from .functional import is_given
-from .guards import Guards, merged_classes, permuted_classes, too_few_votes
 from .hub import model_card, portable_processor
-from .information import BRIEF, BriefModel, folds, informed_share, start_from_share
 from .metrics import LEAST_ITEMS, NO_LABEL, accuracies, gain_ceiling, gain_interval
 from .modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
 from .naming import best_names, votes_by_class
 from .plots import need_matplotlib
 from .relabel import most_suspect_first, relabelled, write_parquet
 from .report import write_report
-from .training_args import MaxMIGTrainingArguments
+from .search import Try, can_start_from_information, chosen, search_rate, start_and_search
+from .training_args import AGGREGATOR_RATE_MULTIPLE, MaxMIGTrainingArguments
+from .watch import Watch
 
 logger = logging.get_logger(__name__)
 
@@ -67,8 +62,6 @@ LEFT_OPEN = (
     "eval_strategy", "save_strategy", "save_steps", "save_total_limit", "save_only_model", "load_best_model_at_end",
     "metric_for_best_model",
 )  # fmt: skip
-GUARDED_ITEMS = 2000  # and 20 a class: how many items the guards look at
-CLASSES_FORMED = 0.75  # share of the training after which what is still merged is likely to stay so
 
 
 class CrowdTrainer(Trainer):
@@ -118,6 +111,10 @@ class CrowdTrainer(Trainer):
                 f"`args` must be MaxMIGTrainingArguments, got {type(args).__name__}: they say how the aggregator is "
                 "trained."
             )
+        if args.num_train_epochs is None:
+            args = copy.copy(args)  # a user may give theirs to another trainer
+            sized = train_dataset is not None and hasattr(train_dataset, "__len__")
+            args.num_train_epochs = args.epochs_for(len(train_dataset) if sized else None)
         processing_class = portable_processor(processing_class)
         self._user_metrics = compute_metrics
         self._wrap = functools.partial(self.as_crowd_model, args=args, dataset=train_dataset)
@@ -133,6 +130,7 @@ class CrowdTrainer(Trainer):
         )
         self.model_accepts_loss_kwargs = False
         self.add_callback(_EndOfEpoch(self._end_epoch))
+        self.add_callback(_BeginOfTraining(self._note_rates))
         if data_collator is None:
             self.data_collator = CrowdCollator(
                 num_annotators=self.crowd_model.config.num_annotators,
@@ -143,9 +141,9 @@ class CrowdTrainer(Trainer):
         self._empty_steps = torch.zeros((), device=self.args.device)
         self._empty_steps_told = False
         self._results: dict[str, float] = {}
-        self._guards = Guards(on=False)
-        self._seen: tuple[NDArray[np.floating], ...] | None = None
-        if args.select_by_gain and self.crowd_model.loss_is_minus_gain and _has_votes(eval_dataset):
+        self._watch = Watch(self, on=False)
+        self.rates_tried: list[Try] = []
+        if args.select_by_gain and self.crowd_model.loss_is_minus_gain and has_votes(eval_dataset):
             self._select_by_gain()
         for dataset in (train_dataset, eval_dataset):
             for part in dataset.values() if isinstance(dataset, dict) else [dataset]:
@@ -212,14 +210,12 @@ class CrowdTrainer(Trainer):
             resume_from_checkpoint = _last_whole_checkpoint(self.args.output_dir)
         self._fresh = not resume_from_checkpoint
         guarded = self.args.guards and not self.crowd_model.learns_from_gold_labels
-        self._guards = Guards(on=guarded)
-        if guarded:
-            self._guard_votes()
+        self._watch = Watch(self, on=guarded)
+        self._watch.begin()
         output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
         if self.args.name_classes:
             self.name_classes()
-        if guarded:
-            self._guard_end()
+        self._watch.end()
         return output
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> TrainOutput:
@@ -230,61 +226,76 @@ class CrowdTrainer(Trainer):
 
     def _start(self) -> None:
         args, model = self.args, self.crowd_model
-        if args.init == "vote_share" or not model.blind_to_class_names:
-            model.initialize_crowd(self._training_crowd(), args.smoothing, args.init_strength)
-            return
-        if not isinstance(self.train_dataset, Dataset):
+        self.rates_tried = []
+        can = can_start_from_information(self)
+        if args.init == "information" and not can:
             raise ValueError(
-                "`init` must be 'vote_share' or 'keep' unless the training set is a datasets.Dataset, got "
-                f"'information' with {type(self.train_dataset).__name__}: each half of the items is predicted."
+                "`init` must be 'vote_share' or 'keep' unless the training set is a datasets.Dataset with votes, a "
+                "full batch of items in each half of it, got 'information' with "
+                f"{type(self.train_dataset).__name__}: each half of the items is predicted."
             )
-        crowd = list(self._training_crowd())
-        check_any_label(any(bool(is_annotated(*pair).any()) for pair in crowd))
-        everything = list(range(len(self.train_dataset)))
+        if not model.blind_to_class_names or args.init == "vote_share" or not can:
+            crowd = self.crowd_of(self.train_dataset)
+            model.initialize_crowd(crowd, args.smoothing, args.init_strength)
+            if model.loss_is_minus_gain and args.searches_rate and can:
+                self.rates_tried = search_rate(self)
+        else:
+            self.rates_tried = start_and_search(self)
 
-        def predict(share: Tensor) -> Tensor:
-            log_h = torch.zeros_like(share)
-            for learned, told in folds(len(share), args.seed):
-                brief = self._train_briefly(model.classifier, learned, share)
-                some = self.train_dataset.select(told)
-                log_h[told] = torch.from_numpy(brief.predict(some).predictions[0]).to(log_h.dtype)
-            return log_h
+    @property
+    def aggregator_rate(self) -> float:
+        """The rate of W and of a learned prior: the given one, the one found, or ten times h's."""
+        if self.args.aggregator_learning_rate is not None:
+            return self.args.aggregator_learning_rate
+        if self.rates_tried:
+            return chosen(self.rates_tried).rate
+        return AGGREGATOR_RATE_MULTIPLE * self.args.learning_rate
 
-        share = informed_share(crowd, model.config.num_annotators, model.config.num_labels, predict)
-        start_from_share(model, crowd, share, args.smoothing, args.init_strength)
-        warm = self._train_briefly(model.classifier, everything, share).crowd_model.classifier
-        model.classifier.load_state_dict(warm.state_dict())
+    def _note_rates(self, state: TrainerState) -> None:
+        """Put what was tried in the log; a resumed run finds it there."""
+        if self._fresh and self.rates_tried:
+            self.log(
+                {f"search_gain_{one.rate:g}": one.gain for one in self.rates_tried}
+                | {"aggregator_learning_rate": self.aggregator_rate}
+            )
+        for logs in state.log_history[:1]:
+            self.rates_tried = [
+                Try(float(name.removeprefix("search_gain_")), gain, merged=False)
+                for name, gain in logs.items()
+                if name.startswith("search_gain_")
+            ]
 
-    def _train_briefly(
-        self, classifier: PreTrainedModel, rows: list[int], share: Tensor
+    def sibling(
+        self, model: CrowdModel, rows: list[int], share: float, **changes: Any
     ) -> "CrowdTrainer":
-        """Train a copy of a classifier on the shares of some items, a twentieth of the training."""
+        """Make a trainer of another model for part of this training, which writes and says nothing.
+
+        Args:
+            model: what it trains, from where it is.
+            rows: the training items it has.
+            share: of this training's epochs or steps; an epoch at the least.
+            **changes: of the arguments.
+        """
         args = copy.copy(self.args)
-        args.num_train_epochs = max(1.0, BRIEF * args.num_train_epochs)
-        args.max_steps = -1 if args.max_steps < 0 else math.ceil(BRIEF * args.max_steps)
+        args.num_train_epochs = max(1.0, share * (args.num_train_epochs or 1.0))
+        args.max_steps = -1 if args.max_steps < 0 else math.ceil(share * args.max_steps)
         args.eval_strategy = args.save_strategy = args.logging_strategy = "no"
         args.load_best_model_at_end = args.push_to_hub = args.name_classes = args.guards = False
         args.report_to, args.disable_tqdm, args.init = [], True, "keep"
-        config = self.crowd_model.config
-        model = BriefModel.from_classifier(
-            copy.deepcopy(classifier),
-            config.num_annotators,
-            annotators=config.annotators,
-            id2label=config.id2label,
-        )
-        model.shares = share[rows]
-        brief = CrowdTrainer(
+        for name, value in changes.items():
+            setattr(args, name, value)
+        trainer = CrowdTrainer(
             model=model,
             args=args,
             data_collator=self.data_collator,
             train_dataset=self.train_dataset.select(rows),
         )
-        brief.remove_callback(PrinterCallback)
-        brief.train()
-        return brief
+        trainer.remove_callback(PrinterCallback)
+        return trainer
 
-    def _training_crowd(self) -> Any:
-        return crowd_batches(self.train_dataset, self._pair_checker())
+    def crowd_of(self, dataset: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        """Read the votes of a data set, checked: pairs of (n, K) annotators and annotations."""
+        return crowd_batches(dataset, self._pair_checker())
 
     def _pair_checker(self) -> CrowdCollator:
         config = self.crowd_model.config
@@ -311,8 +322,7 @@ class CrowdTrainer(Trainer):
             outputs, inputs, gather_with_gradient if self.args.gather_across_devices else _as_it_is
         )
         self._empty_steps += empty
-        if crowd_model.loss_is_minus_gain:
-            self._guards.note_step(-loss)
+        self._watch.step(loss)
         return (loss, outputs) if return_outputs else loss
 
     def get_train_dataloader(self) -> DataLoader:
@@ -320,7 +330,7 @@ class CrowdTrainer(Trainer):
 
         Filling it up, as accelerate does, would compare an item with itself.
         """
-        prepared = self.crowd_model.prepare(self.train_dataset, self._training_crowd())
+        prepared = self.crowd_model.prepare(self.train_dataset, self.crowd_of(self.train_dataset))
         drop = self.args.dataloader_drop_last or self.args.world_size > 1
         with _set(self, "train_dataset", prepared), self._drop_last(drop):
             return super().get_train_dataloader()
@@ -339,7 +349,7 @@ class CrowdTrainer(Trainer):
             group["params"] = [p for p in group["params"] if id(p) not in taken]
         if crowd:
             optimizer.add_param_group(
-                {"params": crowd, "lr": self.args.aggregator_learning_rate, "weight_decay": 0.0}
+                {"params": crowd, "lr": self.aggregator_rate, "weight_decay": 0.0}
             )
         return optimizer
 
@@ -379,22 +389,22 @@ class CrowdTrainer(Trainer):
             )  # fmt: skip
 
     def _end_epoch(self, progress: float) -> None:
-        self.crowd_model.end_epoch(self._training_posteriors(), progress)
+        self.crowd_model.end_epoch(self.posteriors_of(self.train_dataset), progress)
 
-    def _training_posteriors(
-        self,
+    def posteriors_of(
+        self, dataset: Any
     ) -> Iterator[tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]]:
-        """Yield what the model makes of the training items, the same on all devices.
+        """Yield what the model makes of the items, the same on all devices.
 
         The three (n, C) log-probabilities of part of the items, and their annotators and
         annotations. Nothing is computed before the first is asked for.
         """
-        loader = self.get_test_dataloader(self.train_dataset)
+        loader = self.get_test_dataloader(dataset)
         with _set(self, "compute_metrics", None):
             output = self.evaluation_loop(loader, "Posterior", prediction_loss_only=False)
         log_h, log_g, log_forecast = (torch.from_numpy(p) for p in output.predictions)
         start = 0
-        for annotators, annotations in self._training_crowd():
+        for annotators, annotations in self.crowd_of(dataset):
             part = slice(start, start + len(annotators))
             yield (log_h[part], log_g[part], log_forecast[part]), annotators, annotations
             start = part.stop
@@ -418,7 +428,7 @@ class CrowdTrainer(Trainer):
                 .cpu(),
                 torch.where(annotators >= 0, annotations, -1),
             )
-            for annotators, annotations in self._training_crowd()
+            for annotators, annotations in self.crowd_of(self.train_dataset)
         )
         with _set(model.aggregator, "training", False):  # it may drop out; only now is it asked
             return best_names(votes_by_class(posteriors))
@@ -565,82 +575,9 @@ class CrowdTrainer(Trainer):
         """
         metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         self._results.update(metrics)
-        if self.is_in_train and self._guards.on:
-            self._guard_evaluation(eval_dataset, metric_key_prefix, metrics)
+        if self.is_in_train:
+            self._watch.evaluated(eval_dataset, metric_key_prefix, metrics)
         return metrics
-
-    # Guards: what almost surely went wrong is said, see `guards.py`
-
-    def _guard_votes(self) -> None:
-        if not _has_crowd_columns(self.train_dataset):  # of a stream all would be read for it
-            return
-        config, items = self.crowd_model.config, 0
-        votes = torch.zeros(config.num_annotators, dtype=torch.int64)
-        for annotators, annotations in self._training_crowd():
-            given = is_given(annotators, annotations)
-            votes += torch.bincount(annotators[given], minlength=len(votes))
-            items += int(given.any(dim=1).sum())
-        self._say("votes", too_few_votes(votes, items, config.num_labels))
-
-    def _guard_evaluation(self, eval_dataset: Any, prefix: str, metrics: dict[str, float]) -> None:
-        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        dataset = self.eval_dataset[dataset] if isinstance(dataset, str) else dataset
-        seen, self._seen = self._seen, None
-        if isinstance(dataset, dict):  # each of them has been here already
-            return
-        gain, high = (metrics.get(f"{prefix}_{name}") for name in ("gain", "gain_high"))
-        if self.crowd_model.loss_is_minus_gain and gain is not None and high is not None:
-            self._guards.note_evaluation(prefix, gain, high)
-            if not self.args.load_best_model_at_end:
-                message = self._guards.overfitted(prefix, metrics[f"{prefix}_gain_ceiling"])
-                self._say("overfitted", message)
-        formed = self.state.global_step >= CLASSES_FORMED * self.state.max_steps
-        if formed and seen and _has_votes(dataset):
-            rows = self._guarded_rows(len(dataset))
-            told = tuple(torch.from_numpy(p[rows]) for p in seen)
-            self._guard_classes(told, crowd_batches(dataset.select(rows), self._pair_checker()))
-
-    def _guard_end(self) -> None:
-        """Look at some training items, if no evaluation has shown what became of the classes."""
-        dataset = self.train_dataset
-        if self._guards.asked_for_classes or not hasattr(dataset, "__len__"):
-            return
-        rows = self._guarded_rows(len(dataset))
-        some = dataset.select(rows) if isinstance(dataset, Dataset) else Subset(dataset, rows)
-        with _set(self, "train_dataset", some):
-            parts = list(self._training_posteriors())
-        told = tuple(torch.cat([part[0][k] for part in parts]) for k in range(3))
-        self._guard_classes(told, ((who, said) for _, who, said in parts))
-
-    def _guarded_rows(self, number: int) -> list[int]:
-        step = -(-number // (GUARDED_ITEMS + 20 * self.crowd_model.config.num_labels))
-        return list(range(0, number, max(1, step)))
-
-    def _guard_classes(
-        self, told: tuple[Tensor, ...], crowd: Iterable[tuple[Tensor, Tensor]]
-    ) -> None:
-        self._guards.asked_for_classes = True
-        model = self.crowd_model
-        shares = [  # an item's votes as padded annotations, whatever the widths of the chunks
-            row[row >= 0] for who, said in crowd for row in torch.where(who >= 0, said, -1)
-        ]
-        annotations = pad_sequence(shares, batch_first=True, padding_value=-1)
-        voted = (annotations >= 0).any(dim=1)
-        if not voted.any():
-            return
-        h, g, forecast = (t[voted].exp() for t in told)
-        annotations, classes = annotations[voted], model.config.class_names
-        message = merged_classes("classifier", h, annotations, classes)
-        if message is None and hasattr(model, "aggregator"):
-            message = merged_classes("aggregator", g, annotations, classes)
-        self._say("merged", message)
-        named = self.args.name_classes and model.blind_to_class_names
-        if message is None and not named:  # else they are named when training ends
-            self._say("permuted", permuted_classes(forecast, annotations, classes))
-
-    def _say(self, guard: str, message: str | None) -> None:
-        if self.is_world_process_zero():
-            self._guards.say(guard, message)
 
     def create_model_card(self, **metadata: Any) -> None:
         """Write `README.md`: what the pair is, what was measured, how to use it.
@@ -659,12 +596,22 @@ class CrowdTrainer(Trainer):
         }
         header = {known[k]: v for k, v in metadata.items() if k in known and v}
         name = metadata.get("model_name") or Path(self.args.output_dir).name
-        card = model_card(
-            self.crowd_model, self._results, _listed_arguments(self.args), name, **header
-        )
+        card = model_card(self.crowd_model, self._results, self._listed_arguments(), name, **header)
         folder = Path(self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         card.save(folder / "README.md")
+
+    def _listed_arguments(self) -> dict[str, Any]:
+        names = (
+            "learning_rate", "aggregator_warmup_ratio", "lr_scheduler_type", "per_device_train_batch_size",
+            "gradient_accumulation_steps", "num_train_epochs", "world_size", "init_strength", "smoothing", "seed",
+        )  # fmt: skip
+        values = {name: getattr(self.args, name) for name in names}
+        values["aggregator_learning_rate"] = self.aggregator_rate
+        values["init"] = self.args.init or (
+            "information" if can_start_from_information(self) else "vote_share"
+        )
+        return {name: getattr(value, "value", value) for name, value in values.items()}
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Check the names of the data set first; no item is dropped, whatever training does."""
@@ -683,8 +630,8 @@ class CrowdTrainer(Trainer):
         log_h, log_g, log_forecast = prediction.predictions
         labels, annotated = prediction.label_ids
         annotated = annotated.astype(bool)
-        if self.is_in_train and self._guards.on:
-            self._seen = log_h, log_g, log_forecast
+        if self.is_in_train:
+            self._watch.see((log_h, log_g, log_forecast))
         metrics: dict[str, float] = {}
         if annotated.sum() >= 2:
             model, divergence = self.crowd_model, self.crowd_model.config.divergence
@@ -818,7 +765,7 @@ class MaxMIGTrainer(CrowdTrainer):
             judged = judge_annotators(
                 torch.from_numpy(output.predictions[0]),
                 model.aggregator.weight.cpu(),
-                crowd_batches(dataset, self._pair_checker()),
+                self.crowd_of(dataset),
                 model.config.annotators or [str(m) for m in range(model.config.num_annotators)],
                 model.config.class_names,
             )
@@ -830,6 +777,19 @@ class MaxMIGTrainer(CrowdTrainer):
                 relabelled=told.with_format(None), metrics=metrics,
             )  # fmt: skip
         return judged
+
+
+class _BeginOfTraining(TrainerCallback):
+    """Calls when the state of a training is there, that of a resumed one too."""
+
+    def __init__(self, begin: Callable[[TrainerState], None]) -> None:
+        self.begin = begin
+
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Call."""
+        self.begin(state)
 
 
 class _EndOfEpoch(TrainerCallback):
@@ -877,33 +837,6 @@ def _input_names(classifier: nn.Module) -> list[str]:
     """Columns that the classifier's forward names; a catch-all would take a row number for one."""
     parameters = inspect.signature(classifier.forward).parameters.values()
     return [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-
-
-def _listed_arguments(args: MaxMIGTrainingArguments) -> dict[str, Any]:
-    names = (
-        "learning_rate", "aggregator_learning_rate", "aggregator_warmup_ratio", "lr_scheduler_type",
-        "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "world_size", "init",
-        "init_strength", "smoothing", "seed",
-    )  # fmt: skip
-    values = {name: getattr(args, name) for name in names}
-    return {name: getattr(value, "value", value) for name, value in values.items()}
-
-
-def _has_crowd_columns(dataset: Any) -> bool:
-    return isinstance(dataset, Dataset) and "annotations" in dataset.column_names
-
-
-def _has_votes(dataset: Any) -> bool:
-    """Tell whether a data set of Arrow columns has votes on enough items for a gain."""
-    if not _has_crowd_columns(dataset):
-        return False
-    column = dataset.select_columns("annotations").with_format(None)
-    voted = (
-        row
-        for row in column
-        if any(vote is not None and vote >= 0 for vote in row["annotations"] or ())
-    )
-    return len(list(itertools.islice(voted, 2))) == 2
 
 
 def _first(dataset: Any, number: int) -> list[Any]:

@@ -67,7 +67,7 @@ EXPERTISE = ("high", "low")
 OURS: dict[str, dict[str, Any]] = {
     # name: what differs from the recipe's arguments
     "max_mig": {},
-    "max_mig_information": {"init": "information"},
+    "max_mig_vote_share": {"init": "vote_share", "search_rate": False},
 }
 METHODS = (*OURS, *PEERS)
 HELD_OUT = 0.1  # of the training items

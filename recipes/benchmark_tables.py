@@ -78,13 +78,13 @@ METHODS = {
     "wawa": "Wawa",
     "zero_based_skill": "Zero-based skill",
     "max_mig": MaxMIGModel.method,
-    "max_mig_information": f"{MaxMIGModel.method}, start from information",
+    "max_mig_vote_share": f"{MaxMIGModel.method}, eq. 2 start",
 }
 # The paper starts Crowd Layer at the identity, and on CIFAR-10 at equation 2 (Appendix B.2).
 OF_PAPER = (
     "majority_vote", "crowd_layer", "crowd_layer_vote_share", "doctor_net", "aggnet", "max_mig"
 )  # fmt: skip
-SHOWN = (*OF_PAPER, "max_mig_information")  # in the figure and the README
+SHOWN = (*OF_PAPER, "max_mig_vote_share")  # in the figure and the README
 RESULTS = Path(__file__).with_name("results") / "benchmark"
 
 
@@ -676,7 +676,7 @@ _STYLES = {
     "doctor_net": ("#228855", ""),
     "aggnet": ("#DDAA33", "...."),
     "max_mig": ("#BB1122", ""),
-    "max_mig_information": ("#EE8866", "////"),
+    "max_mig_vote_share": ("#EE8866", "////"),
 }
 _OTHERS = ("#332288", "#88CCEE", "#999933", "#AA4499", "#661100", "#DDCC77", "#44BB99", "#882255")
 _HATCHES = ("", "\\\\\\\\", "xxxx")

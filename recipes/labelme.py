@@ -53,8 +53,6 @@ class LabelMeTrainingArguments(MaxMIGTrainingArguments):
     """What differs from the defaults, chosen by the held-out gain: see `defaults.py`."""
 
     num_train_epochs: float = 10
-    aggregator_learning_rate: float | None = 0.1
-    aggregator_warmup_ratio: float = 0.5
     logging_steps: float = 100
     save_strategy: str = "no"
 

@@ -92,6 +92,8 @@ def make_args(tmp_path):
             "save_strategy": "no",
             "logging_strategy": "no",
             "learning_rate": 1e-2,
+            "init": "vote_share",
+            "search_rate": False,
         }
         return MaxMIGTrainingArguments(**{**settings, **changes})
 

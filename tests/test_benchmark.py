@@ -44,7 +44,7 @@ def test_every_method_meets_every_crowd_and_the_ceiling_none(benchmark):
     )
     assert len(set(cells)) == len(cells)
     compared = set(benchmark.METHODS) - {"kos", "true_labels"}  # KOS takes two classes
-    assert {"max_mig", "max_mig_information", *PEERS} - {"kos", "true_labels"} == compared
+    assert {"max_mig", "max_mig_vote_share", *PEERS} - {"kos", "true_labels"} == compared
     for seed in (0, 1):
         of_seed = [cell for cell in cells if cell.seed == seed]
         assert len(of_seed) == 6 * len(compared) + 1
@@ -286,10 +286,11 @@ def test_data_that_is_not_there_ends_with_an_error(root, tmp_path):
 
 def test_our_variants_differ_by_their_arguments_alone(benchmark):
     """A variant that does not reach the trainer would be Max-MIG under another name."""
-    recipe = benchmark.build(digits(benchmark, "max_mig_information"), SHORT, 0.1)
-    variant = benchmark.make_trainer("max_mig_information", recipe, [])
+    recipe = benchmark.build(digits(benchmark, "max_mig_vote_share"), SHORT, 0.1)
+    variant = benchmark.make_trainer("max_mig_vote_share", recipe, [])
     plain = benchmark.make_trainer("max_mig", recipe, [])
-    assert (variant.args.init, plain.args.init) == ("information", "vote_share")
+    assert (variant.args.init, plain.args.init) == ("vote_share", None)
+    assert (variant.args.search_rate, plain.args.search_rate) == (False, True)
     assert variant.args.learning_rate == plain.args.learning_rate
 
 

@@ -41,13 +41,16 @@ FLOORS = [
     "data.readers",
     "data.pictures",
     "staging",
+    "training_args",
+    "training",
     "information",
+    "watch",
+    "search",
     "relabel",
     "copies",
     "annotators",
     "plots",
     "report",
-    "training_args",
     "trainer",
 ]
 CARRIED_BY_THE_HUB = FLOORS[1 : FLOORS.index("modeling_maxmig") + 1]

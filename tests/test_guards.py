@@ -214,7 +214,7 @@ def test_run_that_goes_right_is_silent(evaluated, divergence, make_model, make_a
     )
     trainer.train()
     assert trainer.evaluate(make_crowd(seed=2))["eval_accuracy"] > 0.93
-    assert trainer._guards.asked_for_classes
+    assert trainer._watch.asked_for_classes
     assert said() == []
 
 

@@ -695,7 +695,7 @@ def test_streamed_data_set_trains(crowd, make_model, make_args):
     stream.train()
     assert stream.state.global_step == 4
     fresh = make_model()
-    stream.crowd_model.initialize_crowd(stream._training_crowd())
+    stream.crowd_model.initialize_crowd(stream.crowd_of(stream.train_dataset))
     fresh.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)))
     torch.testing.assert_close(stream.crowd_model.aggregator.table, fresh.aggregator.table)
 

@@ -13,10 +13,27 @@ def make(tmp_path, **fields):
     )
 
 
-def test_aggregator_rate_follows_the_learning_rate_unless_given(tmp_path):
-    """One rate for both is what everybody who tried the method had to tune."""
-    assert make(tmp_path, learning_rate=3e-4).aggregator_learning_rate == pytest.approx(3e-3)
-    assert make(tmp_path, aggregator_learning_rate=7e-2).aggregator_learning_rate == 7e-2
+def test_aggregator_rate_is_searched_for_unless_given(tmp_path):
+    """It is what everybody who tried the method had to tune."""
+    assert make(tmp_path).searches_rate
+    assert not make(tmp_path, search_rate=False).searches_rate
+    assert not make(tmp_path, aggregator_learning_rate=7e-2).searches_rate
+    for preset in PAPER_PRESETS:
+        assert not make(tmp_path, preset=preset).searches_rate
+
+
+@pytest.mark.parametrize(
+    ("items", "epochs"), [(10, 50), (1000, 50), (4800, 20), (20_000, 5), (1_000_000, 3), (None, 3)]
+)
+def test_few_items_are_seen_more_often(tmp_path, items, epochs):
+    """Three epochs of a thousand items are 48 steps, in which no class forms; fifty of a million, a month."""
+    assert make(tmp_path).epochs_for(items) == epochs
+
+
+def test_epochs_count_the_whole_batch(tmp_path):
+    """Accumulated batches are one step."""
+    args = make(tmp_path, per_device_train_batch_size=16, gradient_accumulation_steps=8)
+    assert args.epochs_for(19_200) == 10
 
 
 def test_defaults_are_those_that_training_from_crowds_needs(tmp_path):

@@ -6,6 +6,7 @@ lengths, empty where an item has no labels. How a batch of them reaches the mode
 """
 
 import difflib
+import itertools
 import re
 from collections.abc import Sequence
 from decimal import Decimal
@@ -479,3 +480,21 @@ def _label_of_each_item(
             f"{names[label[position[row]]]!r} elsewhere for item {items[row].as_py()!r}."
         )
     return label
+
+
+def has_crowd_columns(dataset: Any) -> bool:
+    """Tell whether a data set of Arrow columns has a crowd; of a stream it is not known."""
+    return isinstance(dataset, Dataset) and "annotations" in dataset.column_names
+
+
+def has_votes(dataset: Any, items: int = 2) -> bool:
+    """Tell whether a data set of Arrow columns has votes on as many items; two give a gain."""
+    if not has_crowd_columns(dataset):
+        return False
+    column = dataset.select_columns("annotations").with_format(None)
+    voted = (
+        row
+        for row in column
+        if any(vote is not None and vote >= 0 for vote in row["annotations"] or ())
+    )
+    return len(list(itertools.islice(voted, items))) == items

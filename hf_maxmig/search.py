@@ -1,0 +1,133 @@
+"""What is found out before a training: a start that merges no classes, and the aggregator's rate.
+
+Nothing here looks at a gold label: what is tried is judged by the gain on the votes of items that
+were kept back, and by whether the classifier uses all the classes that the votes do.
+"""
+
+import copy
+from typing import NamedTuple
+
+import torch
+from datasets import Dataset
+from transformers.utils import logging
+
+from .data.columns import has_votes
+from .guards import merged_classes
+from .information import FOLDS, start_from_information
+from .training import CrowdTraining
+from .watch import padded_annotations
+
+logger = logging.get_logger(__name__)
+
+# Of the classifier's rate. The gain has one maximum over them (`recipes/results/rates.json`): from
+# the first one goes up, and down if up was worse.
+UP, DOWN = (10.0, 100.0), 1.0
+SHORT = 0.4  # of the epochs; with a fifth the maximum lies ten times too high
+SEARCHED_ITEMS = 20_000  # at the most
+HELD_OUT = 0.2  # of these, unless there is an evaluation set with votes
+STARTS = 2  # if the first merges classes, another half of the items may not
+
+
+class Try(NamedTuple):
+    """A short training with one rate.
+
+    Args:
+        rate: of the aggregator.
+        gain: on held-out votes, in nats.
+        merged: whether the classifier uses fewer classes than these votes do.
+    """
+
+    rate: float
+    gain: float
+    merged: bool
+
+
+def can_start_from_information(trainer: CrowdTraining) -> bool:
+    """Whether each half of the training set can be predicted by a classifier of the other half."""
+    args, dataset = trainer.args, trainer.train_dataset
+    if args.fsdp or args.deepspeed or not isinstance(dataset, Dataset):
+        return False
+    # Over several devices an incomplete batch is left out, and one must be there.
+    least = args.train_batch_size * args.world_size if args.world_size > 1 else 1
+    return len(dataset) // FOLDS >= least and has_votes(dataset)
+
+
+def start_and_search(trainer: CrowdTraining) -> list[Try]:
+    """Start the pair from information, and try rates from there; again, if that merged classes.
+
+    Args:
+        trainer: its pair is started.
+
+    Returns:
+        What was tried from the start that the pair has now; empty if there was nothing to try, or
+        too few items to keep any back.
+    """
+    args, model = trainer.args, trainer.crowd_model
+    before = copy.deepcopy(model.state_dict())
+    best: list[Try] = []
+    for attempt in range(STARTS):
+        if attempt:
+            kept = copy.deepcopy(model.state_dict())
+            model.load_state_dict(before)
+        start_from_information(trainer, seed=args.seed + attempt)
+        tries = search_rate(trainer) if args.searches_rate else []
+        if attempt and chosen(tries).gain <= chosen(best).gain:
+            model.load_state_dict(kept)
+            return best
+        best = tries
+        if not best or not chosen(best).merged:
+            break
+        logger.info("The start merged classes (gain %.3f): another is tried.", chosen(best).gain)
+    return best
+
+
+def search_rate(trainer: CrowdTraining) -> list[Try]:
+    """Train copies of the pair for a while, each with another rate of the aggregator.
+
+    Args:
+        trainer: its pair is the start of all.
+
+    Returns:
+        What was tried; empty if held-out votes give no gain, or too few items are left to train on.
+    """
+    args, dataset = trainer.args, trainer.train_dataset
+    rows = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(args.seed))
+    rows = rows[:SEARCHED_ITEMS]
+    if has_votes(trainer.eval_dataset):
+        held_out = trainer.eval_dataset
+    else:
+        number = round(HELD_OUT * len(rows))
+        held_out, rows = dataset.select(rows[:number].tolist()), rows[number:]
+    if args.world_size > 1 and len(rows) < args.train_batch_size * args.world_size:
+        return []
+    if not has_votes(held_out):
+        return []
+    tries = [_try(trainer, multiple, rows.tolist(), held_out) for multiple in UP]
+    if chosen(tries) is tries[0]:
+        tries.append(_try(trainer, DOWN, rows.tolist(), held_out))
+    logger.info(
+        "Rates of the aggregator that were tried, and their gain on held-out votes: %s.",
+        ", ".join(f"{t.rate:g} {t.gain:.3f}" for t in tries),
+    )
+    return tries
+
+
+def chosen(tries: list[Try]) -> Try:
+    """Return the one with the highest gain; a training that diverged has none."""
+    return max(tries, key=lambda one: one.gain if one.gain == one.gain else -float("inf"))
+
+
+def _try(trainer: CrowdTraining, multiple: float, rows: list[int], held_out: Dataset) -> Try:
+    rate = multiple * trainer.args.learning_rate
+    short = trainer.sibling(
+        copy.deepcopy(trainer.crowd_model), rows, SHORT, aggregator_learning_rate=rate
+    )
+    short.train()
+    output = short.predict(held_out)
+    annotations = padded_annotations(short.crowd_of(held_out))
+    voted = (annotations >= 0).any(dim=1)
+    log_h = torch.from_numpy(output.predictions[0])[voted]
+    names = short.crowd_model.config.class_names
+    merged = merged_classes("classifier", log_h.exp(), annotations[voted], names) is not None
+    assert output.metrics is not None
+    return Try(rate, output.metrics["test_gain"], merged)

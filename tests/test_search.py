@@ -1,0 +1,222 @@
+"""The search: which rates are tried, what is taken, and that no gold label and no step is lost on it."""
+
+import pytest
+import torch
+
+from hf_maxmig import MaxMIGTrainer, search
+from hf_maxmig.search import Try, chosen, search_rate, start_and_search
+from tests.worlds import make_crowd
+
+
+def told(gains, merged=()):
+    """A stand-in for short trainings: rate multiple -> gain; what it was asked is kept."""
+    asked = []
+
+    def train(trainer, multiple, rows, held_out):
+        asked.append((multiple, rows, held_out))
+        rate = multiple * trainer.args.learning_rate
+        return Try(rate, gains[multiple], multiple in merged)
+
+    train.asked = asked
+    return train
+
+
+def automatic(make_model, make_args, crowd, **changes):
+    """A trainer with nothing set by hand."""
+    args = make_args(**{"init": None, "search_rate": True, **changes})
+    return MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
+
+
+@pytest.mark.parametrize(
+    ("gains", "tried", "taken"),
+    [
+        ({10: 0.5, 100: 0.7}, [10, 100], 100),
+        ({10: 0.5, 100: 0.3, 1: 0.6}, [10, 100, 1], 1),
+        ({10: 0.5, 100: 0.3, 1: 0.2}, [10, 100, 1], 10),
+        ({10: 0.5, 100: float("nan"), 1: 0.2}, [10, 100, 1], 10),
+        ({10: float("nan"), 100: 0.3}, [10, 100], 100),
+    ],
+)
+def test_search_goes_up_and_down_if_up_was_worse(
+    gains, tried, taken, crowd, make_model, make_args, monkeypatch
+):
+    """A training that diverged has no gain, and must not win."""
+    trainer = automatic(make_model, make_args, crowd)
+    train = told(gains)
+    monkeypatch.setattr(search, "_try", train)
+    tries = search_rate(trainer)
+    assert [multiple for multiple, *_ in train.asked] == tried
+    assert chosen(tries).rate == pytest.approx(taken * 1e-2)
+
+
+def test_rates_are_judged_on_items_that_none_of_them_learned_from(
+    crowd, make_model, make_args, monkeypatch
+):
+    """In-sample, the rate that learns by heart looks best."""
+    numbered = crowd.add_column("row", list(range(len(crowd))))
+    trainer = automatic(make_model, make_args, numbered)
+    train = told({10: 0.5, 100: 0.3, 1: 0.2})
+    monkeypatch.setattr(search, "_try", train)
+    search_rate(trainer)
+    held_out = set(train.asked[0][2]["row"][:])
+    learned = set(train.asked[0][1])
+    assert len(held_out) == 18
+    assert held_out | learned == set(range(len(crowd)))
+    assert not held_out & learned
+    assert all(asked[1:] == train.asked[0][1:] for asked in train.asked)
+
+
+def test_evaluation_set_with_votes_is_what_is_held_out(crowd, make_model, make_args, monkeypatch):
+    """Then all training items train."""
+    others = make_crowd(seed=5)
+    trainer = automatic(make_model, make_args, crowd)
+    trainer.eval_dataset = others
+    train = told({10: 0.5, 100: 0.7})
+    monkeypatch.setattr(search, "_try", train)
+    search_rate(trainer)
+    assert train.asked[0][2] is others
+    assert sorted(train.asked[0][1]) == list(range(len(crowd)))
+
+
+def test_few_items_of_many_are_searched(crowd, make_model, make_args, monkeypatch):
+    """A search over a million pictures would cost as much as everything else."""
+    monkeypatch.setattr(search, "SEARCHED_ITEMS", 50)
+    trainer = automatic(make_model, make_args, crowd)
+    train = told({10: 0.5, 100: 0.7})
+    monkeypatch.setattr(search, "_try", train)
+    search_rate(trainer)
+    assert (len(train.asked[0][1]), len(train.asked[0][2])) == (40, 10)
+
+
+def test_rate_that_was_found_trains_and_is_told(crowd, make_model, make_args, monkeypatch):
+    """A search whose answer does not reach the optimizer, or the card, is none."""
+    trainer = automatic(make_model, make_args, crowd, aggregator_warmup_ratio=0.0)
+    monkeypatch.setattr(search, "_try", told({10: 0.5, 100: 0.3, 1: 0.6}))
+    trainer.train()
+    assert trainer.aggregator_rate == pytest.approx(1e-2)
+    assert trainer.optimizer.param_groups[-1]["initial_lr"] == pytest.approx(1e-2)
+    first = trainer.state.log_history[0]
+    assert first["search_gain_0.01"] == 0.6
+    assert first["search_gain_1"] == 0.3
+    assert first["aggregator_learning_rate"] == pytest.approx(1e-2)
+    trainer.create_model_card()
+    card = (trainer.args.output_dir + "/README.md", "aggregator_learning_rate")
+    with open(card[0], encoding="utf-8") as page:
+        line = next(line for line in page if card[1] in line)
+    assert "0.01" in line
+
+
+def test_resumed_run_keeps_the_rate_and_searches_no_more(crowd, make_model, make_args, monkeypatch):
+    """Half a training with one rate and half with another is neither."""
+    settings = {"num_train_epochs": 4, "save_strategy": "epoch"}
+    whole = automatic(make_model, make_args, crowd, **settings)
+    train = told({10: 0.5, 100: 0.3, 1: 0.6})
+    monkeypatch.setattr(search, "_try", train)
+    whole.train()
+    asked = len(train.asked)
+    resumed = automatic(make_model, make_args, crowd, **settings)
+    steps = whole.state.max_steps // 4
+    resumed.train(resume_from_checkpoint=f"{resumed.args.output_dir}/checkpoint-{2 * steps}")
+    assert len(train.asked) == asked
+    assert resumed.aggregator_rate == pytest.approx(1e-2)
+    for a, b in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("second_is_better", [True, False])
+def test_start_that_merged_classes_is_made_again_and_the_better_one_kept(
+    second_is_better, crowd, make_model, make_args, monkeypatch
+):
+    """The gain tells a start with merged classes from one without."""
+    trainer = automatic(make_model, make_args, crowd)
+    starts, answers = (
+        [],
+        iter([Try(0.1, 0.5, True), Try(0.1, 0.9 if second_is_better else 0.4, False)]),
+    )
+
+    def start(trainer, seed):
+        table = trainer.crowd_model.aggregator.table
+        assert not starts or torch.equal(table, fresh)  # a second start is not one upon the first
+        with torch.no_grad():
+            table += seed + 1
+        starts.append(table.clone())
+
+    fresh = trainer.crowd_model.aggregator.table.detach().clone()
+    monkeypatch.setattr(search, "start_from_information", start)
+    monkeypatch.setattr(search, "search_rate", lambda trainer: [next(answers)])
+    tries = start_and_search(trainer)
+    assert len(starts) == 2
+    kept = starts[1] if second_is_better else starts[0]
+    assert torch.equal(trainer.crowd_model.aggregator.table, kept)
+    assert tries[0].merged != second_is_better
+
+
+def test_start_without_merged_classes_is_made_once(crowd, make_model, make_args, monkeypatch):
+    """The second costs a sixth of the training."""
+    trainer = automatic(make_model, make_args, crowd)
+    seeds = []
+    monkeypatch.setattr(search, "start_from_information", lambda trainer, seed: seeds.append(seed))
+    monkeypatch.setattr(search, "search_rate", lambda trainer: [Try(0.1, 0.5, False)])
+    start_and_search(trainer)
+    assert seeds == [trainer.args.seed]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"search_rate": False}, {"aggregator_learning_rate": 0.07}], ids=str
+)
+def test_rate_given_by_hand_and_the_flag_turn_it_off(
+    changes, crowd, make_model, make_args, monkeypatch
+):
+    """Off by one flag; and nobody's own number is overruled."""
+    monkeypatch.setattr(search, "_try", lambda *args: pytest.fail("a search"))
+    trainer = automatic(make_model, make_args, crowd, **{"max_steps": 2, **changes})
+    trainer.train()
+    assert trainer.aggregator_rate == changes.get("aggregator_learning_rate", 0.1)
+
+
+def test_stream_trains_without(crowd, make_model, make_args, monkeypatch):
+    """What needs parts of the data is left out where there are none to be had."""
+    monkeypatch.setattr(search, "_try", lambda *args: pytest.fail("a search"))
+    trainer = automatic(make_model, make_args, crowd.to_iterable_dataset(), max_steps=2)
+    trainer.train()
+    assert trainer.state.global_step == 2
+    assert trainer.aggregator_rate == pytest.approx(0.1)
+
+
+def test_handful_of_items_trains(make_model, make_args):
+    """Where too few are left to keep any back, nothing is searched."""
+    few = make_crowd(num_items=4, unlabelled=0)
+    trainer = automatic(make_model, make_args, few)
+    trainer.train()
+    assert trainer.rates_tried == []
+
+
+def test_gold_labels_do_not_reach_start_search_and_training(crowd, make_model, make_args):
+    """The whole way, with everything at its default, from data with gold labels and without."""
+    wrong = crowd.map(lambda row: {"label": (row["label"] + 1) % 3}, load_from_cache_file=False)
+    trained = []
+    for dataset in (crowd.remove_columns("label"), wrong):
+        trainer = automatic(make_model, make_args, dataset)
+        trainer.train()
+        trained.append((trainer.rates_tried, list(trainer.model.parameters())))
+    assert trained[0][0] == trained[1][0] != []
+    for a, b in zip(trained[0][1], trained[1][1], strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_short_trainings_say_and_write_nothing(crowd, make_model, make_args, tmp_path, capsys):
+    """Five trainings before the first would fill the screen, and their checkpoints the disk."""
+    trainer = automatic(make_model, make_args, crowd)
+    trainer._start()
+    assert trainer.rates_tried
+    assert capsys.readouterr().out == ""
+    assert list(tmp_path.iterdir()) == [] or list((tmp_path / "out").iterdir()) == []
+
+
+def test_search_leaves_the_start_as_it_is(crowd, make_model, make_args):
+    """The training begins where the tries began, not where the last one ended."""
+    trainer = automatic(make_model, make_args, crowd)
+    before = [p.detach().clone() for p in trainer.crowd_model.parameters()]
+    search_rate(trainer)
+    for a, b in zip(before, trainer.crowd_model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
