@@ -18,10 +18,10 @@ from .naming import best_names, votes_by_class
 logger = logging.get_logger(__name__)
 
 # Nothing a user has to set. On ten digits with the paper's experts, pairs that came out right lie at
-# ten times these limits or more, those that had merged classes at a hundredth or less.
+# ten times these limits or more, those that had merged classes at a twentieth or less.
 LOST = 0.1  # of the mass that a class should have
-ALIKE = 1e-3  # variance of P(first | one of two classes); 0.25 if they are told apart
-EXPECTED_ITEMS = 10  # of a class with fewer nothing is said: none may be there
+ALIKE = 1e-3  # variance of P(first | one of two classes), as a share of what it is if they are told apart
+EXPECTED_ITEMS = 10  # of a class that should have fewer nothing is said: none may be there
 RENAMED = 0.1  # by how much another name must fit the votes of a class better, on average
 _SHOWN = 5  # how many classes a message lists
 
@@ -65,16 +65,21 @@ def too_few_votes(votes: Tensor, items: int, num_classes: int) -> str | None:
 
 
 def merged_classes(
-    who: str, posterior: Tensor, annotations: Tensor, classes: Sequence[str]
+    who: str,
+    posterior: Tensor,
+    annotations: Tensor,
+    classes: Sequence[str],
+    usual: Tensor | None = None,
 ) -> str | None:
     """Tell whether a posterior uses fewer classes than the votes do.
 
     A class c is lost if its mean probability is under a tenth (`LOST`) of what it should be: its
     share of the votes, or an even share if that is less, for an annotator who always says c says
-    nothing of how often it occurs. Two classes c and d are one if the items do not differ in which
+    nothing of how often it occurs; and c is the likeliest class of fewer than `EXPECTED_ITEMS`, for
+    a class that is rare has a small mass by right, and a larger share of careless votes. Two classes c and d are one if the items do not differ in which
     of the two they are: with J_cd = mean_i q_ic q_id, how often two answers drawn for an item are c
-    and d, the variance of P(c | c or d) is (J_cc J_dd - J_cd^2) / (J_cc + J_dd + 2 J_cd)^2, and it
-    is under `ALIKE`. The gain has such maxima: a classifier loses one of two classes that the crowd
+    and d, the variance of P(c | c or d) is (J_cc J_dd - J_cd^2) / ((J_cc + J_cd) (J_dd + J_cd)) of
+    what it could be, and that is under `ALIKE`. The gain has such maxima: a classifier loses one of two classes that the crowd
     confuses, and the aggregator halves them. Both rows of W are then nearly equal.
 
     Args:
@@ -82,6 +87,8 @@ def merged_classes(
         posterior: (N, C), probabilities q of items that have votes.
         annotations: (N, K) int64, their votes, padded with -1.
         classes: C names.
+        usual: (C,), how often the classes occur by another posterior, one that uses them all; none
+            is expected more often.
 
     Returns:
         What to say, or None; None if fewer than `EXPECTED_ITEMS` items should be of a class.
@@ -98,12 +105,15 @@ def merged_classes(
     q = posterior.double()
     share = vote_share(annotations, C).double()
     expected = share.mean(dim=0).clamp(max=1 / C)
+    if usual is not None:
+        expected = expected.minimum(usual)
     enough = expected * N >= EXPECTED_ITEMS
-    lost = enough & (q.mean(dim=0) < LOST * expected)
+    answers = torch.bincount(q.argmax(dim=1), minlength=C)
+    lost = enough & (q.mean(dim=0) < LOST * expected) & (answers < EXPECTED_ITEMS)
     pair = q.T @ q / N
     own = pair.diagonal()
-    both = own[:, None] + own[None] + 2 * pair
-    apart = (own[:, None] * own[None] - pair**2) / torch.where(both > 0, both, 1.0) ** 2
+    most = (own[:, None] + pair) * (own[None] + pair)
+    apart = (own[:, None] * own[None] - pair**2) / torch.where(most > 0, most, 1.0)
     kept = enough & ~lost
     alike = ((apart < ALIKE) & kept[:, None] & kept[None]).triu(diagonal=1)
     found = []

@@ -28,6 +28,7 @@ from .aggregator import (
     ClassPrior,
     InteractionAggregator,
     WeightedAverageAggregator,
+    check_prior,
 )
 from .classifiers import CLASSIFIERS, keep_weights, reorder_outputs
 from .configuration_maxmig import MaxMIGConfig
@@ -78,8 +79,9 @@ class CrowdModel(PreTrainedModel):
     """A classifier h that learns from crowd labels: what all methods share.
 
     `trainer.CrowdTrainer` never asks which method it trains. It calls these verbs, each with a
-    default but `crowd_loss`: `prepare`, `initialize_crowd`, `crowd_parameters`, `crowd_loss`,
-    `end_epoch`, `log_prior`, `gain` and `logs`. The class attributes say the rest.
+    default but `crowd_loss`: `prepare`, `initialize_crowd`, `crowd_parameters`,
+    `prior_parameters`, `crowd_loss`, `end_epoch`, `log_prior`, `gain` and `logs`. The class
+    attributes say the rest.
 
     Args:
         config: what the model is made of.
@@ -249,6 +251,10 @@ class CrowdModel(PreTrainedModel):
         """Yield what is trained at the aggregator's rate; nothing here."""
         return iter(())
 
+    def prior_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield what is trained at the prior's rate; nothing here."""
+        return iter(())
+
     def initialize_crowd(
         self,
         batches: Iterable[tuple[Tensor, Tensor]],
@@ -409,9 +415,12 @@ class MaxMIGModel(CrowdModel):
         return MaxMIGOutput(logits=logits, aggregator_logits=log_g, forecast_logits=zeta)
 
     def crowd_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield what is trained at its own rate: the aggregator, and the prior if it is learned."""
-        for module in (self.aggregator, self.prior):
-            yield from (p for p in module.parameters() if p.requires_grad)
+        """Yield what is trained at the aggregator's rate: its own parameters."""
+        yield from (p for p in self.aggregator.parameters() if p.requires_grad)
+
+    def prior_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield those of the prior, if it is learned."""
+        yield from (p for p in self.prior.parameters() if p.requires_grad)
 
     def initialize_crowd(
         self,
@@ -446,6 +455,28 @@ class MaxMIGModel(CrowdModel):
         )
         empty = annotated.sum() < self.least_items
         return (penalty - reward) * ~empty, empty
+
+    @torch.no_grad()
+    def use_prior(self, prior: str | list[float], crowd: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Take another kind of prior; one that follows the crowd starts from what g makes of it.
+
+        Args:
+            prior: as in `MaxMIGConfig`.
+            crowd: pairs (annotators, annotations), each (N, K) int64 padded with -1.
+
+        Raises:
+            ValueError: if `prior` is none of these.
+        """
+        C, device = self.config.num_labels, self.prior.logits.device
+        self.config.prior = check_prior(prior, C)
+        self.prior = ClassPrior(C, self.config.prior).to(device)
+        shares = torch.zeros(C, device=device)
+        for annotators, annotations in crowd:
+            who, said = annotators.to(device), annotations.to(device)
+            g = self.aggregator(self.prior(), who, said).exp()
+            shares += g[is_annotated(who, said)].sum(dim=0)
+        if shares.sum() > 0:
+            self.prior.initialize(shares)
 
     def log_prior(self) -> Tensor:
         """Return (C,) log p."""

@@ -1,10 +1,11 @@
-"""What is found out before a training: a start that merges no classes, and the aggregator's rate.
+"""What is found out before a training: a start that merges no classes, rate and prior.
 
 Nothing here looks at a gold label: what is tried is judged by the gain on the votes of items that
 were kept back, and by whether the classifier uses all the classes that the votes do.
 """
 
 import copy
+import math
 from typing import NamedTuple
 
 import torch
@@ -19,27 +20,37 @@ from .watch import padded_annotations
 
 logger = logging.get_logger(__name__)
 
-# Of the classifier's rate. The gain has one maximum over them (`recipes/results/rates.json`): from
-# the first one goes up, and down if up was worse.
-UP, DOWN = (10.0, 100.0), 1.0
+# Multiples of the classifier's rate. The gain has one maximum over them (see `recipes/defaults.py`):
+# from the middle one goes up, and down if up was worse.
+MIDDLE, UP, DOWN = 10.0, 100.0, 1.0
 SHORT = 0.4  # of the epochs; with a fifth the maximum lies ten times too high
 SEARCHED_ITEMS = 20_000  # at the most
 HELD_OUT = 0.2  # of these, unless there is an evaluation set with votes
+UNEVEN = (
+    0.01  # nats from the uniform prior to what g makes of the crowd: then a learned one is tried
+)
 STARTS = 2  # if the first merges classes, another half of the items may not
 
 
 class Try(NamedTuple):
-    """A short training with one rate.
+    """A short training with one rate and one prior.
 
     Args:
         rate: of the aggregator.
+        prior: of the pair.
         gain: on held-out votes, in nats.
         merged: whether the classifier uses fewer classes than these votes do.
     """
 
     rate: float
+    prior: str | list[float]
     gain: float
     merged: bool
+
+    @property
+    def name(self) -> str:
+        """What its gain is called in the log."""
+        return f"gain_{self.rate:g}" + ("_learned_prior" if self.prior == "learned" else "")
 
 
 def can_start_from_information(trainer: CrowdTraining) -> bool:
@@ -82,7 +93,7 @@ def start_and_search(trainer: CrowdTraining) -> list[Try]:
 
 
 def search_rate(trainer: CrowdTraining) -> list[Try]:
-    """Train copies of the pair for a while, each with another rate of the aggregator.
+    """Train copies of the pair for a while, each with another rate of the aggregator, or prior.
 
     Args:
         trainer: its pair is the start of all.
@@ -102,14 +113,32 @@ def search_rate(trainer: CrowdTraining) -> list[Try]:
         return []
     if not has_votes(held_out):
         return []
-    tries = [_try(trainer, multiple, rows.tolist(), held_out) for multiple in UP]
-    if chosen(tries) is tries[0]:
-        tries.append(_try(trainer, DOWN, rows.tolist(), held_out))
+    given: str | list[float] = trainer.crowd_model.config.prior
+
+    def attempt(multiple: float, prior: str | list[float]) -> Try:
+        return _try(trainer, multiple, prior, rows.tolist(), held_out)
+
+    tries = [attempt(MIDDLE, given)]
+    if trainer.prior_is_open and unevenness(trainer) > UNEVEN:
+        tries.append(attempt(MIDDLE, "learned"))
+    middle = chosen(tries)
+    tries.append(attempt(UP, middle.prior))
+    if chosen(tries) is middle:
+        tries.append(attempt(DOWN, middle.prior))
     logger.info(
-        "Rates of the aggregator that were tried, and their gain on held-out votes: %s.",
-        ", ".join(f"{t.rate:g} {t.gain:.3f}" for t in tries),
+        "Tried, and the gain on held-out votes: %s.",
+        "; ".join(f"aggregator's rate {t.rate:g}, prior {t.prior}: {t.gain:.3f}" for t in tries),
     )
     return tries
+
+
+@torch.no_grad()
+def unevenness(trainer: CrowdTraining) -> float:
+    """Compute KL(what the aggregator makes of the training crowd on average, uniform), in nats."""
+    model = copy.deepcopy(trainer.crowd_model)
+    model.use_prior("learned", trainer.crowd_of(trainer.train_dataset))
+    log_p = model.log_prior().double()
+    return float((log_p.exp() * log_p).sum()) + math.log(len(log_p))
 
 
 def chosen(tries: list[Try]) -> Try:
@@ -117,11 +146,18 @@ def chosen(tries: list[Try]) -> Try:
     return max(tries, key=lambda one: one.gain if one.gain == one.gain else -float("inf"))
 
 
-def _try(trainer: CrowdTraining, multiple: float, rows: list[int], held_out: Dataset) -> Try:
-    rate = multiple * trainer.args.learning_rate
-    short = trainer.sibling(
-        copy.deepcopy(trainer.crowd_model), rows, SHORT, aggregator_learning_rate=rate
-    )
+def _try(
+    trainer: CrowdTraining,
+    multiple: float,
+    prior: str | list[float],
+    rows: list[int],
+    held_out: Dataset,
+) -> Try:
+    model, rate = copy.deepcopy(trainer.crowd_model), multiple * trainer.args.learning_rate
+    if prior != model.config.prior:
+        model.use_prior(prior, trainer.crowd_of(trainer.train_dataset))
+    short = trainer.sibling(model, rows, SHORT)
+    short.found_rate = rate
     short.train()
     output = short.predict(held_out)
     annotations = padded_annotations(short.crowd_of(held_out))
@@ -130,4 +166,4 @@ def _try(trainer: CrowdTraining, multiple: float, rows: list[int], held_out: Dat
     names = short.crowd_model.config.class_names
     merged = merged_classes("classifier", log_h.exp(), annotations[voted], names) is not None
     assert output.metrics is not None
-    return Try(rate, output.metrics["test_gain"], merged)
+    return Try(rate, prior, output.metrics["test_gain"], merged)

@@ -117,7 +117,14 @@ class CrowdTrainer(Trainer):
             args.num_train_epochs = args.epochs_for(len(train_dataset) if sized else None)
         processing_class = portable_processor(processing_class)
         self._user_metrics = compute_metrics
-        self._wrap = functools.partial(self.as_crowd_model, args=args, dataset=train_dataset)
+        self.prior_is_open = False
+
+        def wrap(model: nn.Module) -> PreTrainedModel:
+            # The search may choose the prior of a pair that is made here, not of one that was given.
+            self.prior_is_open = args.prior == "auto" and not hasattr(model, "crowd_loss")
+            return self.as_crowd_model(model, args, train_dataset)
+
+        self._wrap = wrap
         super().__init__(
             model=model if model is None else self._wrap(model),
             args=args,
@@ -142,7 +149,8 @@ class CrowdTrainer(Trainer):
         self._empty_steps_told = False
         self._results: dict[str, float] = {}
         self._watch = Watch(self, on=False)
-        self.rates_tried: list[Try] = []
+        self.found_rate: float | None = None  # of the aggregator, by the search
+        self._tries: list[Try] = []
         if args.select_by_gain and self.crowd_model.loss_is_minus_gain and has_votes(eval_dataset):
             self._select_by_gain()
         for dataset in (train_dataset, eval_dataset):
@@ -208,7 +216,10 @@ class CrowdTrainer(Trainer):
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = _last_whole_checkpoint(self.args.output_dir)
-        self._fresh = not resume_from_checkpoint
+        self._fresh, self._tries = not resume_from_checkpoint, []
+        if resume_from_checkpoint and self.prior_is_open:
+            found = type(self.crowd_model.config).from_pretrained(resume_from_checkpoint).prior
+            self.crowd_model.use_prior(found, [])
         guarded = self.args.guards and not self.crowd_model.learns_from_gold_labels
         self._watch = Watch(self, on=guarded)
         self._watch.begin()
@@ -226,7 +237,7 @@ class CrowdTrainer(Trainer):
 
     def _start(self) -> None:
         args, model = self.args, self.crowd_model
-        self.rates_tried = []
+        self._tries, self.found_rate = [], None
         can = can_start_from_information(self)
         if args.init == "information" and not can:
             raise ValueError(
@@ -238,32 +249,39 @@ class CrowdTrainer(Trainer):
             crowd = self.crowd_of(self.train_dataset)
             model.initialize_crowd(crowd, args.smoothing, args.init_strength)
             if model.loss_is_minus_gain and args.searches_rate and can:
-                self.rates_tried = search_rate(self)
+                self._tries = search_rate(self)
         else:
-            self.rates_tried = start_and_search(self)
+            self._tries = start_and_search(self)
+        if self._tries:
+            best = chosen(self._tries)
+            self.found_rate = best.rate
+            if best.prior != model.config.prior:
+                model.use_prior(best.prior, self.crowd_of(self.train_dataset))
 
     @property
     def aggregator_rate(self) -> float:
-        """The rate of W and of a learned prior: the given one, the one found, or ten times h's."""
+        """The rate of W: the given one, the one found, or ten times the classifier's."""
         if self.args.aggregator_learning_rate is not None:
             return self.args.aggregator_learning_rate
-        if self.rates_tried:
-            return chosen(self.rates_tried).rate
+        if self.found_rate is not None:
+            return self.found_rate
         return AGGREGATOR_RATE_MULTIPLE * self.args.learning_rate
+
+    @property
+    def prior_rate(self) -> float:
+        """The rate of a learned prior: C numbers are not learned by heart, and have a way to go."""
+        if self.args.aggregator_learning_rate is not None:
+            return self.args.aggregator_learning_rate
+        return max(self.aggregator_rate, AGGREGATOR_RATE_MULTIPLE * self.args.learning_rate)
 
     def _note_rates(self, state: TrainerState) -> None:
         """Put what was tried in the log; a resumed run finds it there."""
-        if self._fresh and self.rates_tried:
-            self.log(
-                {f"search_gain_{one.rate:g}": one.gain for one in self.rates_tried}
-                | {"aggregator_learning_rate": self.aggregator_rate}
-            )
-        for logs in state.log_history[:1]:
-            self.rates_tried = [
-                Try(float(name.removeprefix("search_gain_")), gain, merged=False)
-                for name, gain in logs.items()
-                if name.startswith("search_gain_")
-            ]
+        if self._fresh and self._tries:
+            logs = {f"search_{one.name}": one.gain for one in self._tries}
+            self.log(logs | {"aggregator_learning_rate": self.aggregator_rate})
+        elif not self._fresh:
+            found = (logs.get("aggregator_learning_rate") for logs in state.log_history)
+            self.found_rate = next((rate for rate in found if rate is not None), None)
 
     def sibling(
         self, model: CrowdModel, rows: list[int], share: float, **changes: Any
@@ -343,15 +361,21 @@ class CrowdTrainer(Trainer):
         if self.optimizer is not None:
             return self.optimizer
         optimizer = super().create_optimizer(model)
-        crowd = list(self.crowd_model.crowd_parameters())
-        taken = {id(parameter) for parameter in crowd}
+        own = self._own_rates()
+        taken = {id(parameter) for parameters, _ in own for parameter in parameters}
         for group in optimizer.param_groups:
             group["params"] = [p for p in group["params"] if id(p) not in taken]
-        if crowd:
-            optimizer.add_param_group(
-                {"params": crowd, "lr": self.aggregator_rate, "weight_decay": 0.0}
-            )
+        for parameters, rate in own:
+            optimizer.add_param_group({"params": parameters, "lr": rate, "weight_decay": 0.0})
         return optimizer
+
+    def _own_rates(self) -> list[tuple[list[nn.Parameter], float]]:
+        model = self.crowd_model
+        own = [
+            (list(model.crowd_parameters()), self.aggregator_rate),
+            (list(model.prior_parameters()), self.prior_rate),
+        ]
+        return [(parameters, rate) for parameters, rate in own if parameters]
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
@@ -361,13 +385,15 @@ class CrowdTrainer(Trainer):
             return self.lr_scheduler
         scheduler = super().create_scheduler(num_training_steps, optimizer)
         rise = int(self.args.aggregator_warmup_ratio * num_training_steps)
-        group = scheduler.optimizer.param_groups[-1]
-        crowd = {id(parameter) for parameter in self.crowd_model.crowd_parameters()}
-        if rise and isinstance(scheduler, LambdaLR) and {id(p) for p in group["params"]} == crowd:
-            base = scheduler.lr_lambdas[-1]
-            scheduler.lr_lambdas[-1] = lambda step: base(step) * min(1.0, (step + 1) / rise) ** 2
-            group["lr"] *= (1 / rise) ** 2
-            scheduler._last_lr = [group["lr"] for group in scheduler.optimizer.param_groups]
+        if not rise or not isinstance(scheduler, LambdaLR):
+            return scheduler
+        own = {id(p) for parameters, _ in self._own_rates() for p in parameters}
+        for place, group in enumerate(scheduler.optimizer.param_groups):
+            if group["params"] and all(id(p) in own for p in group["params"]):
+                base = scheduler.lr_lambdas[place]
+                scheduler.lr_lambdas[place] = functools.partial(_rising, base, rise)
+                group["lr"] *= (1 / rise) ** 2
+        scheduler._last_lr = [group["lr"] for group in scheduler.optimizer.param_groups]
         return scheduler
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -826,7 +852,7 @@ def _check_built_in(model: PreTrainedModel, args: MaxMIGTrainingArguments) -> No
     ):
         own = getattr(model.config, name, value)
         default = MaxMIGTrainingArguments.__dataclass_fields__[name].default
-        if value not in (own, default):
+        if getattr(args, name) != default and value != own:
             raise ValueError(
                 f"`{name}` must be that of the model, {own!r}, got {value!r}: it is built into a "
                 "crowd model, give it to `from_classifier`."
@@ -843,6 +869,10 @@ def _first(dataset: Any, number: int) -> list[Any]:
     if hasattr(dataset, "__getitem__"):
         return [dataset[i] for i in range(min(number, len(dataset)))]
     return list(itertools.islice(dataset, number))
+
+
+def _rising(base: Callable[[int], float], rise: int, step: int) -> float:
+    return base(step) * min(1.0, (step + 1) / rise) ** 2
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:

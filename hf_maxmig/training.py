@@ -18,6 +18,8 @@ class CrowdTraining(Protocol):
     train_dataset: Any
     eval_dataset: Any
     state: TrainerState
+    found_rate: float | None
+    prior_is_open: bool
 
     @property
     def crowd_model(self) -> CrowdModel:

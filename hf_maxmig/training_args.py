@@ -19,6 +19,7 @@ _PAPER: dict[str, Any] = {
     "aggregator_learning_rate": 1e-4,
     "aggregator_warmup_ratio": 0.0,
     "init": "vote_share",
+    "prior": "uniform",
     "smoothing": 0.01,
     "init_strength": 1.0,
     "name_classes": False,
@@ -70,10 +71,12 @@ class MaxMIGTrainingArguments(TrainingArguments):
 
     Args:
         divergence: row of Table 1, for a classifier that the trainer wraps.
-        prior: class prior, for a classifier that the trainer wraps.
+        prior: class prior, for a classifier that the trainer wraps; by default uniform, or learned
+            where the search says so.
         aggregator: for a classifier that the trainer wraps; `interaction` also hears what two labels
             say only together.
-        aggregator_learning_rate: rate of W and of a learned prior; searched for by default.
+        aggregator_learning_rate: rate of W and of a learned prior; by default searched for, and for
+            the prior not under ten times `learning_rate`.
         search_rate: whether to search for it, where it is not given.
         aggregator_warmup_ratio: share of training over which that rate rises from zero.
         gather_across_devices: compute the gain over the items of all devices.
@@ -103,10 +106,12 @@ class MaxMIGTrainingArguments(TrainingArguments):
         },
     )
     prior: str = field(
-        default="uniform",
+        default="auto",
         metadata={
             "help": "Class prior, for a classifier that the trainer wraps: `uniform`, `vote_share`, `learned`, or "
-            "numbers separated by commas, such as `0.8,0.2`."
+            "numbers separated by commas, such as `0.8,0.2`; `auto` is `uniform`, or `learned` where the crowd says "
+            "that the classes are not equally frequent and the gain on held-out votes is higher with it: see "
+            "`search_rate`."
         },
     )
     aggregator: Literal["weighted_average", "interaction"] = field(
@@ -127,7 +132,7 @@ class MaxMIGTrainingArguments(TrainingArguments):
         metadata={
             "help": "If `aggregator_learning_rate` is not given, train for two fifths of the epochs with 1, 10 and 100 "
             "times `learning_rate`, on at most 20,000 items, and take the rate whose gain on held-out votes is "
-            "highest: up to the time of the training itself. Without it, ten times `learning_rate`."
+            "highest: about the time of the training itself. Without it, ten times `learning_rate`."
         },
     )
     aggregator_warmup_ratio: float = field(
@@ -267,6 +272,8 @@ class MaxMIGTrainingArguments(TrainingArguments):
     @property
     def prior_value(self) -> str | list[float]:
         """The prior as a config takes it: a name, or numbers."""
+        if self.prior == "auto":
+            return "uniform"
         if "," not in self.prior:
             return self.prior
         try:

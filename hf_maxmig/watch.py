@@ -109,7 +109,7 @@ class Watch:
         annotations, classes = annotations[voted], model.config.class_names
         message = merged_classes("classifier", h, annotations, classes)
         if message is None and hasattr(model, "aggregator"):
-            message = merged_classes("aggregator", g, annotations, classes)
+            message = merged_classes("aggregator", g, annotations, classes, usual=h.mean(dim=0))
         self.guards.say("merged", message)
         named = self.trainer.args.name_classes and model.blind_to_class_names
         if message is None and not named:  # else they are named when training ends

@@ -128,6 +128,25 @@ def test_annotators_who_always_say_one_class_do_not_make_it_lost():
     assert merged_classes("classifier", sure(truth), votes, NAMES) is None
 
 
+def test_rare_class_of_careless_votes_is_not_called_lost():
+    """Two items of a hundred, which a crowd of three good guesses of four calls out thirteen times as often."""
+    votes, truth = votes_and_truth(num_items=4000)
+    truth = torch.where(torch.arange(4000) % 50 == 0, 3, truth % 3)
+    guesses = torch.randint(4, votes.shape, generator=torch.Generator().manual_seed(0))
+    votes = torch.where(torch.rand(votes.shape, generator=torch.Generator().manual_seed(1)) < 0.1,
+                        truth[:, None], guesses)  # fmt: skip
+    assert vote_share(votes, 4).mean(dim=0)[3] > 0.2
+    h = sure(truth, rest=1e-3)
+    assert merged_classes("classifier", h, votes, NAMES) is None
+    # The votes hardly show it: an aggregator that knows how rare it is almost never answers it.
+    g = sure(truth, rest=0.8) * torch.tensor([1.0, 1.0, 1.0, 0.03])
+    g = g / g.sum(dim=1, keepdim=True)
+    assert "fox" in merged_classes("aggregator", g, votes, NAMES)
+    assert merged_classes("aggregator", g, votes, NAMES, usual=h.mean(dim=0)) is None
+    gone = torch.where(truth == 3, 1, truth)
+    assert "fox" in merged_classes("classifier", sure(gone, rest=1e-3), votes, NAMES)
+
+
 def test_class_of_few_items_is_not_called_lost():
     """In twenty items a rare class may be absent."""
     votes, truth = votes_and_truth(num_items=20)

@@ -1,9 +1,18 @@
 """The search: which rates are tried, what is taken, and that no gold label and no step is lost on it."""
 
+import numpy as np
 import pytest
 import torch
+from datasets import Dataset, Features, List, Value
 
-from hf_maxmig import MaxMIGTrainer, search
+from hf_maxmig import (
+    HeadClassifier,
+    HeadConfig,
+    MaxMIGModel,
+    MaxMIGTrainer,
+    crowd_features,
+    search,
+)
 from hf_maxmig.search import Try, chosen, search_rate, start_and_search
 from tests.worlds import make_crowd
 
@@ -12,10 +21,11 @@ def told(gains, merged=()):
     """A stand-in for short trainings: rate multiple -> gain; what it was asked is kept."""
     asked = []
 
-    def train(trainer, multiple, rows, held_out):
-        asked.append((multiple, rows, held_out))
+    def train(trainer, multiple, prior, rows, held_out):
+        asked.append((multiple, rows, held_out, prior))
         rate = multiple * trainer.args.learning_rate
-        return Try(rate, gains[multiple], multiple in merged)
+        gain = gains[multiple, prior] if (multiple, prior) in gains else gains[multiple]
+        return Try(rate, prior, gain, multiple in merged)
 
     train.asked = asked
     return train
@@ -131,7 +141,12 @@ def test_start_that_merged_classes_is_made_again_and_the_better_one_kept(
     trainer = automatic(make_model, make_args, crowd)
     starts, answers = (
         [],
-        iter([Try(0.1, 0.5, True), Try(0.1, 0.9 if second_is_better else 0.4, False)]),
+        iter(
+            [
+                Try(0.1, "uniform", 0.5, True),
+                Try(0.1, "uniform", 0.9 if second_is_better else 0.4, False),
+            ]
+        ),
     )
 
     def start(trainer, seed):
@@ -156,7 +171,7 @@ def test_start_without_merged_classes_is_made_once(crowd, make_model, make_args,
     trainer = automatic(make_model, make_args, crowd)
     seeds = []
     monkeypatch.setattr(search, "start_from_information", lambda trainer, seed: seeds.append(seed))
-    monkeypatch.setattr(search, "search_rate", lambda trainer: [Try(0.1, 0.5, False)])
+    monkeypatch.setattr(search, "search_rate", lambda trainer: [Try(0.1, "uniform", 0.5, False)])
     start_and_search(trainer)
     assert seeds == [trainer.args.seed]
 
@@ -188,7 +203,7 @@ def test_handful_of_items_trains(make_model, make_args):
     few = make_crowd(num_items=4, unlabelled=0)
     trainer = automatic(make_model, make_args, few)
     trainer.train()
-    assert trainer.rates_tried == []
+    assert trainer.found_rate is None
 
 
 def test_gold_labels_do_not_reach_start_search_and_training(crowd, make_model, make_args):
@@ -198,8 +213,9 @@ def test_gold_labels_do_not_reach_start_search_and_training(crowd, make_model, m
     for dataset in (crowd.remove_columns("label"), wrong):
         trainer = automatic(make_model, make_args, dataset)
         trainer.train()
-        trained.append((trainer.rates_tried, list(trainer.model.parameters())))
-    assert trained[0][0] == trained[1][0] != []
+        trained.append((trainer.state.log_history[0], list(trainer.model.parameters())))
+    assert trained[0][0] == trained[1][0]
+    assert "search_gain_0.1" in trained[0][0]
     for a, b in zip(trained[0][1], trained[1][1], strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 
@@ -208,7 +224,7 @@ def test_short_trainings_say_and_write_nothing(crowd, make_model, make_args, tmp
     """Five trainings before the first would fill the screen, and their checkpoints the disk."""
     trainer = automatic(make_model, make_args, crowd)
     trainer._start()
-    assert trainer.rates_tried
+    assert trainer.found_rate
     assert capsys.readouterr().out == ""
     assert list(tmp_path.iterdir()) == [] or list((tmp_path / "out").iterdir()) == []
 
@@ -220,3 +236,79 @@ def test_search_leaves_the_start_as_it_is(crowd, make_model, make_args):
     search_rate(trainer)
     for a, b in zip(before, trainer.crowd_model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def uneven_crowd(num_items=240, share=0.15, seed=0):
+    """Two classes that differ, one of them rare; three annotators who are mostly right."""
+    rng = np.random.default_rng(seed)
+    truth = (rng.random(num_items) < share).astype(int)
+    votes = np.where(rng.random((num_items, 3)) < 0.85, truth[:, None], 1 - truth[:, None])
+    return Dataset.from_dict(
+        {
+            "features": (rng.normal(size=(num_items, 5)) + 3 * truth[:, None]).astype("float32"),
+            "annotators": [[0, 1, 2]] * num_items,
+            "annotations": votes.tolist(),
+        },
+        features=Features(
+            features=List(Value("float32"), length=5), **crowd_features(["ann", "bob", "cyd"], ["cat", "dog"])
+        ),
+    )  # fmt: skip
+
+
+def wrapped(make_args, dataset, **changes):
+    """A trainer of a plain classifier, with nothing set by hand."""
+    torch.manual_seed(0)
+    head = HeadClassifier(HeadConfig(input_size=5, hidden_size=16, num_labels=2))
+    args = make_args(**{"init": None, "search_rate": True, **changes})
+    return MaxMIGTrainer(model=head, args=args, train_dataset=dataset)
+
+
+def test_learned_prior_is_taken_where_classes_are_uneven_and_the_gain_says_so(make_args):
+    """With even ones as its prior, a pair calls five times as many items malignant as there are."""
+    trainer = wrapped(make_args, uneven_crowd(), num_train_epochs=8)
+    assert trainer.crowd_model.config.prior == "uniform"
+    trainer.train()
+    assert trainer.crowd_model.config.prior == "learned"
+    assert trainer.crowd_model.prior.logits.requires_grad
+    assert float(trainer.crowd_model.log_prior().detach().exp()[1]) < 0.3
+    assert "search_gain_0.1_learned_prior" in trainer.state.log_history[0]
+
+
+def test_prior_of_a_resumed_run_is_that_of_the_checkpoint(make_args, tmp_path):
+    """A prior that is learned until a run is stopped, and fixed from then on."""
+    settings = {"num_train_epochs": 4, "save_strategy": "epoch"}
+    whole = wrapped(make_args, uneven_crowd(), **settings)
+    whole.train()
+    resumed = wrapped(make_args, uneven_crowd(), **settings)
+    step = whole.state.max_steps // 2
+    resumed.train(resume_from_checkpoint=f"{resumed.args.output_dir}/checkpoint-{step}")
+    assert resumed.crowd_model.config.prior == "learned"
+    for a, b in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("prior", ["uniform", "vote_share"])
+def test_prior_that_was_given_stays(prior, make_args, monkeypatch):
+    """By the arguments, or built into a pair."""
+    train = told({10: 0.5, 100: 0.3, 1: 0.2, (10, "learned"): 0.9})
+    monkeypatch.setattr(search, "_try", train)
+    asked = wrapped(make_args, uneven_crowd(), prior=prior)
+    asked.train()
+    pair = MaxMIGModel.from_classifier(
+        HeadClassifier(HeadConfig(input_size=5, num_labels=2)),
+        annotators=["ann", "bob", "cyd"], id2label={0: "cat", 1: "dog"}, prior=prior,
+    )  # fmt: skip
+    args = make_args(init=None, search_rate=True)
+    built = MaxMIGTrainer(model=pair, args=args, train_dataset=uneven_crowd())
+    built.train()
+    for trainer in (asked, built):
+        assert trainer.crowd_model.config.prior == prior
+    assert {asked[3] for asked in train.asked} == {prior}
+
+
+def test_learned_prior_is_not_tried_where_classes_are_even(make_args, monkeypatch):
+    """It would cost a third of the search, and can only lose."""
+    train = told({10: 0.5, 100: 0.3, 1: 0.2})
+    monkeypatch.setattr(search, "_try", train)
+    wrapped(make_args, uneven_crowd(share=0.5)).train()
+    assert {asked[3] for asked in train.asked} == {"uniform"}

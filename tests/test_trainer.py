@@ -468,12 +468,12 @@ def test_crowd_parameters_have_their_own_rate_and_no_decay(crowd, make_model, ma
     args = make_args(weight_decay=0.1, learning_rate=1e-3, aggregator_learning_rate=5e-2)
     trainer = MaxMIGTrainer(model=make_model(prior="learned"), args=args, train_dataset=crowd)
     optimizer = trainer.create_optimizer()
-    *others, group = optimizer.param_groups
-    assert {id(p) for p in group["params"]} == {
-        id(p) for p in trainer.crowd_model.crowd_parameters()
-    }
-    assert len(group["params"]) == 2
-    assert (group["lr"], group["weight_decay"]) == (5e-2, 0.0)
+    *others, aggregator, prior = optimizer.param_groups
+    model = trainer.crowd_model
+    for group, own in ((aggregator, model.crowd_parameters()), (prior, model.prior_parameters())):
+        assert [id(p) for p in group["params"]] == [id(p) for p in own]
+        assert len(group["params"]) == 1
+        assert (group["lr"], group["weight_decay"]) == (5e-2, 0.0)
     assert {g["lr"] for g in others} == {1e-3}
     counted = sum(p.numel() for g in optimizer.param_groups for p in g["params"])
     assert counted == sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
@@ -482,17 +482,29 @@ def test_crowd_parameters_have_their_own_rate_and_no_decay(crowd, make_model, ma
 def test_aggregator_rate_rises_then_follows_the_schedule(crowd, make_model, make_args):
     """A rise that is lost at resume, or that also slows the classifier."""
     args = make_args(learning_rate=1e-2, aggregator_learning_rate=1e-1, aggregator_warmup_ratio=0.5)
-    trainer = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
+    trainer = MaxMIGTrainer(model=make_model(prior="learned"), args=args, train_dataset=crowd)
     trainer.create_optimizer_and_scheduler(20)
     rates = []
     for _ in range(20):
         rates.append([group["lr"] for group in trainer.optimizer.param_groups])
         trainer.optimizer.step()
         trainer.lr_scheduler.step()
-    for step, (*others, crowd_rate) in enumerate(rates):
+    for step, (*others, crowd_rate, prior_rate) in enumerate(rates):
         cosine = 0.5 * (1 + math.cos(math.pi * step / 20))
         assert others == pytest.approx([1e-2 * cosine] * len(others))
         assert crowd_rate == pytest.approx(1e-1 * cosine * min(1, (step + 1) / 10) ** 2)
+        assert prior_rate == crowd_rate
+
+
+def test_learned_prior_is_not_as_slow_as_an_aggregator_that_must_be(crowd, make_model, make_args):
+    """At a hundredth of its rate it stays near the vote share: with 2 % of one class, two points lost."""
+    args = make_args(learning_rate=1e-3, search_rate=True)
+    trainer = MaxMIGTrainer(model=make_model(prior="learned"), args=args, train_dataset=crowd)
+    for rate, own in ((1e-3, 1e-2), (1e-2, 1e-2), (1e-1, 1e-1)):
+        trainer.found_rate = rate
+        trainer.optimizer = None
+        *_, aggregator, prior = trainer.create_optimizer().param_groups
+        assert (aggregator["lr"], prior["lr"]) == (pytest.approx(rate), pytest.approx(own))
 
 
 def test_log_has_gain_and_learned_prior(crowd, make_model, make_args):
