@@ -29,6 +29,9 @@ HELD_OUT = 0.2  # of these, unless there is an evaluation set with votes
 UNEVEN = (
     0.01  # nats from the uniform prior to what g makes of the crowd: then a learned one is tried
 )
+CLEARLY = (
+    1.1  # a learned prior is taken if its gain is as many times the other's; LabelMe's is 1.005
+)
 STARTS = 2  # if the first merges classes, another half of the items may not
 
 
@@ -118,13 +121,12 @@ def search_rate(trainer: CrowdTraining) -> list[Try]:
     def attempt(multiple: float, prior: str | list[float]) -> Try:
         return _try(trainer, multiple, prior, rows.tolist(), held_out)
 
-    tries = [attempt(MIDDLE, given)]
+    tries = [attempt(MIDDLE, given), attempt(UP, given)]
+    if chosen(tries) is tries[0]:
+        tries.append(attempt(DOWN, given))
+    # Only now: where W is too slow to say how often a class occurs, a prior that does is no merit.
     if trainer.prior_is_open and unevenness(trainer) > UNEVEN:
-        tries.append(attempt(MIDDLE, "learned"))
-    middle = chosen(tries)
-    tries.append(attempt(UP, middle.prior))
-    if chosen(tries) is middle:
-        tries.append(attempt(DOWN, middle.prior))
+        tries.append(attempt(chosen(tries).rate / args.learning_rate, "learned"))
     logger.info(
         "Tried, and the gain on held-out votes: %s.",
         "; ".join(f"aggregator's rate {t.rate:g}, prior {t.prior}: {t.gain:.3f}" for t in tries),
@@ -142,8 +144,18 @@ def unevenness(trainer: CrowdTraining) -> float:
 
 
 def chosen(tries: list[Try]) -> Try:
-    """Return the one with the highest gain; a training that diverged has none."""
-    return max(tries, key=lambda one: one.gain if one.gain == one.gain else -float("inf"))
+    """Return the one with the highest gain, a prior that is learned only if it is clearly higher.
+
+    A training that diverged has none.
+    """
+    given = tries[0].prior
+    best, *learned = (
+        max(some, key=lambda one: one.gain if one.gain == one.gain else -float("inf"))
+        for some in ([t for t in tries if (t.prior == given) is same] for same in (True, False))
+        if some
+    )
+    better = [one for one in learned if one.gain > max(best.gain, 0) * CLEARLY]
+    return better[0] if better else best
 
 
 def _try(
