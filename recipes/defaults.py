@@ -1,23 +1,23 @@
-"""How defaults were chosen: by the gain on held-out items alone, which needs no gold label.
+"""How settings were chosen, and what the search for the aggregator's rate rests on: held-out gain alone.
 
 For each setting of a grid, each crowd and each of a few seeds, some training items are kept back;
-the crowd's labels on them give the held-out gain, averaged over crowds and seeds. The setting taken
-is the shortest training within one standard error of the best mean, and among equally short ones
-that of the highest mean. Accuracies are written too, to be looked at afterwards; nothing reads
-them.
+the crowd's labels on them give the held-out gain. The setting taken for a crowd is the shortest
+training within one standard error of the best mean, and among equally short ones that of the
+highest mean. Accuracies are written too, to be looked at afterwards; nothing reads them.
 
     python recipes/defaults.py --dataset labelme --data_dir DIR --output_dir out/defaults
     python recipes/defaults.py --dataset digits --output_dir out/defaults
 
-Ten and forty minutes on two cores. `recipes/results/defaults_*.json` are what they wrote. The
-settings of `labelme.py` are LabelMe's choice. The defaults of `MaxMIGTrainingArguments` lie between
-the two: the digits choose the classifier's own rate for the aggregator, LabelMe a hundred times it.
+Five and twenty minutes on two cores. `recipes/results/defaults_*.json` are what they wrote. LabelMe's
+epochs are its choice. The rates show why the trainer searches for them: the crowds of high expertise
+and LabelMe want an aggregator a hundred times as fast as the classifier, those of low expertise one
+no faster, with one maximum between; and what two fifths of the epochs prefer, all of them do, while
+with a fifth the crowds of low expertise still prefer ten times the rate.
 """
 
 import itertools
 import json
 import multiprocessing
-import platform
 import statistics
 import sys
 import tempfile
@@ -29,20 +29,15 @@ import digits
 import labelme
 import torch
 import transformers
+from machine import machine
 from recipe import parse
 
+import hf_maxmig
+
+RATES = (1e-3, 1e-2, 1e-1)  # 1e-3 is the classifier's own
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
-    "labelme": {
-        "num_train_epochs": (5, 10, 20, 40),
-        "aggregator_learning_rate": (1e-2, 3e-2, 1e-1),
-        "aggregator_warmup_ratio": (0.1, 0.3, 0.5),
-    },
-    # 1e-3 is the classifier's own rate; strength 1 is the paper's start.
-    "digits": {
-        "aggregator_learning_rate": (1e-3, 1e-2),
-        "aggregator_warmup_ratio": (0.0, 0.3),
-        "init_strength": (0.5, 1.0),
-    },
+    "labelme": {"num_train_epochs": (4, 10, 20, 40), "aggregator_learning_rate": RATES},
+    "digits": {"num_train_epochs": (20, 40, 100), "aggregator_learning_rate": RATES},
 }
 HELD_OUT_ITEMS = 200
 CROWDS = list(itertools.product(("independent", "naive_majority", "correlated"), ("high", "low")))
@@ -59,21 +54,18 @@ class Arguments:
     workers: int = field(default=1, metadata={"help": "Processes side by side."})
 
 
-def measure(arguments: Arguments, setting: dict[str, float], seed: int) -> list[dict[str, float]]:
-    """Train once for each crowd of the data set, with some items kept back."""
+def measure(
+    arguments: Arguments, setting: dict[str, float], crowd: tuple[str, str] | None, seed: int
+) -> dict[str, float]:
+    """Train once, with some items kept back."""
     quiet = {"report_to": "none", "disable_tqdm": True, "logging_strategy": "no", "seed": seed}
-    results = []
-    for case, expertise in CROWDS if arguments.dataset == "digits" else [(None, None)]:
-        with tempfile.TemporaryDirectory() as folder:
-            if arguments.dataset == "digits":
-                chosen = digits.DigitsArguments(case, expertise, HELD_OUT_ITEMS)
-                training = digits.DigitsTrainingArguments(folder, **quiet, **setting)
-                results.append(digits.main(chosen, training))
-            else:
-                chosen = labelme.LabelMeArguments(arguments.data_dir, held_out_items=HELD_OUT_ITEMS)
-                training = labelme.LabelMeTrainingArguments(folder, **quiet, **setting)
-                results.append(labelme.main(chosen, training))
-    return results
+    with tempfile.TemporaryDirectory() as folder:
+        if crowd is None:
+            chosen = labelme.LabelMeArguments(arguments.data_dir, held_out_items=HELD_OUT_ITEMS)
+            training = labelme.LabelMeTrainingArguments(folder, **quiet, **setting)
+            return labelme.main(chosen, training)
+        told = digits.DigitsArguments(*crowd, HELD_OUT_ITEMS)
+        return digits.main(told, digits.DigitsTrainingArguments(folder, **quiet, **setting))
 
 
 def choose(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -84,37 +76,38 @@ def choose(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def search(arguments: Arguments) -> None:
-    """Measure the grid, choose, and write both."""
-    grid, rows = GRIDS[arguments.dataset], []
+    """Measure the grid, choose for each crowd, and write both."""
+    grid = GRIDS[arguments.dataset]
     settings = [dict(zip(grid, v, strict=True)) for v in itertools.product(*grid.values())]
-    jobs = [(arguments, setting, seed) for setting in settings for seed in range(arguments.seeds)]
+    crowds = CROWDS if arguments.dataset == "digits" else [None]
+    kinds = list(itertools.product(crowds, settings))
+    jobs = [(arguments, setting, crowd, seed) for crowd, setting in kinds
+            for seed in range(arguments.seeds)]  # fmt: skip
     with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
         done = pool.starmap(measure, jobs, chunksize=1)
-    for i, setting in enumerate(settings):
+    rows = []
+    for i, (crowd, setting) in enumerate(kinds):
         runs = done[i * arguments.seeds : (i + 1) * arguments.seeds]
-        gains = [statistics.mean(crowd["eval_gain"] for crowd in run) for run in runs]
-        accuracies = [statistics.mean(crowd["eval_accuracy"] for crowd in run) for run in runs]
-        rows.append(
-            {
-                "setting": setting,
-                "held_out_gain": statistics.mean(gains),
-                "standard_error": statistics.stdev(gains) / len(gains) ** 0.5,
-                "test_accuracy_not_used": statistics.mean(accuracies),
-            }
-        )
-        print(json.dumps(rows[-1]))
+        gains = [run["eval_gain"] for run in runs]
+        row = {
+            "crowd": None if crowd is None else list(crowd),
+            "setting": setting,
+            "held_out_gain": round(statistics.mean(gains), 5),
+            "standard_error": round(statistics.stdev(gains) / len(gains) ** 0.5, 5),
+            "test_accuracy_not_used": round(statistics.mean(r["eval_accuracy"] for r in runs), 5),
+        }
+        rows.append(row)
+        print(json.dumps(row))
+    size = len(settings)
+    of_crowd = [rows[i : i + size] for i in range(0, len(rows), size)]
     command = ["python", "recipes/defaults.py", "--dataset", arguments.dataset]
     result = {
-        "chosen": choose(rows),
+        "chosen": [choose(some) for some in of_crowd],
         "rows": rows,
         "held_out_items": HELD_OUT_ITEMS,
         "seeds": list(range(arguments.seeds)),
         "command": " ".join([*command, "--seeds", str(arguments.seeds)]),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
+        "versions": machine(torch, transformers, hf_maxmig),
     }
     folder = Path(arguments.output_dir)
     folder.mkdir(parents=True, exist_ok=True)

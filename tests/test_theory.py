@@ -538,6 +538,38 @@ def test_ascent_from_the_papers_start_reaches_the_information(name: str, X: int,
     assert information - 1e-3 < reached <= information + 1e-12
 
 
+@pytest.mark.parametrize(
+    "prior", [(0.85, 0.15), (0.98, 0.02), (0.6, 0.3, 0.1)], ids=["LUNA16", "rare", "three"]
+)
+def test_learned_prior_goes_from_the_vote_share_to_the_truth(prior: tuple[float, ...]) -> None:
+    """Annotators who err make a rare class look ten times as frequent; a learned p must find out."""
+    C, M, X = len(prior), 4, 6
+    generator = torch.Generator().manual_seed(0)
+    confusion, pictures = confusions(generator, M, C), fractions(generator, C, X)
+    true = torch.tensor(prior, dtype=torch.float64)
+    world = World(true, pictures, independent_crowd(confusion))
+    shares = vote_share(world.annotations, C).double().T @ world.joint.sum(0)
+    assert shares[-1] > 1.3 * true[-1]
+    logits = torch.zeros(X, C, dtype=torch.float64, requires_grad=True)
+    weight = initial_weight_of(world).requires_grad_()
+    p = shares.log().requires_grad_()
+
+    def gain() -> Tensor:
+        log_p = p.log_softmax(-1)
+        log_g = aggregate(weight, log_p, world.annotators, world.annotations)
+        return expected_gain(world.joint, logits.log_softmax(-1), log_g, log_p, "kl")
+
+    optimizer = torch.optim.Adam([logits, weight, p], lr=0.05, maximize=True)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3000)
+    for _ in range(3000):
+        optimizer.zero_grad()
+        gain().backward()
+        optimizer.step()
+        scheduler.step()
+    torch.testing.assert_close(p.detach().softmax(-1), true, rtol=0, atol=1e-3)
+    assert float(gain().detach()) > world.information("kl") - 1e-5
+
+
 # --- latent seniors: what the paper's conclusion leaves open
 # ---------------------------------------------------------------------------------------------------
 
