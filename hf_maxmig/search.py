@@ -5,7 +5,6 @@ were kept back, and by whether the classifier uses all the classes that the vote
 """
 
 import copy
-import math
 from typing import NamedTuple
 
 import torch
@@ -26,9 +25,6 @@ MIDDLE, UP, DOWN = 10.0, 100.0, 1.0
 SHORT = 0.4  # of the epochs; with a fifth the maximum lies ten times too high
 SEARCHED_ITEMS = 20_000  # at the most
 HELD_OUT = 0.2  # of these, unless there is an evaluation set with votes
-UNEVEN = (
-    0.01  # nats from the uniform prior to what g makes of the crowd: then a learned one is tried
-)
 CLEARLY = (
     1.1  # a learned prior is taken if its gain is as many times the other's; LabelMe's is 1.005
 )
@@ -125,22 +121,13 @@ def search_rate(trainer: CrowdTraining) -> list[Try]:
     if chosen(tries) is tries[0]:
         tries.append(attempt(DOWN, given))
     # Only now: where W is too slow to say how often a class occurs, a prior that does is no merit.
-    if trainer.prior_is_open and unevenness(trainer) > UNEVEN:
+    if trainer.prior_is_open:
         tries.append(attempt(chosen(tries).rate / args.learning_rate, "learned"))
     logger.info(
         "Tried, and the gain on held-out votes: %s.",
         "; ".join(f"aggregator's rate {t.rate:g}, prior {t.prior}: {t.gain:.3f}" for t in tries),
     )
     return tries
-
-
-@torch.no_grad()
-def unevenness(trainer: CrowdTraining) -> float:
-    """Compute KL(what the aggregator makes of the training crowd on average, uniform), in nats."""
-    model = copy.deepcopy(trainer.crowd_model)
-    model.use_prior("learned", trainer.crowd_of(trainer.train_dataset))
-    log_p = model.log_prior().double()
-    return float((log_p.exp() * log_p).sum()) + math.log(len(log_p))
 
 
 def chosen(tries: list[Try]) -> Try:

@@ -109,9 +109,8 @@ class MaxMIGTrainingArguments(TrainingArguments):
         default="auto",
         metadata={
             "help": "Class prior, for a classifier that the trainer wraps: `uniform`, `vote_share`, `learned`, or "
-            "numbers separated by commas, such as `0.8,0.2`; `auto` is `uniform`, or `learned` where the crowd says "
-            "that the classes are not equally frequent and the gain on held-out votes is higher with it: see "
-            "`search_rate`."
+            "numbers separated by commas, such as `0.8,0.2`; `auto` is `uniform`, or `learned` where the gain on "
+            "held-out votes is clearly higher with it: see `search_rate`."
         },
     )
     aggregator: Literal["weighted_average", "interaction"] = field(
