@@ -23,7 +23,8 @@ from .training import CrowdTraining
 
 Crowd = list[tuple[Tensor, Tensor]]
 
-BRIEF = 0.05  # of the training: a classifier that is briefly trained; an epoch at the least
+BRIEF = 0.05  # of the training: a classifier that is briefly trained
+LOOKED_AT = 100_000  # items at the most, by which annotators are weighed
 FOLDS = 2  # each item is predicted by a classifier that was trained on the other half
 ROUNDS = 2  # the second classifier no longer learns from whom the first found out
 FAINT = 0.02  # of the largest weight: less is noise
@@ -148,14 +149,18 @@ def informed_share(
         num_annotators: M.
         num_classes: C.
         predict: turns (N, C) shares into (N, C) log-probabilities of classifiers that have learned
-            from the shares of other items.
+            from the shares of other items; minus infinity for an item that was not looked at.
 
     Returns:
         (N, C), rows summing to one, zeros for an item without labels.
     """
     share = _shares(crowd, torch.ones(num_annotators), num_classes)
     for _ in range(ROUNDS):
-        weights = agreement(_counts(crowd, predict(share).exp(), num_annotators)).clamp(min=0)
+        counts = _counts(crowd, predict(share).exp(), num_annotators)
+        weights, labels = agreement(counts).clamp(min=0), counts.sum(dim=(1, 2))
+        # Of who labelled no item that was looked at nothing is known: they count like the others.
+        usual = (weights * labels).sum() / labels.sum().clamp(min=torch.finfo(labels.dtype).tiny)
+        weights = torch.where(labels > 0, weights, usual)
         weights = torch.where(weights > FAINT * weights.max(), weights, 0.0)
         share = _shares(crowd, weights, num_classes)
     return share
@@ -208,7 +213,7 @@ def start_from_information(trainer: CrowdTraining, seed: int) -> None:
         return learner
 
     def predict(share: Tensor) -> Tensor:
-        log_h = torch.zeros_like(share)
+        log_h = torch.full_like(share, -torch.inf)
         for learned, told in folds(len(share), seed):
             output = train(learned, share).predict(dataset.select(told))
             log_h[told] = torch.from_numpy(output.predictions[0]).to(log_h.dtype)
@@ -221,10 +226,10 @@ def start_from_information(trainer: CrowdTraining, seed: int) -> None:
 
 
 def folds(num_items: int, seed: int) -> list[tuple[list[int], list[int]]]:
-    """Divide the items: whom each classifier learns from, and whom it predicts."""
+    """Divide the items: which each classifier learns from, and which it predicts: not too many."""
     rows = torch.randperm(num_items, generator=torch.Generator().manual_seed(seed))
     return [
-        (torch.cat([rows[k::FOLDS] for k in range(FOLDS) if k != fold]).tolist(), rows[fold::FOLDS].tolist())
+        (torch.cat([rows[k::FOLDS] for k in range(FOLDS) if k != fold]).tolist(), rows[fold::FOLDS][: LOOKED_AT // FOLDS].tolist())
         for fold in range(FOLDS)
     ]  # fmt: skip
 

@@ -80,7 +80,7 @@ def start_and_search(trainer: CrowdTraining) -> list[Try]:
             kept = copy.deepcopy(model.state_dict())
             model.load_state_dict(before)
         start_from_information(trainer, seed=args.seed + attempt)
-        tries = search_rate(trainer) if args.searches_rate else []
+        tries = search_rate(trainer) if trainer.searches else []
         if attempt and chosen(tries).gain <= chosen(best).gain:
             model.load_state_dict(kept)
             return best

@@ -57,6 +57,8 @@ from .watch import Watch
 
 logger = logging.get_logger(__name__)
 
+LEAST_STEPS = 200  # of a short training before the training, if an epoch has as many
+
 # What a user has not touched, the gain may choose: see `MaxMIGTrainingArguments.select_by_gain`.
 LEFT_OPEN = (
     "eval_strategy", "save_strategy", "save_steps", "save_total_limit", "save_only_model", "load_best_model_at_end",
@@ -118,6 +120,10 @@ class CrowdTrainer(Trainer):
         processing_class = portable_processor(processing_class)
         self._user_metrics = compute_metrics
         self.prior_is_open = False
+        self._optimizer_given = (
+            kwargs.get("optimizers", (None, None))[0] is not None
+            or kwargs.get("optimizer_cls_and_kwargs") is not None
+        )
 
         def wrap(model: nn.Module) -> PreTrainedModel:
             # The search may choose the prior of a pair that is made here, not of one that was given.
@@ -248,7 +254,7 @@ class CrowdTrainer(Trainer):
         if not model.blind_to_class_names or args.init == "vote_share" or not can:
             crowd = self.crowd_of(self.train_dataset)
             model.initialize_crowd(crowd, args.smoothing, args.init_strength)
-            if model.loss_is_minus_gain and args.searches_rate and can:
+            if model.loss_is_minus_gain and self.searches and can:
                 self._tries = search_rate(self)
         else:
             self._tries = start_and_search(self)
@@ -257,6 +263,12 @@ class CrowdTrainer(Trainer):
             self.found_rate = best.rate
             if best.prior != model.config.prior:
                 model.use_prior(best.prior, self.crowd_of(self.train_dataset))
+            self.optimizer = None  # that of an earlier training has its rates
+
+    @property
+    def searches(self) -> bool:
+        """Whether the rate is searched for: not if it is given, or a whole optimizer is."""
+        return self.args.searches_rate and not self._optimizer_given
 
     @property
     def aggregator_rate(self) -> float:
@@ -291,11 +303,14 @@ class CrowdTrainer(Trainer):
         Args:
             model: what it trains, from where it is.
             rows: the training items it has.
-            share: of this training's epochs or steps; an epoch at the least.
+            share: of this training's epochs or steps; an epoch or 200 steps at the least.
             **changes: of the arguments.
         """
         args = copy.copy(self.args)
-        args.num_train_epochs = max(1.0, share * (args.num_train_epochs or 1.0))
+        # Of few items an epoch, of many what is enough to learn something.
+        steps = math.ceil(len(rows) / (args.train_batch_size * args.world_size))
+        least = min(1.0, LEAST_STEPS * args.gradient_accumulation_steps / steps)
+        args.num_train_epochs = max(least, share * (args.num_train_epochs or 1.0))
         args.max_steps = -1 if args.max_steps < 0 else math.ceil(share * args.max_steps)
         args.eval_strategy = args.save_strategy = args.logging_strategy = "no"
         args.load_best_model_at_end = args.push_to_hub = args.name_classes = args.guards = False

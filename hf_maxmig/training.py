@@ -25,6 +25,10 @@ class CrowdTraining(Protocol):
     def crowd_model(self) -> CrowdModel:
         """The pair, without what accelerate has put around it."""
 
+    @property
+    def searches(self) -> bool:
+        """Whether the rate is searched for."""
+
     def crowd_of(self, dataset: Any) -> Iterator[tuple[Tensor, Tensor]]:
         """Read the votes of a data set, checked: pairs of (n, K) annotators and annotations."""
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from hf_maxmig import MaxMIGTrainer
+from hf_maxmig import MaxMIGTrainer, information
 from hf_maxmig.functional import confusion_counts, initial_weight, vote_share
 from hf_maxmig.information import (
     FOLDS,
@@ -130,6 +130,32 @@ def test_naive_majority_loses_its_say_and_chunks_do_not_matter():
     torch.testing.assert_close(asked[1], share)  # the same answer again: the same weights
     chunks = [(who[:7], said[:7]), (who[7:], said[7:])]
     torch.testing.assert_close(informed_share(chunks, 8, C, predict), share)
+
+
+def test_who_labelled_nothing_that_was_looked_at_counts_like_the_others():
+    """Of a million items a tenth is looked at, and most of a hundred thousand annotators labelled none of it."""
+    truth = torch.arange(60) % C
+    said = torch.stack([truth, truth, (truth + 1) % C], dim=1)
+    who = torch.tensor([[0, 1, 2]] * 40 + [[3, 1, 2]] * 20)  # 3 only labels what is not looked at
+
+    def predict(share):
+        told = (0.9 * torch.nn.functional.one_hot(truth, C) + 0.1 / C).log()
+        told[40:] = -torch.inf
+        return told
+
+    share = informed_share([(who, said)], 4, C, predict)
+    assert (share[:40].argmax(1) == truth[:40]).all()
+    assert 0.5 < share[40:].gather(1, truth[40:, None]).min() <= 1
+    half = informed_share([(who[:40], said[:40])], 4, C, lambda share: predict(share)[:40])
+    torch.testing.assert_close(share[:40], half)
+
+
+def test_not_all_of_many_items_are_predicted(monkeypatch):
+    """Two rounds over everything would cost a third of a short training."""
+    monkeypatch.setattr(information, "LOOKED_AT", 4)
+    parts = folds(11, seed=3)
+    assert [len(told) for _, told in parts] == [2, 2]
+    assert sorted(row for learned, _ in parts for row in learned) == list(range(11))
 
 
 def test_start_takes_up_the_share(make_model):

@@ -192,6 +192,44 @@ def test_rate_given_by_hand_and_the_flag_turn_it_off(
     assert trainer.aggregator_rate == changes.get("aggregator_learning_rate", 0.1)
 
 
+def test_given_optimizer_is_left_as_it_is(crowd, make_model, make_args, monkeypatch):
+    """Its rates are its owner's, and it would not know the logits of another prior."""
+    monkeypatch.setattr(search, "_try", lambda *args: pytest.fail("a search"))
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    args = make_args(init=None, search_rate=True, max_steps=2, lr_scheduler_type="constant")
+    trainer = MaxMIGTrainer(
+        model=model, args=args, train_dataset=crowd, optimizers=(optimizer, None)
+    )
+    trainer.train()
+    assert {group["lr"] for group in optimizer.param_groups} == {0.3}
+
+
+def test_second_training_has_the_rate_that_it_found(crowd, make_model, make_args, monkeypatch):
+    """`Trainer` keeps the optimizer of the first."""
+    trainer = automatic(make_model, make_args, crowd, aggregator_warmup_ratio=0.0)
+    for best in (1, 100):
+        gains = {10: 0.5, 100: 0.3, 1: 0.2, best: 0.6}
+        monkeypatch.setattr(search, "_try", told(gains))
+        trainer.train()
+        rate = trainer.optimizer.param_groups[-1]["initial_lr"]
+        assert rate == pytest.approx(best * 1e-2)
+
+
+@pytest.mark.parametrize(
+    ("items", "epochs", "share", "expected"),
+    [(90, 20, 0.4, 8.0), (90, 10, 0.05, 1.0), (90_000, 3, 0.05, 0.15), (9000, 3, 0.05, 200 / 563)],
+)
+def test_short_training_is_short_where_an_epoch_is_long(
+    items, epochs, share, expected, crowd, make_model, make_args
+):
+    """Three epochs of a million items, after five whole epochs to find a start, would be nobody's bargain."""
+    many = crowd.select(np.arange(items) % len(crowd))
+    trainer = automatic(make_model, make_args, many, num_train_epochs=epochs)
+    short = trainer.sibling(make_model(), list(range(items)), share)
+    assert short.args.num_train_epochs == pytest.approx(expected)
+
+
 def test_stream_trains_without(crowd, make_model, make_args, monkeypatch):
     """What needs parts of the data is left out where there are none to be had."""
     monkeypatch.setattr(search, "_try", lambda *args: pytest.fail("a search"))
