@@ -218,7 +218,7 @@ class CrowdTrainer(Trainer):
             ignore_keys_for_eval: as in `Trainer`.
 
         Returns:
-            As `Trainer.train`.
+            As `Trainer.train`; the metrics also have what the search chose.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = _last_whole_checkpoint(self.args.output_dir)
@@ -233,6 +233,9 @@ class CrowdTrainer(Trainer):
         if self.args.name_classes:
             self.name_classes()
         self._watch.end()
+        if self._tries:
+            output.metrics["aggregator_learning_rate"] = self.aggregator_rate
+            output.metrics["prior"] = self.crowd_model.config.prior
         return output
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> TrainOutput:

@@ -69,6 +69,7 @@ OURS: dict[str, dict[str, Any]] = {
     "max_mig": {},
     "max_mig_vote_share": {"init": "vote_share", "search_rate": False},
 }
+FOUND = ("aggregator_learning_rate", "prior")  # by the trainer itself
 METHODS = (*OURS, *PEERS)
 HELD_OUT = 0.1  # of the training items
 LOOKS = 25  # at the most in a training: on small data, looking costs as much as training
@@ -294,7 +295,7 @@ def run_cell(cell: Cell, flags: list[str], held_out: float, folder: Path) -> dic
     trainer = make_trainer(cell.method, recipe, [looks])
     looks.trainer = trainer
     started = time.perf_counter()
-    trainer.train()
+    told = trainer.train().metrics
     seconds = time.perf_counter() - started - looks.seconds
     rows = looks.rows
     result = {
@@ -306,6 +307,7 @@ def run_cell(cell: Cell, flags: list[str], held_out: float, folder: Path) -> dic
         "last": rows[-1],
         "label_free": max(rows, key=lambda row: row["gain"]) if "gain" in rows[-1] else None,
         "best_on_test": max(rows, key=lambda row: row["accuracy"]),
+        "found": {name: told[name] for name in FOUND if name in told},
         "forecast_items": "test" if looks.voted else "train",
         "confusion_error": round(confusion_error(trainer, recipe), 5),
         "seconds": round(seconds, 2),

@@ -105,7 +105,11 @@ def test_rate_that_was_found_trains_and_is_told(crowd, make_model, make_args, mo
     """A search whose answer does not reach the optimizer, or the card, is none."""
     trainer = automatic(make_model, make_args, crowd, aggregator_warmup_ratio=0.0)
     monkeypatch.setattr(search, "_try", told({10: 0.5, 100: 0.3, 1: 0.6}))
-    trainer.train()
+    metrics = trainer.train().metrics
+    assert (metrics["aggregator_learning_rate"], metrics["prior"]) == (
+        pytest.approx(1e-2),
+        "uniform",
+    )
     assert trainer.aggregator_rate == pytest.approx(1e-2)
     assert trainer.optimizer.param_groups[-1]["initial_lr"] == pytest.approx(1e-2)
     first = trainer.state.log_history[0]
