@@ -25,9 +25,7 @@ MIDDLE, UP, DOWN = 10.0, 100.0, 1.0
 SHORT = 0.4  # of the epochs; with a fifth the maximum lies ten times too high
 SEARCHED_ITEMS = 20_000  # at the most
 HELD_OUT = 0.2  # of these, unless there is an evaluation set with votes
-CLEARLY = (
-    1.1  # a learned prior is taken if its gain is as many times the other's; LabelMe's is 1.005
-)
+CLEARLY = 1.1  # a learned prior must have as many times the other's gain; on LabelMe it has 1.005
 STARTS = 2  # if the first merges classes, another half of the items may not
 
 
