@@ -3,13 +3,17 @@
 Uploading itself is `push_to_hub` of trainer and model.
 """
 
+from collections import Counter
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import BitImageProcessor
 from transformers.utils import logging
 
+from .annotators import AnnotatorReport
+from .data.describe import Description
 from .modeling_maxmig import CrowdModel
 from .version import __version__
 
@@ -35,15 +39,22 @@ def model_card(
     metrics: dict[str, float],
     arguments: dict[str, Any],
     model_name: str,
+    *,
+    data: Description | None = None,
+    judged: AnnotatorReport | None = None,
     **metadata: Any,
 ) -> ModelCard:
     """Write the card of a trained pair, or of what another method has trained.
+
+    It names no annotator.
 
     Args:
         model: the pair.
         metrics: results by their names in `all_results.json`.
         arguments: training arguments to list.
         model_name: how the pair is called.
+        data: what `describe` says of the training set.
+        judged: what the trainer's `report` says of the annotators.
         **metadata: further fields of the card's header, such as `license` or `datasets`.
 
     Returns:
@@ -63,7 +74,7 @@ def model_card(
         for key, what, kind in _MEASURES
         if key in metrics
     ]
-    data = ModelCardData(
+    header = ModelCardData(
         library_name="transformers",
         pipeline_tag=task,
         tags=[model.method.lower().replace(" ", "-"), "crowdsourcing", "noisy-labels"],
@@ -72,7 +83,7 @@ def model_card(
         **metadata,
     )
     return ModelCard.from_template(
-        data,
+        header,
         template_str=(files("hf_maxmig") / "model_card.md").read_text(encoding="utf-8"),
         model_name=model_name,
         is_maxmig=model.loss_is_minus_gain,
@@ -86,10 +97,41 @@ def model_card(
         divergence=config.divergence,
         prior=config.prior if isinstance(config.prior, str) else "given",
         log_p=[round(float(p), 4) for p in model.log_prior().detach().exp()],
-        rows=[(what, kind, metrics[key]) for key, what, kind in _MEASURES if key in metrics],
+        rows=[
+            (what, kind + _bounds(metrics) if kind == "gain" else kind, metrics[key])
+            for key, what, kind in _MEASURES
+            if key in metrics
+        ],
+        data=data and str(data).split("\n  below ")[0],
+        annotators=judged and _summary(judged),
         arguments=arguments,
         version=__version__,
     )
+
+
+def _bounds(metrics: dict[str, float]) -> str:
+    """Say how far the gain can rise, and how sure it is."""
+    text = " (nats)"
+    if "eval_gain_ceiling" in metrics:
+        text += f", of at most {metrics['eval_gain_ceiling']:.4f}"
+    if "eval_gain_low" in metrics:
+        text += f"; 95 %: {metrics['eval_gain_low']:.4f} to {metrics['eval_gain_high']:.4f}"
+    return text
+
+
+def _summary(judged: AnnotatorReport) -> list[tuple[str, str]]:
+    """Sum up what is known of the annotators, without a name."""
+    verdicts = Counter(judged.verdict).most_common()
+    rows = [("verdicts", ", ".join(f"{number} {verdict}" for verdict, number in verdicts))]
+    known = np.isfinite(judged.accuracy)
+    for name, values, form in (
+        ("accuracy, as far as the pair can tell", 100 * judged.accuracy[known], "{:.0f} %"),
+        ("information of a label", judged.information[known], "{:.2f} nats"),
+    ):
+        if len(values):
+            low, middle, high = (form.format(v) for v in np.quantile(values, [0.1, 0.5, 0.9]))
+            rows.append((name, f"{middle} in the middle; a tenth under {low}, a tenth over {high}"))
+    return rows
 
 
 def portable_processor(processor: Any) -> Any:

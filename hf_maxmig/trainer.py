@@ -42,7 +42,7 @@ from transformers.utils import logging
 from .annotators import AnnotatorReport, judge_annotators
 from .data.collator import POSTERIOR_COLUMN, CrowdCollator, crowd_batches
 from .data.columns import check_is_dataset, crowd_names, has_votes
-from .data.describe import describe
+from .data.describe import Description, describe
 from .distributed import gather_with_gradient
 from .hub import model_card, portable_processor
 from .metrics import LEAST_ITEMS, NO_LABEL, accuracies, gain_ceiling, gain_interval
@@ -154,6 +154,8 @@ class CrowdTrainer(Trainer):
         self._empty_steps = torch.zeros((), device=self.args.device)
         self._empty_steps_told = False
         self._results: dict[str, float] = {}
+        self._description: Description | None = None  # of the training set, for the card
+        self._judged: AnnotatorReport | None = None
         self._watch = Watch(self, on=False)
         self.found_rate: float | None = None  # of the aggregator, by the search
         self._tries: list[Try] = []
@@ -640,7 +642,12 @@ class CrowdTrainer(Trainer):
         }
         header = {known[k]: v for k, v in metadata.items() if k in known and v}
         name = metadata.get("model_name") or Path(self.args.output_dir).name
-        card = model_card(self.crowd_model, self._results, self._listed_arguments(), name, **header)
+        if self._description is None and has_votes(self.train_dataset):
+            self._description = describe(self.train_dataset)
+        card = model_card(
+            self.crowd_model, self._results, self._listed_arguments(), name,
+            data=self._description, judged=self._judged, **header,
+        )  # fmt: skip
         folder = Path(self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         card.save(folder / "README.md")
@@ -820,6 +827,7 @@ class MaxMIGTrainer(CrowdTrainer):
                 summary=str(summary), log_history=self.state.log_history,
                 relabelled=told.with_format(None), metrics=metrics,
             )  # fmt: skip
+        self._judged = judged
         return judged
 
 

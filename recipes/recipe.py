@@ -168,8 +168,8 @@ def run(recipe: Recipe) -> dict[str, float]:
     trainer.save_metrics("eval", {**metrics, **recipe.setting, "seed": recipe.training.seed})
     trainer.save_state()
     trainer.save_model()
-    trainer.create_model_card()
     judged = trainer.report(recipe.train, metrics=test_metrics) if recipe.report else None
+    trainer.create_model_card()
     if trainer.is_world_process_zero():
         print(table(metrics, len(known), 0 if recipe.test is None else len(recipe.test)))
         if judged is not None:

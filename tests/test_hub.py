@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from transformers import (
 from hf_maxmig import MaxMIGTrainer
 from hf_maxmig.aggregator import PRIORS
 from hf_maxmig.hub import model_card, portable_processor
-from tests.worlds import CLASSES
+from tests.worlds import ANNOTATORS, CLASSES
 
 
 def test_card_has_the_results_and_says_that_names_are_inside(
@@ -47,7 +48,25 @@ def test_card_has_the_results_and_says_that_names_are_inside(
     ):
         assert text in card.text
     assert "| learning_rate | 0.01 |" in card.text
+    assert f"of at most {metrics['eval_gain_ceiling']:.4f}; 95 %: " in card.text
+    assert "90 items, 4 annotators, 3 classes" in card.text
+    assert "Krippendorff's alpha" in card.text
     assert "{{" not in card.content
+
+
+def test_card_sums_up_the_annotators_and_names_none(crowd, make_model, make_args, tmp_path):
+    """What is said of a person is for the owner of the data, not for everybody who finds the model."""
+    pytest.importorskip("matplotlib")
+    trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
+    trainer.train()
+    judged = trainer.report(crowd)
+    trainer.create_model_card()
+    text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "| accuracy, as far as the pair can tell | " in text
+    for verdict in set(judged.verdict):
+        assert f"{judged.verdict.count(verdict)} {verdict}" in text
+    for name in ANNOTATORS:
+        assert not re.search(rf"\b{name}\b", text), name
 
 
 @pytest.mark.parametrize("prior", PRIORS)
