@@ -28,7 +28,12 @@ from .version import __version__ as __version__
 if TYPE_CHECKING:
     from .annotators import AnnotatorReport, judge_annotators
     from .data.collator import CrowdCollator
-    from .data.columns import add_annotations, align_annotators, crowd_features
+    from .data.columns import (
+        add_annotations,
+        align_annotators,
+        crowd_features,
+        hash_annotators,
+    )
     from .data.describe import Description, describe
     from .data.experts import Experts, experts
     from .data.pictures import cifar10, dogs_vs_cats, luna16
@@ -54,6 +59,7 @@ _LAZY = {
     "describe": ".data.describe",
     "dogs_vs_cats": ".data.pictures",
     "experts": ".data.experts",
+    "hash_annotators": ".data.columns",
     "judge_annotators": ".annotators",
     "labelme": ".data.sources",
     "luna16": ".data.pictures",
@@ -108,6 +114,7 @@ __all__ = [
     "dogs_vs_cats",
     "experts",
     "forecast",
+    "hash_annotators",
     "judge_annotators",
     "labelme",
     "luna16",

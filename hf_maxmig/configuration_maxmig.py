@@ -1,5 +1,7 @@
 """MaxMIGConfig: what a trained pair is made of, as it lies in `config.json`."""
 
+import hashlib
+import hmac
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +12,35 @@ from transformers.configuration_utils import SubConfigSpec
 from .aggregator import check_aggregator, check_prior
 from .classifiers import CLASSIFIERS
 from .divergences import get_divergence
+
+LEAST_SALT = 16  # characters: names are few and can be guessed, if the salt can
+_HASH = 16  # hexadecimal digits
+
+
+def hashed_names(names: Sequence[str], salt: str) -> list[str]:
+    """Replace names by salted hashes: whoever has names and salt can tell whose is whose, nobody else.
+
+    Args:
+        names: unique.
+        salt: a secret of 16 characters or more; the same one gives the same hashes.
+
+    Returns:
+        As many hexadecimal numbers of 16 digits, HMAC-SHA-256.
+
+    Raises:
+        ValueError: if the salt is shorter.
+
+    Example:
+        >>> hashed_names(["ann", "bob"], salt="not this one, please")
+        ['65dc3a238ad4869d', 'b16455290235576f']
+    """
+    if len(salt) < LEAST_SALT:
+        raise ValueError(
+            f"`salt` must have at least {LEAST_SALT} characters, got {len(salt)}: names are few, and "
+            "a short salt can be guessed with them. `secrets.token_hex()` makes one."
+        )
+    key = salt.encode("utf-8")
+    return [hmac.new(key, n.encode("utf-8"), hashlib.sha256).hexdigest()[:_HASH] for n in names]
 
 
 class MaxMIGConfig(PreTrainedConfig):

@@ -31,7 +31,7 @@ from .aggregator import (
     check_prior,
 )
 from .classifiers import CLASSIFIERS, keep_weights, reorder_outputs
-from .configuration_maxmig import MaxMIGConfig
+from .configuration_maxmig import MaxMIGConfig, hashed_names
 from .functional import (
     forecast,
     is_given,
@@ -246,6 +246,20 @@ class CrowdModel(PreTrainedModel):
             an item, which reach `crowd_loss` as (B, C).
         """
         return dataset
+
+    def hash_annotators(self, salt: str) -> None:
+        """Replace the annotators' names in the config by salted hashes, before the pair is shared.
+
+        `hash_annotators(dataset, salt)` does the same to data.
+
+        Args:
+            salt: a secret of 16 characters or more.
+
+        Raises:
+            ValueError: if the salt is shorter.
+        """
+        if self.config.annotators is not None:
+            self.config.annotators = hashed_names(self.config.annotators, salt)
 
     def crowd_parameters(self) -> Iterator[nn.Parameter]:
         """Yield what is trained at the aggregator's rate; nothing here."""

@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, Features, LargeList, List
 from transformers.utils import logging
 
+from ..configuration_maxmig import hashed_names
+
 logger = logging.get_logger(__name__)
 
 CROWD_COLUMNS = ("annotators", "annotations")
@@ -182,17 +184,10 @@ def align_annotators(dataset: Dataset, annotators: Sequence[str]) -> Dataset:
         >>> align_annotators(dataset, ["ann", "bob"])["annotators"][:]
         [[1, -1]]
     """
-    check_is_dataset(dataset)
-    names = _names(dataset.features.get("annotators"))
-    if names is None:
-        raise ValueError(
-            "`dataset` must have a column `annotators` whose features name them, got "
-            f"{dataset.features.get('annotators', 'no such column')}: see `crowd_features`."
-        )
+    names = _annotator_names(dataset)
     number = {name: m for m, name in enumerate(annotators)}
     renumbered = np.array([number.get(name, -1) for name in names] + [-1])  # the last is for -1
-    column = dataset.select_columns(["annotators"]).with_format("arrow")[:]["annotators"]
-    values, lengths = flat_lists("annotators", column)
+    values, lengths = _annotator_numbers(dataset)
     check_range("annotators", values, lengths, len(names))
     unknown = [name for name in names if name not in number]
     if unknown:
@@ -203,6 +198,50 @@ def align_annotators(dataset: Dataset, annotators: Sequence[str]) -> Dataset:
         )  # fmt: skip
     feature = Features(annotators=List(ClassLabel(names=list(annotators))))
     return with_columns(dataset, feature, {"annotators": _lists(renumbered[values], lengths)})
+
+
+def hash_annotators(dataset: Dataset, salt: str) -> Dataset:
+    """Replace the names of the annotators by salted hashes, before the data is shared.
+
+    A pair whose names were hashed with the same salt, `model.hash_annotators(salt)`, knows them.
+
+    Args:
+        dataset: with crowd columns; the features of `annotators` carry names.
+        salt: a secret of 16 characters or more.
+
+    Returns:
+        The data set, every vote as before, under other names.
+
+    Raises:
+        TypeError: if `dataset` is not a `datasets.Dataset`.
+        ValueError: if the features of the data set do not name the annotators, or the salt is short.
+
+    Example:
+        >>> features = crowd_features(["ann", "bob"], ["cat", "dog"])
+        >>> columns = {"annotators": [[0]], "annotations": [[1]]}
+        >>> shared = hash_annotators(Dataset.from_dict(columns, features=features), "not this one, please")
+        >>> crowd_names(shared)[0] == hashed_names(["ann", "bob"], "not this one, please")
+        True
+    """
+    names = _annotator_names(dataset)
+    feature = Features(annotators=List(ClassLabel(names=hashed_names(names, salt))))
+    return with_columns(dataset, feature, {"annotators": _lists(*_annotator_numbers(dataset))})
+
+
+def _annotator_names(dataset: Dataset) -> list[str]:
+    check_is_dataset(dataset)
+    names = _names(dataset.features.get("annotators"))
+    if names is None:
+        raise ValueError(
+            "`dataset` must have a column `annotators` whose features name them, got "
+            f"{dataset.features.get('annotators', 'no such column')}: see `crowd_features`."
+        )
+    return names
+
+
+def _annotator_numbers(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    column = dataset.select_columns(["annotators"]).with_format("arrow")[:]["annotators"]
+    return flat_lists("annotators", column)
 
 
 # List columns, without a Python object a row

@@ -21,6 +21,7 @@ from datasets import (
     load_from_disk,
 )
 
+from hf_maxmig import MaxMIGTrainer
 from hf_maxmig.data.columns import (
     add_annotations,
     align_annotators,
@@ -28,7 +29,9 @@ from hf_maxmig.data.columns import (
     crowd_features,
     crowd_names,
     flat_lists,
+    hash_annotators,
 )
+from tests.worlds import make_crowd
 
 # N = 5 items, M = 4 annotators, C = 3 classes; item "e" has no votes, "a" two by one annotator.
 ITEMS = ["c", "a", "e", "b", "d"]
@@ -764,3 +767,40 @@ def test_add_annotations_refuses_gold_without_any_vote() -> None:
     votes = {"item": ["a"], "annotator": [None], "annotation": [None], "gold": ["cat"]}
     with pytest.raises(ValueError, match="at least one vote, got none in 1 rows"):
         add_annotations(Dataset.from_dict({"name": ITEMS}), votes, item_column="name")
+
+
+SALT = "a salt for the tests of names"
+
+
+def test_hashed_names_say_nothing_and_votes_stay():
+    """Whoever finds the data on the Hub must not read off it who labelled badly."""
+    dataset = make_crowd()
+    shared = hash_annotators(dataset, SALT)
+    own, names = crowd_names(dataset)[0], crowd_names(shared)[0]
+    assert len(set(names)) == len(own)
+    assert not set(names) & set(own)
+    assert shared.remove_columns("annotators")[:] == dataset.remove_columns("annotators")[:]
+    assert shared["annotators"][:] == dataset["annotators"][:]
+    assert crowd_names(hash_annotators(dataset, SALT[::-1]))[0] != names
+    turned = align_annotators(dataset, own[::-1])
+    assert crowd_names(hash_annotators(turned, SALT))[0] == names[::-1]
+
+
+def test_pair_and_data_with_hashed_names_go_together(make_model, make_args):
+    """Hashed alone, either would not know the other's annotators."""
+    dataset, model = make_crowd(), make_model()
+    shared = hash_annotators(dataset, SALT)
+    with pytest.raises(ValueError, match="annotators must be those of the model"):
+        MaxMIGTrainer(model=model, args=make_args(), train_dataset=shared)
+    model.hash_annotators(SALT)
+    MaxMIGTrainer(model=model, args=make_args(), train_dataset=shared)
+
+
+def test_salt_that_can_be_guessed_is_refused(make_model):
+    """A dictionary of names and a salt of four characters give all of them back in a second."""
+    for hide in (
+        lambda: hash_annotators(make_crowd(), "salt"),
+        lambda: make_model().hash_annotators(""),
+    ):
+        with pytest.raises(ValueError, match="`salt` must have at least 16 characters, got"):
+            hide()
