@@ -20,6 +20,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
 from transformers import (
     EvalPrediction,
     PreTrainedModel,
@@ -159,6 +160,7 @@ class CrowdTrainer(Trainer):
         self._watch = Watch(self, on=False)
         self.found_rate: float | None = None  # of the aggregator, by the search
         self._tries: list[Try] = []
+        self._short_trainings: Any = None  # a progress bar
         if args.select_by_gain and self.crowd_model.loss_is_minus_gain and has_votes(eval_dataset):
             self._select_by_gain()
         for dataset in (train_dataset, eval_dataset):
@@ -256,13 +258,18 @@ class CrowdTrainer(Trainer):
                 "full batch of items in each half of it, got 'information' with "
                 f"{type(self.train_dataset).__name__}: each half of the items is predicted."
             )
-        if not model.blind_to_class_names or args.init == "vote_share" or not can:
-            crowd = self.crowd_of(self.train_dataset)
-            model.initialize_crowd(crowd, args.smoothing, args.init_strength)
-            if model.loss_is_minus_gain and self.searches and can:
-                self._tries = search_rate(self)
-        else:
-            self._tries = start_and_search(self)
+        quiet = args.disable_tqdm or not self.is_local_process_zero()
+        with tqdm(
+            desc="Short trainings, to find a start and a rate", unit="", disable=quiet
+        ) as bar:
+            self._short_trainings = bar
+            if not model.blind_to_class_names or args.init == "vote_share" or not can:
+                crowd = self.crowd_of(self.train_dataset)
+                model.initialize_crowd(crowd, args.smoothing, args.init_strength)
+                if model.loss_is_minus_gain and self.searches and can:
+                    self._tries = search_rate(self)
+            else:
+                self._tries = start_and_search(self)
         if self._tries:
             best = chosen(self._tries)
             self.found_rate = best.rate
@@ -329,6 +336,8 @@ class CrowdTrainer(Trainer):
             train_dataset=self.train_dataset.select(rows),
         )
         trainer.remove_callback(PrinterCallback)
+        if self._short_trainings is not None:
+            self._short_trainings.update()
         return trainer
 
     def crowd_of(self, dataset: Any) -> Iterator[tuple[Tensor, Tensor]]:
