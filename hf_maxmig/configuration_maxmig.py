@@ -12,6 +12,8 @@ from transformers.configuration_utils import SubConfigSpec
 from .aggregator import check_aggregator, check_prior
 from .classifiers import CLASSIFIERS
 from .divergences import get_divergence
+from .loading import check_version
+from .version import __version__
 
 LEAST_SALT = 16  # characters: names are few and can be guessed, if the salt can
 _HASH = 16  # hexadecimal digits
@@ -43,6 +45,10 @@ def hashed_names(names: Sequence[str], salt: str) -> list[str]:
     return [hmac.new(key, n.encode("utf-8"), hashlib.sha256).hexdigest()[:_HASH] for n in names]
 
 
+# Not fields of a config, but what transformers hands to one.
+_TOLD = ("attn_implementation", "auto_map", "num_labels")
+
+
 class MaxMIGConfig(PreTrainedConfig):
     """Configuration of a classifier and an aggregator trained together.
 
@@ -59,6 +65,7 @@ class MaxMIGConfig(PreTrainedConfig):
         prior: `"uniform"`, `"vote_share"`, `"learned"`, or C positive numbers (normalised).
         aggregator: `"weighted_average"`, the paper's, or `"interaction"`, which also hears what two
             labels say only together.
+        hf_maxmig_version: of the package that saved the pair; set by itself.
 
     Raises:
         ValueError: if names are not unique, counts disagree, or divergence, prior or aggregator are
@@ -84,8 +91,14 @@ class MaxMIGConfig(PreTrainedConfig):
     divergence: str = "kl"
     prior: str | list[float] = "uniform"
     aggregator: str = "weighted_average"
+    hf_maxmig_version: str | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
+        check_version(
+            self.hf_maxmig_version,
+            (name for name in kwargs if not hasattr(PreTrainedConfig, name) and name not in _TOLD),
+        )
+        self.hf_maxmig_version = __version__
         given = self.classifier_config
         if isinstance(given, dict) and given.get("model_type") in CLASSIFIERS:
             # Our own networks are not in transformers' table where the package is not installed.

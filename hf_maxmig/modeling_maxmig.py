@@ -39,6 +39,7 @@ from .functional import (
     reward_and_penalty,
     widen,
 )
+from .loading import check_weights
 
 AUTO_CLASSES = {
     "image-classification": AutoModelForImageClassification,
@@ -330,6 +331,27 @@ class CrowdModel(PreTrainedModel):
         """Return what to log beside the loss; nothing here."""
         return {}
 
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | os.PathLike | None, *args: Any, **kwargs: Any
+    ) -> Self:
+        """Load like any model of transformers, but whole safetensors only, never a pickle.
+
+        Args:
+            pretrained_model_name_or_path: a folder, or a repository of the Hub.
+            *args: as in `PreTrainedModel.from_pretrained`.
+            **kwargs: as there.
+
+        Returns:
+            The model, in evaluation mode.
+
+        Raises:
+            ValueError: if the only weights are pickled, or a file is not whole.
+        """
+        if pretrained_model_name_or_path is not None:
+            check_weights(pretrained_model_name_or_path, **kwargs)
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Save like any model of transformers, but whole or not at all.
 
@@ -348,7 +370,7 @@ class CrowdModel(PreTrainedModel):
         target.mkdir(parents=True, exist_ok=True)
         if kwargs.get("push_to_hub"):
             kwargs.setdefault("repo_id", target.name)  # not that of the staging folder
-        with tempfile.TemporaryDirectory(dir=target, prefix=".saving-") as staging:
+        with tempfile.TemporaryDirectory(dir=target, prefix="_saving-") as staging:
             super().save_pretrained(staging, **kwargs)
             written = [path.name for path in Path(staging).iterdir()]
             for name in written:

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers.trainer
 from datasets import Dataset
+from huggingface_hub import create_branch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
@@ -204,6 +206,45 @@ class CrowdTrainer(Trainer):
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """Build the model anew, as `Trainer` does, and as a crowd model."""
         return self._wrap(super().call_model_init(trial))
+
+    # Sharing
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        with _arguments_in_json(self.args, output_dir or self.args.output_dir):
+            super()._save(output_dir, state_dict)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        with _arguments_in_json(self.args, self.args.output_dir):
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Upload as `Trainer` does; a branch that is not there yet is made, as models do.
+
+        Args:
+            commit_message: as in `Trainer`.
+            blocking: as in `Trainer`.
+            token: as in `Trainer`.
+            revision: the branch.
+            private: as in `Trainer`.
+            **kwargs: go to `create_model_card`.
+
+        Returns:
+            As `Trainer.push_to_hub`.
+        """
+        token, revision = token or self.args.hub_token, revision or self.args.hub_revision
+        if revision is not None and self.is_world_process_zero():
+            if self.hub_model_id is None:
+                self.init_hf_repo(token=token, private=private)
+            create_branch(self.hub_model_id, branch=revision, token=token, exist_ok=True)
+        return super().push_to_hub(commit_message, blocking, token, revision, private, **kwargs)
 
     # Training
 
@@ -923,6 +964,25 @@ def _set(target: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(target, name, before)
+
+
+@contextlib.contextmanager
+def _arguments_in_json(args: MaxMIGTrainingArguments, folder: str) -> Iterator[None]:
+    """Have the arguments written as JSON, not pickled: a pickle runs code, and holds the Hub's token.
+
+    What starts with an underscore `push_to_hub` leaves out.
+    """
+    if args.should_save:
+        path = Path(folder, "training_args.json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(args.to_json_string() + "\n", encoding="utf-8")
+        Path(folder, "training_args.bin").unlink(missing_ok=True)  # of an earlier version
+    pickled = "_training_args.bin"
+    with _set(transformers.trainer, "TRAINING_ARGS_NAME", pickled):
+        try:
+            yield
+        finally:
+            Path(folder, pickled).unlink(missing_ok=True)
 
 
 def _last_whole_checkpoint(output_dir: str) -> str:

@@ -1,0 +1,504 @@
+"""Sharing a trained pair: what goes to the Hub, what comes back, and what is left when it fails."""
+
+import json
+import os
+import subprocess
+import sys
+
+import httpx2
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import close_session
+from huggingface_hub.errors import HfHubHTTPError
+from PIL import Image
+from transformers import AutoModel, AutoModelForImageClassification, ViTImageProcessor, pipeline
+
+from hf_maxmig import FourLayerCNN, FourLayerCNNConfig, MaxMIGModel, MaxMIGTrainer
+from hf_maxmig.loading import check_version, check_weights
+from hf_maxmig.version import __version__
+from tests.hub_server import Fault, HubServer
+
+NAME = "org/pair"
+
+# The client hands a file to its own client in a manner that is going out of use.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A Hub on which nobody is logged in."""
+    with HubServer() as server:
+        server.point_here(monkeypatch, tmp_path / "home")
+        yield server
+        close_session()
+
+
+@pytest.fixture
+def ann(hub, monkeypatch):
+    """The token of somebody of the organisation, who is logged in."""
+    token = hub.add_user("ann", organisations=["org"])
+    hub.log_in(monkeypatch, token)
+    return token
+
+
+@pytest.fixture
+def make_trainer(make_model, make_args, crowd):
+    def build(**args):
+        args = make_args(hub_model_id=NAME, **args)
+        return MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
+
+    return build
+
+
+@pytest.fixture
+def saved(make_model, tmp_path):
+    """The files of a pair, by name."""
+    make_model().save_pretrained(tmp_path / "saved")
+    return contents(tmp_path / "saved")
+
+
+def contents(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def assert_same_weights(first, second):
+    first, second = first.state_dict(), second.state_dict()
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+def with_config(files, **changes):
+    config = json.loads(files["config.json"]) | changes
+    return files | {"config.json": json.dumps(config).encode()}
+
+
+# Up
+
+
+def test_trainer_shares_the_pair_and_nothing_that_names_people(
+    hub, ann, make_trainer, crowd, tmp_path
+):
+    """The report holds names and data; a pickle that is pulled may run code; a pair must come back."""
+    trainer = make_trainer()
+    trainer.train()
+    trainer.relabel(crowd)
+    assert (tmp_path / "out" / "_report" / "relabelled.parquet").is_file()
+    trainer.push_to_hub()
+    files = hub.repository(NAME).files
+    assert not [path for path in files if "_report" in path or path.endswith(".parquet")]
+    assert {path for path in files if path.endswith((".safetensors", ".bin", ".pt", ".pth", ".pkl"))} - {
+        "training_args.bin"
+    } == {"model.safetensors"}  # fmt: skip
+    assert {"README.md", "config.json", "modeling_maxmig.py"} < set(files)
+    assert b"cao2019maxmig" in files["README.md"].content
+    for auto_class in (AutoModel, AutoModelForImageClassification):
+        assert_same_weights(auto_class.from_pretrained(NAME), trainer.crowd_model)
+
+
+def test_no_pickle_goes_up_and_no_token(hub, ann, make_trainer, tmp_path):
+    """`Trainer` pickles its arguments, and the token that they hold goes up with them."""
+    trainer = make_trainer(hub_token=ann)
+    trainer.push_to_hub()
+    files = {path: file.content for path, file in hub.repository(NAME).files.items()}
+    assert not [path for path, content in files.items() if ann.encode() in content]
+    assert "training_args.bin" not in files
+    assert json.loads(files["training_args.json"])["hub_token"] == "<HUB_TOKEN>"
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.suffix in (".bin", ".pt")]
+
+
+def test_no_pickle_goes_up_while_training(hub, ann, make_trainer):
+    """Pushes in the middle of a training write the arguments in another place than the last one."""
+    trainer = make_trainer(push_to_hub=True, save_strategy="epoch", hub_token=ann)
+    trainer.train()
+    trainer._finish_current_push()
+    repository = hub.repository(NAME)
+    assert "Training in progress, epoch 1" in repository.messages
+    for files in repository.commits.values():
+        assert not [path for path in files if path.endswith((".bin", ".pt", ".pth"))]
+        assert not [path for path, file in files.items() if ann.encode() in file.content]
+    assert "training_args.json" in repository.files
+
+
+def test_what_a_killed_save_left_is_not_shared(
+    hub, ann, make_trainer, make_model, monkeypatch, tmp_path
+):
+    """Half a pair in a hidden folder would go up with the whole one, each time."""
+
+    def killed(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(
+        "tempfile.TemporaryDirectory.cleanup", lambda self: self._finalizer.detach()
+    )
+    model = make_model()
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            model.save_pretrained(tmp_path / "out")
+    (left,) = (tmp_path / "out").iterdir()
+    assert (left / "model.safetensors").is_file()
+    make_trainer().push_to_hub()
+    assert not [path for path in hub.repository(NAME).files if left.name in path]
+
+
+def test_model_shares_itself_with_code_and_weights(hub, ann, make_model):
+    """Without a trainer too: who has only the pair shares it by its own verb."""
+    model = make_model(seed=3)
+    model.push_to_hub(NAME)
+    files = hub.repository(NAME).files
+    assert {"config.json", "model.safetensors", "modeling_maxmig.py", "README.md"} < set(files)
+    assert not [path for path in files if path.endswith((".bin", ".pt"))]
+    assert_same_weights(AutoModel.from_pretrained(NAME), model)
+
+
+@pytest.mark.parametrize("who", ["trainer", "model"])
+def test_revision_and_token_reach_the_hub(who, hub, make_trainer, make_model):
+    """A token that is dropped fails only on private pairs, a revision that is dropped overwrites main."""
+    token = hub.add_user("ann", organisations=["org"])  # nobody is logged in
+    hub.add_repository(NAME)
+    if who == "trainer":
+        model = (trainer := make_trainer()).crowd_model
+        trainer.push_to_hub(token=token, revision="try")
+    else:
+        model = make_model(seed=5)
+        model.push_to_hub(NAME, token=token, revision="try")
+    repository = hub.repository(NAME)
+    assert set(repository.files) == {".gitattributes"}
+    assert set(repository.branches) == {"main", "try"}
+    sent = {told for method, path, told in hub.requests if method == "POST" and NAME in path}
+    assert sent == {token}
+    repository.private = True
+    for revision in ("try", repository.branches["try"]):
+        loaded = AutoModel.from_pretrained(NAME, revision=revision, token=token)
+        assert_same_weights(loaded, model)
+
+
+UPLOADS = {
+    "conflict": (Fault("POST", "/commit/", status=412, message="A commit has happened since"), HfHubHTTPError, "412"),
+    "busy": (Fault("POST", "/commit/", status=409, message="another commit is in progress"), HfHubHTTPError, "409"),
+    "weights cut": (Fault("PUT", "/lfs/", times=None, cut_after=50), RuntimeError, "Error while uploading"),
+    "commit cut": (Fault("POST", "/commit/", cut_after=50), httpx2.TransportError, None),
+    "no space": (Fault("POST", "objects/batch", status=403, message="storage limit reached"), HfHubHTTPError, "storage limit"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", UPLOADS)
+def test_failed_upload_leaves_the_files_and_can_be_made_good(
+    fault, hub, ann, make_trainer, tmp_path
+):
+    """Hours of training must not depend on a connection of minutes."""
+    trainer = make_trainer()
+    trainer.save_model()
+    trainer.create_model_card(model_name="pair")
+    before = contents(tmp_path / "out")
+    assert "model.safetensors" in before
+    injected, error, told = UPLOADS[fault]
+    injected = Fault(**vars(injected))  # it counts
+    hub.faults.append(injected)
+    with pytest.raises(error, match=told):
+        trainer.push_to_hub()
+    assert contents(tmp_path / "out") == before
+    assert set(hub.repository(NAME).files) == {".gitattributes"}
+    hub.faults.clear()
+    trainer.push_to_hub()
+    assert_same_weights(AutoModel.from_pretrained(NAME), trainer.crowd_model)
+
+
+@pytest.mark.parametrize(
+    ("name", "organisations", "writes", "told"),
+    [
+        (None, (), True, "401"),
+        ("eve", (), True, "You don't have the rights to create org/pair"),
+        ("eve", ("org",), False, "You don't have the rights to create org/pair"),
+    ],
+)
+def test_who_may_not_write_is_told_and_logs_in(
+    name, organisations, writes, told, hub, make_trainer, monkeypatch, tmp_path
+):
+    """The most usual mistake of all comes when the training is done."""
+    if name is not None:
+        hub.log_in(monkeypatch, hub.add_user(name, organisations, writes))
+    trainer = make_trainer()
+    trainer.save_model()
+    before = contents(tmp_path / "out")
+    with pytest.raises(HfHubHTTPError, match=told):
+        trainer.push_to_hub()
+    assert contents(tmp_path / "out") == before
+    assert not hub.repositories
+    trainer.push_to_hub(token=hub.add_user("ann", organisations=["org"]))
+    assert "model.safetensors" in hub.repository(NAME).files
+
+
+# Down
+
+
+def test_private_pair_asks_for_a_token(hub, saved):
+    """To strangers it is not there; the message must name the other reason."""
+    hub.add_repository(NAME, saved, private=True)
+    token = hub.add_user("ann", organisations=["org"])
+    for other in (False, hub.add_user("bob")):
+        with pytest.raises(OSError, match="make sure to pass a token having permission"):
+            AutoModel.from_pretrained(NAME, token=other)
+    with pytest.raises(OSError, match="Invalid credentials"):
+        AutoModel.from_pretrained(NAME, token="hf_wrong")
+    assert type(AutoModel.from_pretrained(NAME, token=token)) is MaxMIGModel
+
+
+def test_gated_pair_says_where_to_ask(hub, saved):
+    """A pair of people's votes may be given to those only who agree to terms."""
+    repository = hub.add_repository(NAME, saved, gated=True)
+    token = hub.add_user("bob")
+    with pytest.raises(OSError, match="gated repo.*\nMake sure to have access"):
+        AutoModel.from_pretrained(NAME, token=token)
+    repository.admitted.add("bob")
+    assert type(AutoModel.from_pretrained(NAME, token=token)) is MaxMIGModel
+
+
+def test_what_is_missing_is_named(hub, saved):
+    """Of name, revision and file, the wrong one is told."""
+    hub.add_repository(NAME, saved)
+    hub.add_repository("org/half", {"config.json": saved["config.json"]})
+    with pytest.raises(OSError, match="org/nothing is not a local folder and is not a valid model"):
+        AutoModel.from_pretrained("org/nothing")
+    with pytest.raises(OSError, match="v9 is not a valid git identifier"):
+        AutoModel.from_pretrained(NAME, revision="v9")
+    with pytest.raises(
+        OSError, match=r"org/half does not appear to have a file named.*safetensors"
+    ):
+        AutoModel.from_pretrained("org/half")
+
+
+def test_cut_download_is_made_good_at_once_or_by_the_next_try(hub, saved):
+    """Half of the weights in the cache would be found there the next time."""
+    hub.add_repository(NAME, saved)
+    weights = Fault("GET", "model.safetensors", times=None, cut_after=100)
+    hub.faults.append(weights)
+    with pytest.raises((OSError, httpx2.TransportError)):
+        AutoModel.from_pretrained(NAME)
+    weights.times = 2
+    assert type(AutoModel.from_pretrained(NAME)) is MaxMIGModel
+    assert weights.times == 0
+
+
+def test_hub_that_does_not_answer_is_given_up(hub, saved, monkeypatch):
+    """Without a limit a program would hang; with the pair in the cache it needs no answer."""
+    hub.add_repository(NAME, saved)
+    for name in ("constants.HF_HUB_ETAG_TIMEOUT", "file_download._ETAG_RETRY_TIMEOUT"):
+        monkeypatch.setattr(f"huggingface_hub.{name}", 0.05)
+    hub.faults.append(slow := Fault("HEAD", times=None, delay=30))
+    with pytest.raises(OSError, match="We couldn't connect to"):
+        AutoModel.from_pretrained(NAME)
+    slow.times = 0
+    AutoModel.from_pretrained(NAME)
+    slow.times = None
+    assert type(AutoModel.from_pretrained(NAME)) is MaxMIGModel
+
+
+# What is refused
+
+
+def pickled(saved, make_model, tmp_path, file_name="pytorch_model.bin"):
+    torch.save(make_model().state_dict(), tmp_path / "weights")
+    rest = {name: content for name, content in saved.items() if name != "model.safetensors"}
+    return rest | {file_name: (tmp_path / "weights").read_bytes()}
+
+
+def test_pickled_weights_are_refused_with_a_reason(hub, saved, make_model, tmp_path):
+    """Whoever can write to a repository could run code on each machine that loads from it."""
+    files = pickled(saved, make_model, tmp_path)
+    hub.add_repository(NAME, files)
+    folder = tmp_path / "pickled"
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    for place in (NAME, folder):
+        with pytest.raises(ValueError, match=r"must be safetensors, got only pytorch_model\.bin"):
+            AutoModel.from_pretrained(place)
+    assert not hub.asked("GET", "pytorch_model.bin")
+
+
+def test_check_refuses_pickles_only_where_nothing_else_is(hub, saved, make_model, tmp_path):
+    """Old repositories have both; and who asks for the pickle does not get it either."""
+    files = pickled(saved, make_model, tmp_path)
+    hub.add_repository("org/both", files | saved)
+    check_weights("org/both")
+    with pytest.raises(ValueError, match="`use_safetensors` must not be False"):
+        check_weights("org/both", use_safetensors=False)
+    hub.add_repository(
+        "org/parts", pickled(saved, make_model, tmp_path, "pytorch_model.bin.index.json")
+    )
+    hub.add_repository(
+        "org/variant", pickled(saved, make_model, tmp_path, "pytorch_model.fp16.bin")
+    )
+    with pytest.raises(ValueError, match=r"got only pytorch_model\.bin\.index\.json in org/parts"):
+        check_weights("org/parts")
+    with pytest.raises(ValueError, match=r"got only pytorch_model\.fp16\.bin in org/variant"):
+        check_weights("org/variant", variant="fp16")
+    check_weights("org/variant")  # has no weights: transformers says so
+    private = hub.add_repository("org/private", files, private=True)
+    token = hub.add_user("ann", organisations=["org"])
+    with pytest.raises(ValueError, match="got only"):
+        check_weights("org/private", token=token, revision=private.branches["main"])
+
+
+@pytest.mark.parametrize("left", [0, 5, 60, -100])
+def test_weights_that_are_not_whole_are_named(left, hub, saved):
+    """`invalid header length` tells nobody which file to fetch again."""
+    weights = saved["model.safetensors"][:left]
+    hub.add_repository(NAME, saved | {"model.safetensors": weights})
+    with pytest.raises(
+        ValueError, match=rf"`model\.safetensors` must have .* bytes.*got {len(weights):,}: .*force"
+    ):
+        AutoModel.from_pretrained(NAME)
+
+
+def test_parts_of_weights_are_each_looked_at(make_model, tmp_path):
+    """Of a large pair it is one part of many that is not whole."""
+    make_model().save_pretrained(tmp_path, max_shard_size=600)
+    parts = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(parts) > 1
+    check_weights(tmp_path)
+    parts[-1].write_bytes(parts[-1].read_bytes()[:-8])
+    with pytest.raises(ValueError, match=rf"`{parts[-1].name}` must have"):
+        check_weights(tmp_path)
+
+
+def test_pair_of_a_newer_version_is_refused_if_it_says_more(hub, saved):
+    """A field that is passed over in silence is another model under the same name."""
+    hub.add_repository(NAME, with_config(saved, hf_maxmig_version="99.1", temperature_of_g=2.0))
+    with pytest.raises(
+        ValueError, match="or older, got one of 99.1 with temperature_of_g: `pip install -U"
+    ):
+        AutoModel.from_pretrained(NAME)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"hf_maxmig_version": "99.1"}, {"mine": 1}, {"hf_maxmig_version": "0.0.1", "mine": 1}],
+)
+def test_pair_that_says_nothing_new_loads(fields, hub, saved):
+    """A new version that is not made use of, and users' own fields, are no reason to refuse."""
+    hub.add_repository(NAME, with_config(saved, **fields))
+    assert type(AutoModel.from_pretrained(NAME, attn_implementation="eager")) is MaxMIGModel
+
+
+def test_saved_pair_says_which_version_saved_it(saved):
+    """Without it a later version cannot tell what it reads."""
+    assert json.loads(saved["config.json"])["hf_maxmig_version"] == __version__
+
+
+@pytest.mark.parametrize(
+    ("version", "refused"),
+    [("0.0.9", False), (__version__, False), ("0.10.0", True), ("1.0", True)],
+)
+def test_versions_are_compared_as_numbers(version, refused, monkeypatch):
+    """As texts 0.10 is older than 0.9."""
+    monkeypatch.setattr("hf_maxmig.loading.__version__", "0.9.0")
+    monkeypatch.setattr(sys.modules[__name__], "__version__", "0.9.0")
+    check_version(version, [])
+    if refused:
+        with pytest.raises(ValueError, match="with b, c"):
+            check_version(version, ["c", "b"])
+    else:
+        check_version(version, ["c", "b"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"divergence": "renyi"}, "`divergence` must be one of kl, pearson, jensen_shannon, got 'renyi'"),
+        ({"aggregator": "deep"}, "`aggregator` must be one of weighted_average, interaction, got 'deep'"),
+        ({"classifier_config": {"model_type": "maxmig_new"}}, "Unrecognized model type for subconfig: maxmig_new"),
+    ],
+)  # fmt: skip
+def test_values_from_the_future_are_named(changes, told, hub, saved):
+    """A pair of a later version may have what this one has not."""
+    hub.add_repository(NAME, with_config(saved, **changes))
+    with pytest.raises(ValueError, match=told):
+        AutoModel.from_pretrained(NAME)
+
+
+def test_broken_config_is_named(hub, saved):
+    """The cache may hold half a file of another program's making."""
+    hub.add_repository(NAME, saved | {"config.json": saved["config.json"][:40]})
+    with pytest.raises(OSError, match="is not a valid JSON file"):
+        AutoModel.from_pretrained(NAME)
+
+
+# Without the package
+
+PULL = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "hf_maxmig":
+            raise ModuleNotFoundError(f"{name} is blocked", name=name)
+
+sys.meta_path.insert(0, Blocked())
+try:
+    import hf_maxmig
+except ModuleNotFoundError:
+    pass
+else:
+    raise SystemExit("the package can be imported: this would show nothing")
+
+import torch
+from PIL import Image
+from transformers import AutoModelForImageClassification, pipeline
+
+pair = AutoModelForImageClassification.from_pretrained("org/pair", trust_remote_code=True)
+classify = pipeline("image-classification", model="org/pair", trust_remote_code=True)
+pixels, who, said = torch.load(sys.argv[1], weights_only=True)
+with torch.no_grad():
+    outputs = pair(pixel_values=pixels, annotators=who, annotations=said)
+told = {entry["label"]: entry["score"] for entry in classify(Image.open(sys.argv[2]), top_k=None)}
+torch.save([outputs.logits, outputs.aggregator_logits, outputs.forecast_logits, told], sys.argv[3])
+assert "hf_maxmig" not in sys.modules
+"""
+
+
+@pytest.mark.slow
+def test_pulled_pair_runs_without_the_package(hub, ann, tmp_path):
+    """Who pulls a pair has transformers, and no reason to have more."""
+    torch.manual_seed(0)
+    names = {0: "cat", 1: "dog"}
+    config = FourLayerCNNConfig(num_channels=3, image_size=32, id2label=names)
+    model = MaxMIGModel.from_classifier(FourLayerCNN(config), annotators=["ann", "bob", "cyd"])
+    with torch.no_grad():
+        model.aggregator.weight.normal_()
+    model.eval().push_to_hub(NAME)
+    processor = ViTImageProcessor(size={"height": 32, "width": 32})
+    processor.push_to_hub(NAME)
+    asked = pixels, who, said = (
+        torch.randn(4, 3, 32, 32),
+        torch.tensor([[0, 2], [1, -1], [1, 0], [-1, -1]]),
+        torch.tensor([[1, 1], [0, -1], [1, 0], [-1, -1]]),
+    )
+    torch.save(asked, tmp_path / "asked.pt")
+    rng = np.random.default_rng(0)
+    picture = Image.fromarray(rng.integers(256, size=(40, 50, 3), dtype=np.uint8))
+    picture.save(tmp_path / "picture.png")
+    files = [str(tmp_path / name) for name in ("asked.pt", "picture.png", "told.pt")]
+    ended = subprocess.run(
+        [sys.executable, "-I", "-c", PULL, *files], cwd=tmp_path, capture_output=True, text=True, timeout=300,
+        env={**os.environ, **hub.environment(tmp_path / "other_home")}, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    *logits, told = torch.load(tmp_path / "told.pt", weights_only=True)
+    with torch.no_grad():
+        outputs = model(pixel_values=pixels, annotators=who, annotations=said)
+    for given, expected in zip(
+        logits, (outputs.logits, outputs.aggregator_logits, outputs.forecast_logits), strict=True
+    ):
+        torch.testing.assert_close(given, expected, rtol=0, atol=1e-6)
+    classify = pipeline("image-classification", model=model, image_processor=processor)
+    here = {entry["label"]: entry["score"] for entry in classify(picture, top_k=None)}
+    assert set(told) == {"cat", "dog"}
+    assert told == pytest.approx(here, abs=1e-6)
