@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from transformers import AutoConfig, AutoModel
+from transformers.pipelines import PIPELINE_REGISTRY
 
 from .aggregator import ClassPrior, WeightedAverageAggregator
 from .classifiers import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from .data.readers import read_annotations
     from .data.simulation import simulate_crowd
     from .data.sources import labelme
+    from .exporting import export_onnx, save_classifier
     from .report import write_report
     from .trainer import CrowdTrainer, MaxMIGTrainer
     from .training_args import MaxMIGTrainingArguments
@@ -59,11 +61,13 @@ _LAZY = {
     "describe": ".data.describe",
     "dogs_vs_cats": ".data.pictures",
     "experts": ".data.experts",
+    "export_onnx": ".exporting",
     "hash_annotators": ".data.columns",
     "judge_annotators": ".annotators",
     "labelme": ".data.sources",
     "luna16": ".data.pictures",
     "read_annotations": ".data.readers",
+    "save_classifier": ".exporting",
     "simulate_crowd": ".data.simulation",
     "write_report": ".report",
 }
@@ -83,6 +87,12 @@ for _config_class, _model_class in _PAIRS:
 for _auto_class in (AutoModel, *AUTO_CLASSES.values()):
     _auto_class.register(MaxMIGConfig, MaxMIGModel, exist_ok=True)
 MaxMIGModel.register_for_auto_class("AutoModel")
+# By its path: the pipeline is imported when first asked for.
+PIPELINE_REGISTRY.supported_tasks["crowd-forecast"] = {
+    "impl": f"{__name__}.pipelines.ForecastPipeline",
+    "pt": (AutoModel,),
+    "type": "multimodal",
+}
 
 __all__ = [
     "VGG16",
@@ -113,6 +123,7 @@ __all__ = [
     "describe",
     "dogs_vs_cats",
     "experts",
+    "export_onnx",
     "forecast",
     "hash_annotators",
     "judge_annotators",
@@ -121,6 +132,7 @@ __all__ = [
     "mutual_information_gain",
     "peer",
     "read_annotations",
+    "save_classifier",
     "simulate_crowd",
     "vote_share",
     "write_report",

@@ -41,6 +41,7 @@ FLOORS = [
     "data.readers",
     "data.pictures",
     "staging",
+    "pipelines",
     "training_args",
     "training",
     "information",
@@ -50,9 +51,12 @@ FLOORS = [
     "copies",
     "annotators",
     "hub",
+    "exporting",
     "plots",
     "report",
     "trainer",
+    "crowd_metrics.crowd_metrics",  # a Space by itself: it imports nothing of ours
+    "crowd_metrics.app",
 ]
 CARRIED_BY_THE_HUB = FLOORS[: FLOORS.index("modeling_maxmig") + 1]
 FORBIDDEN = {"utils", "common", "helpers", "base", "misc"}
@@ -119,7 +123,7 @@ def test_public_names_import_and_say_what_they_are(root):
     import hf_maxmig
 
     assert len(set(hf_maxmig.__all__)) == len(hf_maxmig.__all__)
-    assert 20 < len(hf_maxmig.__all__) < 40
+    assert 20 < len(hf_maxmig.__all__) < 45
     for name in hf_maxmig.__all__:
         assert getattr(hf_maxmig, name).__doc__
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -1,0 +1,251 @@
+"""A metric of `evaluate`: how good are the posteriors that were learned from a crowd, given the truth.
+
+Self-contained, so that it can be loaded from a folder or as a Space: what is computed here agrees
+with the package, and does not import it.
+"""
+
+from typing import Any
+
+import datasets
+import evaluate
+import numpy as np
+
+_CITATION = """\
+@inproceedings{cao2019maxmig,
+  title={Max-{MIG}: an Information Theoretic Approach for Joint Learning from Crowds},
+  author={Cao, Peng and Xu, Yilun and Kong, Yuqing and Wang, Yizhou},
+  booktitle={International Conference on Learning Representations},
+  year={2019}
+}
+"""
+
+_DESCRIPTION = """\
+Measures what was learned from a crowd's labels against gold labels: accuracy, expected calibration
+error and Brier score of the classifier, of the aggregator of the crowd's labels and of the
+forecaster that uses both, and how far the recovered confusion matrices of the annotators are from
+the true ones.
+"""
+
+_KWARGS_DESCRIPTION = """
+Args:
+    predictions: (N, C), the classifier's log-probabilities (natural) or probabilities.
+    references: (N,) integers, the gold labels, 0 to C - 1; -1 or -100 for an item without one, which
+        is left out.
+    aggregator: (N, C), the same of the aggregator; left out by default.
+    forecast: (N, C), the same of the forecaster; left out by default.
+    annotated: (N,) booleans, which items have crowd labels: aggregator and forecaster are measured
+        on these. All of them by default.
+    bins: of the calibration error, of equal width over [0, 1]; 15 by default.
+    confusion: (M, C, C), the recovered confusion matrices: annotator, true class, reported class;
+        each row sums to one.
+    true_confusion: (M, C, C), how often each annotator said what on items of each true class. A row
+        weighs as much as it sums to: counts weigh rows by labels, probabilities weigh them alike.
+Returns:
+    accuracy: share of items whose likeliest class is the gold label.
+    calibration_error: sum_b (n_b / N) |accuracy_b - confidence_b| over the bins, 0 to 1.
+    brier_score: mean over items of sum_c (p_c - [c is the gold label])^2, 0 to 2.
+    aggregator_accuracy, aggregator_calibration_error, aggregator_brier_score: if `aggregator` is given.
+    forecast_accuracy, forecast_calibration_error, forecast_brier_score: if `forecast` is given.
+    confusion_error: if `confusion` is given: mean over the rows of their total variation,
+        sum_r |found_r - true_r| / 2, each row as often as it has labels, 0 to 1.
+"""
+
+NO_LABEL = (-1, -100)
+_TOLERANCE = 1e-3  # of probabilities that sum to one
+
+
+@evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
+class CrowdMetrics(evaluate.Metric):
+    """The metric; `evaluate.load` finds it as the only one of this module."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description=_DESCRIPTION,
+            citation=_CITATION,
+            inputs_description=_KWARGS_DESCRIPTION,
+            features=datasets.Features(
+                predictions=datasets.Sequence(datasets.Value("float64")),
+                references=datasets.Value("int64"),
+            ),
+            reference_urls=["https://openreview.net/forum?id=BJg9DoR9t7"],
+        )
+
+    def _compute(
+        self,
+        *,
+        predictions: Any,
+        references: Any,
+        aggregator: Any = None,
+        forecast: Any = None,
+        annotated: Any = None,
+        bins: int = 15,
+        confusion: Any = None,
+        true_confusion: Any = None,
+    ) -> dict[str, float]:
+        if not isinstance(bins, int) or bins < 1:
+            raise ValueError(f"`bins` must be a whole number of at least 1, got {bins!r}.")
+        if (confusion is None) != (true_confusion is None):
+            missing = "confusion" if confusion is None else "true_confusion"
+            raise ValueError(
+                f"`confusion` and `true_confusion` must be given together, got no `{missing}`."
+            )
+        h = probabilities("predictions", predictions)
+        labels = gold_labels(references, *h.shape)
+        gold = ~np.isin(labels, NO_LABEL)
+        crowd = np.ones(len(h), dtype=bool) if annotated is None else np.asarray(annotated)
+        if crowd.shape != gold.shape or crowd.dtype != bool:
+            raise ValueError(
+                f"`annotated` must be (N,) = ({len(gold)},) booleans, got {crowd.shape} of type "
+                f"{crowd.dtype}."
+            )
+        if not gold.any():
+            raise ValueError(f"`references` must hold a gold label, got none at {len(gold)} items.")
+        scores = scored(h[gold], labels[gold], bins)
+        for name, given in (("aggregator", aggregator), ("forecast", forecast)):
+            if given is None:
+                continue
+            p = probabilities(name, given)
+            if p.shape != h.shape:
+                raise ValueError(
+                    f"`{name}` must have the shape of `predictions` (N, C) = {h.shape}, got {p.shape}."
+                )
+            taken = gold & crowd
+            if not taken.any():
+                raise ValueError(
+                    f"`{name}` must be measured on an annotated item with a gold label, got none: "
+                    "leave it out."
+                )
+            its = scored(p[taken], labels[taken], bins)
+            scores.update({f"{name}_{key}": value for key, value in its.items()})
+        if confusion is not None:
+            scores["confusion_error"] = confusion_error(confusion, true_confusion)
+        return scores
+
+
+def probabilities(name: str, posterior: Any) -> np.ndarray:
+    """Bring log-probabilities or probabilities to probabilities.
+
+    Args:
+        name: of the argument, for errors.
+        posterior: (N, C): log-probabilities if any number is negative, else probabilities.
+
+    Returns:
+        (N, C), in float64.
+
+    Raises:
+        ValueError: if the rows are neither.
+
+    Example:
+        >>> probabilities("predictions", np.log([[0.25, 0.75]]))
+        array([[0.25, 0.75]])
+    """
+    try:
+        array = np.asarray(posterior, dtype=np.float64)
+    except ValueError as error:
+        raise ValueError(
+            f"`{name}` must be (N, C) numbers, got rows of different lengths or no numbers."
+        ) from error
+    if array.ndim != 2 or array.shape[0] < 1 or array.shape[1] < 2:
+        raise ValueError(
+            f"`{name}` must have shape (N, C) with N of at least 1 and C of at least 2, got {array.shape}."
+        )
+    logs = bool((array < 0).any())
+    p = np.exp(array) if logs else array
+    sums = p.sum(axis=1)
+    wrong = ~(np.abs(sums - 1) <= _TOLERANCE)
+    if wrong.any():
+        i = int(wrong.argmax())
+        what = "probabilities, as which numbers without a negative one are taken"
+        raise ValueError(
+            f"`{name}` must hold {'log-probabilities' if logs else what}: they must sum to one, got "
+            f"a sum of {sums[i]:.4g} at item {i}. Normalise logits by log_softmax."
+        )
+    return p
+
+
+def gold_labels(references: Any, num_items: int, num_classes: int) -> np.ndarray:
+    """Check (N,) gold labels.
+
+    Raises:
+        ValueError: if there are not N, or one is no class.
+
+    Example:
+        >>> gold_labels([1, -100, 0], num_items=3, num_classes=2)
+        array([   1, -100,    0])
+    """
+    labels = np.asarray(references)
+    if labels.shape != (num_items,) or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"`references` must be (N,) = ({num_items},) integers, got {labels.shape} of type "
+            f"{labels.dtype}."
+        )
+    wrong = ((labels < 0) | (labels >= num_classes)) & ~np.isin(labels, NO_LABEL)
+    if wrong.any():
+        i = int(wrong.argmax())
+        raise ValueError(
+            f"`references` must lie in 0..{num_classes - 1}, or be -1 or -100 for no gold label, got "
+            f"{labels[i]} at item {i}."
+        )
+    return labels
+
+
+def scored(p: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, float]:
+    """Compare (N, C) probabilities with (N,) gold labels.
+
+    Example:
+        >>> scored(np.array([[0.75, 0.25], [0.25, 0.75]]), np.array([0, 0]), bins=15)
+        {'accuracy': 0.5, 'calibration_error': 0.25, 'brier_score': 0.625}
+    """
+    correct, confidence = p.argmax(axis=1) == labels, p.max(axis=1)
+    # The upper end belongs to a bin.
+    place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+    claimed, right = np.bincount(place, confidence, bins), np.bincount(place, correct, bins)
+    truth = np.eye(p.shape[1])[labels]
+    return {
+        "accuracy": float(correct.mean()),
+        "calibration_error": float(np.abs(right - claimed).sum() / len(p)),
+        "brier_score": float(np.square(p - truth).sum(axis=1).mean()),
+    }
+
+
+def confusion_error(confusion: Any, true_confusion: Any) -> float:
+    """Total variation between rows of confusion matrices, each row as often as it has labels.
+
+    Args:
+        confusion: (M, C, C), as recovered; each row sums to one where the true one has labels.
+        true_confusion: (M, C, C), counts or probabilities: annotator, true class, reported class.
+
+    Returns:
+        The mean, 0 to 1.
+
+    Raises:
+        ValueError: if the shapes differ, a number is negative, or a row does not sum to one.
+
+    Example:
+        >>> found = [[[0.5, 0.5], [0.0, 1.0]]]
+        >>> confusion_error(found, true_confusion=[[[3, 0], [0, 1]]])  # three labels on the first row
+        0.375
+    """
+    found, counts = (np.asarray(m, dtype=np.float64) for m in (confusion, true_confusion))
+    if found.shape != counts.shape or found.ndim != 3 or found.shape[1] != found.shape[2]:
+        raise ValueError(
+            "`confusion` and `true_confusion` must have the same shape (M, C, C), got "
+            f"{found.shape} and {counts.shape}."
+        )
+    for name, matrices in (("confusion", found), ("true_confusion", counts)):
+        if not ((matrices >= 0) & np.isfinite(matrices)).all():
+            raise ValueError(f"`{name}` must hold numbers of at least 0, got {matrices.min():.4g}.")
+    weight = counts.sum(axis=-1)
+    if not weight.any():
+        raise ValueError("`true_confusion` must hold at least one label, got zeros.")
+    sums = found.sum(axis=-1)
+    wrong = (weight > 0) & (np.abs(sums - 1) > _TOLERANCE)
+    if wrong.any():
+        m, c = (int(i) for i in np.argwhere(wrong)[0])
+        raise ValueError(
+            f"`confusion` must have rows that sum to one, got {sums[m, c]:.4g} for annotator {m}, "
+            f"true class {c}."
+        )
+    true = counts / np.where(weight > 0, weight, 1)[..., None]
+    distance = np.abs(found - true).sum(axis=-1) / 2
+    return float((distance * weight).sum() / weight.sum())

@@ -1,0 +1,216 @@
+"""The classifier by itself, for those who run it: a checkpoint of transformers, or an ONNX file.
+
+Neither knows of a crowd. The whole pair is saved by its own `save_pretrained`.
+"""
+
+import copy
+import importlib.util
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from .hub import portable_processor
+from .modeling_maxmig import CrowdModel, MaxMIGModel
+from .staging import staged
+
+_NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
+
+
+def save_classifier(
+    model: CrowdModel, folder: str | os.PathLike, processor: Any = None
+) -> PreTrainedModel:
+    """Save the classifier of a trained pair as a checkpoint of its own.
+
+    A classifier of transformers or timm then needs nothing of this package:
+    `AutoModelForImageClassification.from_pretrained(folder)` and
+    `pipeline("image-classification", model=folder)`. Our own networks (`FourLayerCNN`, `VGG16`,
+    `HeadClassifier`) bring the file that defines them: they load with this package, or with
+    `trust_remote_code=True`. Everything is written beside the folder's files first and then moved
+    into place.
+
+    Args:
+        model: the pair.
+        folder: where to, made if absent. Another one than the pair's, whose files it would replace.
+        processor: the image processor, tokenizer or feature extractor that the pair was trained
+            with; without it beside the classifier no pipeline runs.
+
+    Returns:
+        The classifier that was saved, `model.classifier`, its classes named as the pair's.
+
+    Raises:
+        TypeError: if `model` is no such pair.
+        ValueError: if what classifies is not `model.classifier` alone, or the folder holds
+            something else than a classifier of this kind.
+
+    Example:
+        >>> from transformers import AutoModelForImageClassification
+        >>> from hf_maxmig import FourLayerCNN, FourLayerCNNConfig
+        >>> cnn = FourLayerCNN(FourLayerCNNConfig(image_size=16, id2label={0: "cat", 1: "dog"}))
+        >>> pair = MaxMIGModel.from_classifier(cnn, annotators=["ann", "bob"])
+        >>> folder = tempfile.mkdtemp()
+        >>> _ = save_classifier(pair, folder)
+        >>> AutoModelForImageClassification.from_pretrained(folder).config.id2label
+        {0: 'cat', 1: 'dog'}
+    """
+    classifier = _classifier_of(model)
+    target = Path(folder)
+    _check_replaceable(target, classifier.config.model_type)
+    classifier.config.id2label = dict(model.config.id2label)
+    classifier.config.label2id = dict(model.config.label2id)
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target, prefix="_saving-") as staging:
+        classifier.save_pretrained(staging)
+        if processor is not None:
+            portable_processor(processor).save_pretrained(staging)
+        written = [path.name for path in Path(staging).iterdir()]
+        for name in written:
+            os.replace(Path(staging, name), target / name)
+    for stale in target.glob("model*.safetensors*"):
+        if stale.name not in written:
+            stale.unlink()
+    return classifier
+
+
+def export_onnx(
+    model: CrowdModel,
+    path: str | os.PathLike,
+    example: Mapping[str, Tensor],
+    atol: float = 1e-4,
+    opset: int | None = None,
+) -> Path:
+    """Write the classifier of a trained pair as an ONNX file, and check what it computes.
+
+    The file takes the inputs of the example by their names, in batches of any size, and gives
+    `logits`, (B, C), in float32; softmax makes probabilities of them. Its metadata hold the class
+    names: `json.loads(session.get_modelmeta().custom_metadata_map["id2label"])`. Pictures go through
+    the image processor before, as for the pair. It is written only if onnxruntime computes from it
+    what torch computes, on the example and on batches of other sizes.
+
+    Args:
+        model: the pair; it stays as it is.
+        path: of the file, whole or not at all.
+        example: what the classifier takes, by name, such as `{"pixel_values": (B, 3, 224, 224)}` or
+            `{"features": (B, D)}`; all sizes but B are kept in the file. Real inputs tell more than
+            noise does.
+        atol: how far a logit may be from torch's.
+        opset: version of the ONNX operators, torch's choice by default.
+
+    Returns:
+        The path.
+
+    Raises:
+        ImportError: if onnx, onnxscript or onnxruntime is not installed.
+        TypeError: if `model` is no such pair.
+        ValueError: if what classifies is not `model.classifier` alone, the example has no items, or
+            its tensors are not of the same number of items.
+        RuntimeError: if the exported classifier computes something else; nothing is written.
+    """
+    missing = [name for name in _NEEDED_FOR_ONNX if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            f"`export_onnx` needs {', '.join(_NEEDED_FOR_ONNX)}, got no {', '.join(missing)}: "
+            "install them by `pip install 'hf_maxmig[onnx]'`."
+        )
+    original = _classifier_of(model)
+    batch = _batch(example)
+    # A copy: the pair may be in training, on an accelerator, or in half precision.
+    logits = _Logits(copy.deepcopy(original)).to("cpu", torch.float32).eval()
+    with torch.no_grad():
+        program: Any = torch.onnx.export(
+            logits,
+            kwargs=batch,
+            input_names=list(batch),
+            output_names=["logits"],
+            dynamic_shapes={"inputs": {name: {0: torch.export.Dim("batch")} for name in batch}},
+            opset_version=opset,
+            dynamo=True,
+            verbose=False,
+        )
+    program.model.metadata_props["id2label"] = json.dumps(model.config.id2label)
+    with staged(Path(path)) as place:
+        program.save(place, external_data=False)
+        _check_file(place, logits, batch, atol)
+    return Path(path)
+
+
+class _Logits(nn.Module):
+    """A classifier that returns the bare logits."""
+
+    def __init__(self, classifier: nn.Module) -> None:
+        super().__init__()
+        self.classifier = classifier
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        return self.classifier(**inputs, return_dict=True).logits
+
+
+def _classifier_of(model: CrowdModel) -> PreTrainedModel:
+    if not isinstance(model, CrowdModel):
+        raise TypeError(
+            "`model` must be a classifier with an aggregator, such as MaxMIGModel, got "
+            f"{type(model).__name__}: a classifier alone has its own `save_pretrained`."
+        )
+    if type(model).outputs not in (CrowdModel.outputs, MaxMIGModel.outputs):
+        raise ValueError(
+            f"what classifies must be `model.classifier` alone, got {type(model).__name__}, which "
+            "puts more on top of it: save the whole with `model.save_pretrained`."
+        )
+    return model.classifier
+
+
+def _check_replaceable(folder: Path, model_type: str) -> None:
+    config = folder / "config.json"
+    if config.exists():
+        found = json.loads(config.read_text(encoding="utf-8")).get("model_type")
+        if found != model_type:
+            raise ValueError(
+                f"`folder` must be empty or hold a classifier of type {model_type!r}, got one with "
+                f"a model of type {found!r} in {folder}: choose another, its files would be replaced."
+            )
+
+
+def _batch(example: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Bring the example to the CPU, in float32 and with at least two items."""
+    sizes = {name: tensor.shape[0] if tensor.ndim else 0 for name, tensor in example.items()}
+    if not sizes or min(sizes.values()) < 1 or len(set(sizes.values())) > 1:
+        raise ValueError(
+            "`example` must hold tensors of the same number of items, at least 1, got "
+            f"{ {name: tuple(tensor.shape) for name, tensor in example.items()} }."
+        )
+    batch = {}
+    for name, tensor in example.items():
+        tensor = tensor.detach().to("cpu", torch.float32 if tensor.is_floating_point() else None)
+        batch[name] = (
+            torch.cat([tensor, tensor]) if len(tensor) == 1 else tensor
+        )  # 1 is not dynamic
+    return batch
+
+
+@torch.no_grad()
+def _check_file(path: Path, logits: nn.Module, batch: dict[str, Tensor], atol: float) -> None:
+    """Raise a RuntimeError if onnxruntime and torch disagree, on three sizes of a batch."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    size = len(next(iter(batch.values())))
+    for items in (torch.arange(size), torch.arange(1), torch.arange(size + 1) % size):
+        inputs = {name: tensor[items] for name, tensor in batch.items()}
+        right = logits(**inputs)
+        (found,) = session.run(["logits"], {name: t.numpy() for name, t in inputs.items()})
+        away = (torch.from_numpy(found) - right).abs().max() if found.shape == right.shape else None
+        if away is None or not away <= atol:
+            raise RuntimeError(
+                f"the exported classifier must compute torch's logits to {atol}, got "
+                f"{'another shape' if away is None else f'a difference of {float(away):.2g}'} on "
+                f"{len(items)} items: nothing was written."
+            )
+
+
+__all__ = ["export_onnx", "save_classifier"]

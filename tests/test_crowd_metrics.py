@@ -1,0 +1,254 @@
+"""The metric of `evaluate`: agrees with scikit-learn, the package and naive loops; refuses nonsense."""
+
+import doctest
+import importlib.util
+import json
+import os
+import runpy
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from sklearn.metrics import accuracy_score, brier_score_loss
+
+from hf_maxmig import confusion
+from hf_maxmig.functional import confusion_counts
+from hf_maxmig.metrics import calibration
+from tests.worlds import make_crowd
+
+N, C, M = 40, 5, 3
+
+
+@pytest.fixture(scope="module")
+def folder(root):
+    return root / "hf_maxmig" / "crowd_metrics"
+
+
+@pytest.fixture(scope="module")
+def metric(folder):
+    import evaluate
+
+    return evaluate.load(str(folder), keep_in_memory=True)
+
+
+def posterior(seed, sharpness=2.0):
+    logits = torch.randn(N, C, generator=torch.Generator().manual_seed(seed)) * sharpness
+    return logits.log_softmax(-1).numpy()
+
+
+@pytest.fixture
+def labels():
+    """Gold labels that the first posterior often hits."""
+    rng = np.random.default_rng(5)
+    return np.where(rng.random(N) < 0.6, posterior(0).argmax(1), rng.integers(C, size=N))
+
+
+def test_accuracy_and_brier_score_are_those_of_scikit_learn(metric, labels):
+    """A Brier score halved, or summed over one class, is a number as plausible."""
+    given = {"predictions": posterior(0), "aggregator": posterior(1), "forecast": posterior(2)}
+    scores = metric.compute(references=labels, **given)
+    assert len(scores) == 9
+    for name, log_p in given.items():
+        prefix = "" if name == "predictions" else f"{name}_"
+        assert scores[f"{prefix}accuracy"] == accuracy_score(labels, log_p.argmax(1))
+        right = brier_score_loss(labels, np.exp(log_p), labels=range(C), scale_by_half=False)
+        assert scores[f"{prefix}brier_score"] == pytest.approx(right, abs=1e-6)
+    assert 0 < scores["aggregator_accuracy"] < scores["accuracy"] < 1
+
+
+@pytest.mark.parametrize("bins", [1, 7, 15])
+def test_calibration_error_is_the_packages_and_that_of_a_loop(metric, labels, bins):
+    """Two computations of one name in one project must not differ."""
+    p = np.exp(posterior(0).astype(np.float64))
+    found = metric.compute(predictions=p, references=labels, bins=bins)["calibration_error"]
+    confidence, correct = p.max(1), p.argmax(1) == labels
+    assert found == pytest.approx(calibration(confidence, correct, bins).error, abs=1e-12)
+    error = 0.0
+    for b in range(bins):
+        held = [i for i in range(N) if b / bins < confidence[i] <= (b + 1) / bins]
+        if held:
+            apart = np.mean([correct[i] for i in held]) - np.mean([confidence[i] for i in held])
+            error += len(held) / N * abs(apart)
+    assert found == pytest.approx(error, abs=1e-12)
+
+
+def test_measures_of_three_items_by_hand(metric):
+    """Right for sure, wrong for sure, and undecided between two."""
+    p = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.5, 0.0]]
+    scores = metric.compute(predictions=p, references=[0, 2, 0], bins=10)
+    assert scores["accuracy"] == pytest.approx(2 / 3)
+    assert scores["brier_score"] == pytest.approx((0 + 2 + 0.5) / 3)
+    # Bin (0.9, 1]: two items, half right; bin (0.4, 0.5]: one item, right at a claim of 0.5.
+    assert scores["calibration_error"] == pytest.approx((2 * 0.5 + 1 * 0.5) / 3)
+
+
+def test_log_probabilities_and_probabilities_are_told_apart(metric, labels):
+    """Probabilities taken for logs, or the other way round, still have a likeliest class."""
+    log_p = posterior(0, sharpness=30.0).astype(np.float64)
+    assert log_p.min() < -60
+    as_logs = metric.compute(predictions=log_p, references=labels)
+    assert as_logs == pytest.approx(metric.compute(predictions=np.exp(log_p), references=labels))
+    sure = np.eye(C)[labels]
+    with np.errstate(divide="ignore"):
+        for given in (sure, np.log(sure)):  # minus infinity is a log like others
+            scores = metric.compute(predictions=given, references=labels)
+            assert scores == {"accuracy": 1.0, "calibration_error": 0.0, "brier_score": 0.0}
+
+
+def test_items_without_gold_label_or_votes_are_left_out(metric, labels):
+    """Counted as wrong they lower every number; without votes g is the prior and zeta is h."""
+    gold, annotated = np.arange(N) % 3 > 0, np.arange(N) % 4 > 0
+    hidden = np.where(gold, labels, np.where(np.arange(N) % 2, -1, -100))
+    given = {"predictions": posterior(0), "aggregator": posterior(1)}
+    scores = metric.compute(references=hidden, annotated=annotated, **given)
+    h = metric.compute(predictions=posterior(0)[gold], references=labels[gold])
+    both = gold & annotated
+    g = metric.compute(predictions=posterior(1)[both], references=labels[both])
+    assert scores == pytest.approx({**h, **{f"aggregator_{k}": v for k, v in g.items()}})
+
+
+def test_batches_are_added_up(metric, labels):
+    """Long evaluations give their items part by part."""
+    for part in (slice(0, 17), slice(17, N)):
+        metric.add_batch(predictions=posterior(0)[part], references=labels[part])
+    together = metric.compute()
+    assert together == pytest.approx(metric.compute(predictions=posterior(0), references=labels))
+
+
+def test_confusion_error_is_that_of_a_loop(metric):
+    """Rows that have many labels count more; rows that have none are no zeros."""
+    rng = np.random.default_rng(0)
+    counts = rng.integers(0, 9, size=(M, C, C)) * (rng.random((M, C, 1)) < 0.8)
+    found = rng.dirichlet(np.ones(C), size=(M, C))
+    assert (counts.sum(-1) == 0).any()
+    distance, number = 0.0, 0
+    for m in range(M):
+        for c in range(C):
+            n = sum(counts[m, c])
+            for r in range(C):
+                distance += n * abs(found[m, c, r] - (counts[m, c, r] / n if n else 0)) / 2
+            number += n
+    p = {"predictions": np.eye(C)[:1], "references": [0]}
+    scores = metric.compute(**p, confusion=found, true_confusion=counts)
+    assert scores["confusion_error"] == pytest.approx(distance / number)
+    true = np.array([[[0.5, 0.5], [0, 1]]])
+    same = metric.compute(**p, confusion=true, true_confusion=true * 7)
+    assert same["confusion_error"] == 0
+    swapped = metric.compute(**p, confusion=[np.eye(C)[::-1]], true_confusion=[np.eye(C)])
+    assert swapped["confusion_error"] == pytest.approx((C - 1) / C)
+
+
+def test_confusion_error_is_the_benchmarks(metric, load):
+    """The tables of the project and the metric must speak of the same number."""
+    benchmark = load("benchmark")
+    crowd = make_crowd()
+    pairs = zip(crowd["annotators"], crowd["annotations"], strict=True)
+    who, said = (
+        torch.tensor([row + [-1] * (4 - len(row)) for row in rows])
+        for rows in zip(*pairs, strict=True)
+    )
+    gold = torch.tensor(crowd["label"])
+    p = torch.randn(len(gold), 3, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    found = confusion(p, who, said, num_annotators=4)
+    counts = confusion_counts(torch.eye(3)[gold], who, said, num_annotators=4)
+    scores = metric.compute(
+        predictions=p.double(), references=gold, confusion=found, true_confusion=counts
+    )
+    right = benchmark.confusion_distance(p, gold, who, said, num_annotators=4)
+    assert scores["confusion_error"] == pytest.approx(right, abs=1e-6)
+
+
+HALF = [[0.5, 0.5], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"predictions": [[2.0, 1.0], [0.5, 0.5]]}, "must sum to one, got a sum of 3 at item 0"),
+        ({"predictions": [[-1.0, -1.0], [-0.7, -0.7]]}, "log-probabilities: .* 0.7358 at item 0"),
+        ({"predictions": [[0.5, float("nan")], [0.5, 0.5]]}, "got a sum of nan at item 0"),
+        ({"predictions": [[1.0], [1.0]]}, r"C of at least 2, got \(2, 1\)"),
+        ({"predictions": [[0.5, 0.5], [1.0]]}, "got rows of different lengths"),
+        ({"references": [0, 2]}, "must lie in 0..1, or be -1 or -100 .*, got 2 at item 1"),
+        ({"references": [-1, -100]}, "must hold a gold label, got none at 2 items"),
+        ({"forecast": HALF[:1]}, r"`forecast` must have the shape .*\(2, 2\), got \(1, 2\)"),
+        ({"aggregator": [[3.0, 0.0]] * 2}, "`aggregator` must hold .* got a sum of 3 at item 0"),
+        ({"annotated": [0, 1]}, r"`annotated` must be \(N,\) = \(2,\) booleans, got \(2,\) of type int"),
+        ({"forecast": HALF, "annotated": [False, False]}, "on an annotated item .*, got none"),
+        ({"bins": 0}, "`bins` must be a whole number of at least 1, got 0"),
+        ({"confusion": [HALF]}, "must be given together, got no `true_confusion`"),
+        ({"confusion": [HALF], "true_confusion": HALF}, r"got \(1, 2, 2\) and \(2, 2\)"),
+        ({"confusion": [HALF], "true_confusion": [[[0, 0]] * 2]}, "at least one label, got zeros"),
+        ({"confusion": [HALF], "true_confusion": [[[1, -1]] * 2]}, "of at least 0, got -1"),
+        ({"confusion": [[[0.5, 0.5], [1, 1]]], "true_confusion": [HALF]}, "got 2 for annotator 0, true class 1"),
+    ],
+)  # fmt: skip
+def test_bad_inputs_say_what_must_hold(metric, changes, message):
+    """A measure of logits, or of another data set's labels, is a number like any other."""
+    with pytest.raises(ValueError, match=message):
+        metric.compute(**{"predictions": HALF, "references": [0, 1], **changes})
+
+
+def test_error_leaves_no_items_behind(metric, labels):
+    """Items of a call that failed must not be counted in the next."""
+    right = metric.compute(predictions=posterior(0), references=labels)
+    with pytest.raises(ValueError, match="must hold a gold label"):
+        metric.compute(predictions=posterior(1)[:7], references=[-1] * 7)
+    assert metric.compute(predictions=posterior(0), references=labels) == right
+
+
+def test_readme_is_a_spaces_card_and_its_examples_run(folder, root, monkeypatch):
+    """The first lines anyone copies; the Hub reads the block above them."""
+    monkeypatch.chdir(root)
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    card = yaml.safe_load(text.split("---\n")[1])
+    assert card["sdk"] == "gradio"
+    assert (folder / card["app_file"]).is_file()
+    assert {"evaluate", "metric"} <= set(card["tags"])
+    runs = doctest.DocTestParser().get_doctest(
+        text.replace("```", ""), {}, "README.md", str(folder / "README.md"), 0
+    )
+    assert len(runs.examples) > 5
+    result = doctest.DocTestRunner().run(runs)
+    assert result.failed == 0
+
+
+def test_page_of_the_space_computes_its_example(folder):
+    """An example with a renamed argument fails only once the Space is up."""
+    page = runpy.run_path(str(folder / "app.py"))
+    scores = page["measure"](json.dumps(page["EXAMPLE"]))
+    assert scores["forecast_accuracy"] == 1.0
+
+
+@pytest.mark.slow
+def test_page_of_the_space_is_built(folder):
+    """Its arguments change with each version of gradio."""
+    if importlib.util.find_spec("gradio") is None:
+        pytest.skip("gradio is not installed: only the Space needs it")
+    # Gradio leaves an event loop open: in a process of its own.
+    script = "import runpy; assert runpy.run_path('app.py')['page']() is not None"
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=folder)
+
+
+@pytest.mark.slow
+def test_metric_needs_neither_network_nor_package(folder, tmp_path):
+    """A Space installs what `requirements.txt` lists and nothing of ours."""
+    script = (
+        "import sys\n"
+        "sys.modules['hf_maxmig'] = sys.modules['scipy'] = sys.modules['sklearn'] = None\n"
+        "import evaluate\n"
+        f"metric = evaluate.load({str(folder)!r})\n"
+        "print(metric.compute(predictions=[[0.75, 0.25]], references=[1]))\n"
+    )
+    env = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(tmp_path / "home"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, cwd=tmp_path, env=env, capture_output=True, text=True
+    )  # fmt: skip
+    assert "'accuracy': 0.0, 'calibration_error': 0.75, 'brier_score': 1.125" in done.stdout
