@@ -320,8 +320,13 @@ class CrowdTrainer(Trainer):
 
     @property
     def searches(self) -> bool:
-        """Whether the rate is searched for: not if it is given, or a whole optimizer is."""
-        return self.args.searches_rate and not self._optimizer_given
+        """Whether the rate is searched for: not if it is given, or a whole optimizer is.
+
+        Nor for an aggregator whose pairs do not start from the crowd: they must be learned, and a
+        short training with a slow rate does not show what they are good for.
+        """
+        paper = getattr(self.crowd_model.config, "aggregator", None) == "weighted_average"
+        return self.args.searches_rate and not self._optimizer_given and paper
 
     @property
     def aggregator_rate(self) -> float:

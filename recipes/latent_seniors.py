@@ -8,7 +8,8 @@ right on 60 to 90 of 100, say whether a digit is odd, but only through two junio
 a coin R, the other R xor the senior's answer (`simulate_latent_seniors`). No junior's label alone
 depends on the digit, so no sum over single labels tells the classes apart on average; the paper
 leaves such a crowd open in its conclusion. The other six are the paper's CIFAR-10 crowds, where the
-weighted average is right and the interaction aggregator must not do harm.
+weighted average is right and the interaction aggregator must not do harm. Both start from equation 2
+and learn at ten times the classifier's rate.
 
 Nothing in the latent crowd says which class is called what, so its accuracies are measured under
 the better of the two names; 0.5 is then what knowing nothing gives. The gain is of the test items
@@ -74,7 +75,7 @@ def latent(dataset: Dataset, generator: torch.Generator) -> Dataset:
 
 
 def measure(crowd: str, aggregator: str, seed: int, epochs: float = 100) -> dict[str, Any]:
-    """Train the pair once, with the package's defaults, and measure it after the last epoch.
+    """Train the pair once, from the paper's start, and measure it after the last epoch.
 
     Args:
         crowd: one of `CROWDS`.
@@ -90,6 +91,7 @@ def measure(crowd: str, aggregator: str, seed: int, epochs: float = 100) -> dict
         training = DigitsTrainingArguments(
             folder, num_train_epochs=epochs, aggregator=aggregator, name_classes=crowd != LATENT, seed=seed,
             logging_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
+            init="vote_share", search_rate=False,  # what differs is the aggregator alone
         )  # fmt: skip
         chosen = DigitsArguments() if crowd == LATENT else DigitsArguments(case, expertise)
         made = digits_recipe(chosen, training)

@@ -196,6 +196,18 @@ def test_rate_given_by_hand_and_the_flag_turn_it_off(
     assert trainer.aggregator_rate == changes.get("aggregator_learning_rate", 0.1)
 
 
+def test_interaction_aggregator_has_the_rate_that_its_pairs_need(
+    crowd, make_model, make_args, monkeypatch
+):
+    """They start at random, and at a slow rate stay there: on the digits the forecast falls to 0.14."""
+    monkeypatch.setattr(search, "_try", lambda *args: pytest.fail("a search"))
+    args = make_args(init=None, search_rate=True, max_steps=2)
+    model = make_model(aggregator="interaction")
+    trainer = MaxMIGTrainer(model=model, args=args, train_dataset=crowd)
+    trainer.train()
+    assert trainer.aggregator_rate == pytest.approx(0.1)
+
+
 def test_given_optimizer_is_left_as_it_is(crowd, make_model, make_args, monkeypatch):
     """Its rates are its owner's, and it would not know the logits of another prior."""
     monkeypatch.setattr(search, "_try", lambda *args: pytest.fail("a search"))
