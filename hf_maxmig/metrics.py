@@ -92,9 +92,8 @@ def gain_interval(
 ) -> tuple[float, float]:
     """Give the 95 % interval of the gain that h and g have on further items like these.
 
-    Leaving out item i changes the gain in proportion to v_i = df(K_ii) - (sum_{j != i} f*(df(K_ij))
-    + f*(df(K_ji))) / (N - 2), whatever the divergence, so the jackknife needs no loop: the standard
-    error is sqrt(var(v) / N), and the interval Student's. A bootstrap would have to weigh all pairs
+    The jackknife: the standard error is sqrt(var(v) / N) with v of `gain_parts`, and the interval
+    Student's. A bootstrap would have to weigh all pairs
     anew for each sample, would count an item drawn twice as a pair that agrees with itself, and
     needs a seed. Of more than `SPREAD_ITEMS` items a random part, the same at each call, tells the
     spread; the gain is of all of them.
@@ -130,16 +129,34 @@ def gain_interval(
         )
     if gain is None:
         gain = float(mutual_information_gain(log_h, log_g, log_p, divergence))
-    if N > SPREAD_ITEMS:
-        drawn = torch.randperm(N, generator=torch.Generator().manual_seed(0))[:SPREAD_ITEMS]
+    parts = gain_parts(log_h, log_g, log_p, divergence)
+    margin = float(t.ppf((1 + COVERAGE) / 2, len(parts) - 1) * parts.std() / N**0.5)
+    return gain - margin, gain + margin
+
+
+def gain_parts(log_h: Tensor, log_g: Tensor, log_p: Tensor, divergence: str = "kl") -> Tensor:
+    """Divide the gain among the items: leaving out item i changes it in proportion to v_i.
+
+    v_i = df(K_ii) - (sum_{j != i} f*(df(K_ij)) + f*(df(K_ji))) / (N - 2), whatever the divergence.
+
+    Args:
+        log_h: (N, C), log-probabilities of the classifier for items with annotations, in nats.
+        log_g: (N, C), log-probabilities of the aggregator for the same items.
+        log_p: (C,), log of the class prior.
+        divergence: a row of Table 1.
+
+    Returns:
+        (min(N, `SPREAD_ITEMS`),), v of all items or of a random part, the same at each call.
+    """
+    if len(log_h) > SPREAD_ITEMS:
+        drawn = torch.randperm(len(log_h), generator=torch.Generator().manual_seed(0))
+        drawn = drawn[:SPREAD_ITEMS]
         log_h, log_g = log_h[drawn.to(log_h.device)], log_g[drawn.to(log_g.device)]
     row, log_h, log_g, log_p = get_divergence(divergence), widen(log_h), widen(log_g), widen(log_p)
     log_k = (log_h + log_g - log_p).logsumexp(dim=-1)
     penalty = row.penalty(((log_h - log_p).exp() @ log_g.exp().T).log())
     others = penalty.sum(dim=0) + penalty.sum(dim=1) - 2 * penalty.diagonal()
-    part = row.reward(log_k) - others / (len(log_k) - 2)
-    margin = float(t.ppf((1 + COVERAGE) / 2, len(log_k) - 1) * part.std() / N**0.5)
-    return gain - margin, gain + margin
+    return row.reward(log_k) - others / (len(log_k) - 2)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 import torch
 from datasets import Dataset
+from torch import Tensor
 from transformers.utils import logging
 
 from .data.columns import has_votes
 from .guards import merged_classes
 from .information import FOLDS, start_from_information
+from .metrics import LEAST_ITEMS, gain_parts
 from .training import CrowdTraining
 from .watch import padded_annotations
 
@@ -25,7 +27,6 @@ MIDDLE, UP, DOWN = 10.0, 100.0, 1.0
 SHORT = 0.4  # of the epochs; with a fifth the maximum lies ten times too high
 SEARCHED_ITEMS = 20_000  # at the most
 HELD_OUT = 0.2  # of these, unless there is an evaluation set with votes
-CLEARLY = 1.1  # a learned prior must have as many times the other's gain; on LabelMe it has 1.005
 STARTS = 2  # if the first merges classes, another half of the items may not
 
 
@@ -36,13 +37,20 @@ class Try(NamedTuple):
         rate: of the aggregator.
         prior: of the pair.
         gain: on held-out votes, in nats.
+        parts: of each of these items, `gain_parts`.
         merged: whether the classifier uses fewer classes than these votes do.
     """
 
     rate: float
     prior: str | list[float]
     gain: float
+    parts: Tensor
     merged: bool
+
+    def beats(self, other: "Try") -> bool:
+        """Whether the gain is higher by more than a standard error of the difference."""
+        difference = self.parts - other.parts
+        return self.gain - other.gain > float(difference.std()) / len(difference) ** 0.5
 
     @property
     def name(self) -> str:
@@ -108,7 +116,7 @@ def search_rate(trainer: CrowdTraining) -> list[Try]:
         held_out, rows = dataset.select(rows[:number].tolist()), rows[number:]
     if args.world_size > 1 and len(rows) < args.train_batch_size * args.world_size:
         return []
-    if not has_votes(held_out):
+    if not has_votes(held_out, LEAST_ITEMS):
         return []
     given: str | list[float] = trainer.crowd_model.config.prior
 
@@ -129,18 +137,16 @@ def search_rate(trainer: CrowdTraining) -> list[Try]:
 
 
 def chosen(tries: list[Try]) -> Try:
-    """Return the one with the highest gain, a prior that is learned only if it is clearly higher.
+    """Return the one with the highest gain, among those that clearly beat the ones before them.
 
-    A training that diverged has none.
+    What is tried later is further from what is usual: another rate than the middle one, a prior that
+    is learned. A training that diverged beats nothing.
     """
-    given = tries[0].prior
-    best, *learned = (
-        max(some, key=lambda one: one.gain if one.gain == one.gain else -float("inf"))
-        for some in ([t for t in tries if (t.prior == given) is same] for same in (True, False))
-        if some
-    )
-    better = [one for one in learned if one.gain > max(best.gain, 0) * CLEARLY]
-    return better[0] if better else best
+    best = tries[0]
+    for one in tries[1:]:
+        if one.beats(best) or (best.gain != best.gain and one.gain == one.gain):
+            best = one
+    return best
 
 
 def _try(
@@ -159,8 +165,10 @@ def _try(
     output = short.predict(held_out)
     annotations = padded_annotations(short.crowd_of(held_out))
     voted = (annotations >= 0).any(dim=1)
-    log_h = torch.from_numpy(output.predictions[0])[voted]
-    names = short.crowd_model.config.class_names
-    merged = merged_classes("classifier", log_h.exp(), annotations[voted], names) is not None
+    log_h, log_g = (torch.from_numpy(table)[voted] for table in output.predictions[:2])
+    short_model = short.crowd_model
+    log_p, config = short_model.log_prior().detach().cpu(), short_model.config
+    parts = gain_parts(log_h, log_g, log_p, config.divergence)
+    merged = merged_classes("classifier", log_h.exp(), annotations[voted], config.class_names)
     assert output.metrics is not None
-    return Try(rate, prior, output.metrics["test_gain"], merged)
+    return Try(rate, prior, output.metrics["test_gain"], parts, merged is not None)
