@@ -10,10 +10,10 @@ adversaries: as good as the first two seniors, they say the class after the one 
 Each world is trained as a user would, and every annotator judged; nobody tells the truth.
 
 Beside it stands what the same rules say when they are told the truth: what 1,000 labels can show at
-all. Expect no mistake at all in the nine crowds of high expertise and in CIFAR-10's of low, and
-hard cases where two classes are told apart by 55 labels of 100 (Dogs vs. Cats, low) or 60 (LUNA16,
-low): of 90 good annotators of the former 20 are called random, and 12 even with the truth at
-hand. Six minutes on one core. The rules were tried out on seeds from 100 on.
+all. Expect no mistake at all in the nine crowds of high expertise and hardly one in CIFAR-10's of
+low (an adversary called good), and hard cases where two classes are told apart by 55 labels of 100
+(Dogs vs. Cats, low) or 60 (LUNA16, low): of 90 good annotators of the former 13 are called random,
+and 12 even with the truth at hand. A quarter of an hour on one core. The rules were tried out on seeds from 100 on.
 """
 
 import argparse
