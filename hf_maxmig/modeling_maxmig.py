@@ -28,6 +28,7 @@ from .aggregator import (
     ClassPrior,
     InteractionAggregator,
     WeightedAverageAggregator,
+    check_aggregator,
     check_prior,
 )
 from .classifiers import CLASSIFIERS, keep_weights, reorder_outputs
@@ -491,6 +492,24 @@ class MaxMIGModel(CrowdModel):
         )
         empty = annotated.sum() < self.least_items
         return (penalty - reward) * ~empty, empty
+
+    @torch.no_grad()
+    def use_aggregator(self, aggregator: str) -> None:
+        """Take another kind of aggregator, with the W there is; what pairs of labels say is not kept.
+
+        Args:
+            aggregator: as in `MaxMIGConfig`.
+
+        Raises:
+            ValueError: if `aggregator` is none of these.
+        """
+        table = self.aggregator.table
+        check_aggregator(aggregator)
+        self.config.aggregator = aggregator
+        self.aggregator = AGGREGATORS[aggregator](len(table), self.config.num_labels).to(
+            table.device
+        )
+        self.aggregator.table.copy_(table)
 
     @torch.no_grad()
     def use_prior(self, prior: str | list[float], crowd: Iterable[tuple[Tensor, Tensor]]) -> None:

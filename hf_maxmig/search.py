@@ -24,6 +24,7 @@ logger = logging.get_logger(__name__)
 # Multiples of the classifier's rate. The gain has one maximum over them (see `recipes/defaults.py`):
 # from the middle one goes up, and down if up was worse.
 MIDDLE, UP, DOWN = 10.0, 100.0, 1.0
+PAPERS_AGGREGATOR = "weighted_average"
 SHORT = 0.4  # of the epochs; with a fifth the maximum lies ten times too high
 SEARCHED_ITEMS = 20_000  # at the most
 HELD_OUT = 0.2  # of these, unless there is an evaluation set with votes
@@ -31,11 +32,12 @@ STARTS = 2  # if the first merges classes, another half of the items may not
 
 
 class Try(NamedTuple):
-    """A short training with one rate and one prior.
+    """A short training with one rate, one prior and one aggregator.
 
     Args:
         rate: of the aggregator.
         prior: of the pair.
+        aggregator: of the pair.
         gain: on held-out votes, in nats.
         parts: of each of these items, `gain_parts`.
         merged: whether the classifier uses fewer classes than these votes do.
@@ -43,6 +45,7 @@ class Try(NamedTuple):
 
     rate: float
     prior: str | list[float]
+    aggregator: str
     gain: float
     parts: Tensor
     merged: bool
@@ -55,7 +58,8 @@ class Try(NamedTuple):
     @property
     def name(self) -> str:
         """What its gain is called in the log."""
-        return f"gain_{self.rate:g}" + ("_learned_prior" if self.prior == "learned" else "")
+        name = f"gain_{self.rate:g}" + ("_learned_prior" if self.prior == "learned" else "")
+        return name + ("" if self.aggregator == PAPERS_AGGREGATOR else f"_{self.aggregator}")
 
 
 def can_start_from_information(trainer: CrowdTraining) -> bool:
@@ -98,7 +102,7 @@ def start_and_search(trainer: CrowdTraining) -> list[Try]:
 
 
 def search_rate(trainer: CrowdTraining) -> list[Try]:
-    """Train copies of the pair for a while, each with another rate of the aggregator, or prior.
+    """Train copies of the pair for a while, each with another rate, prior or aggregator.
 
     Args:
         trainer: its pair is the start of all.
@@ -118,20 +122,26 @@ def search_rate(trainer: CrowdTraining) -> list[Try]:
         return []
     if not has_votes(held_out, LEAST_ITEMS):
         return []
-    given: str | list[float] = trainer.crowd_model.config.prior
+    config = trainer.crowd_model.config
+    given: str | list[float] = config.prior
 
-    def attempt(multiple: float, prior: str | list[float]) -> Try:
-        return _try(trainer, multiple, prior, rows.tolist(), held_out)
+    def attempt(
+        multiple: float, prior: str | list[float], aggregator: str = PAPERS_AGGREGATOR
+    ) -> Try:
+        return _try(trainer, multiple, prior, aggregator, rows.tolist(), held_out)
 
     tries = [attempt(MIDDLE, given), attempt(UP, given)]
     if chosen(tries) is tries[0]:
         tries.append(attempt(DOWN, given))
     # Only now: where W is too slow to say how often a class occurs, a prior that does is no merit.
-    if trainer.prior_is_open:
+    if args.prior == "auto" and trainer.pair_is_ours:
         tries.append(attempt(chosen(tries).rate / args.learning_rate, "learned"))
+    # At one rate: pairs of labels start at random, and a slow one leaves them there.
+    if config.aggregator != PAPERS_AGGREGATOR:
+        tries.append(attempt(MIDDLE, chosen(tries).prior, config.aggregator))
     logger.info(
         "Tried, and the gain on held-out votes: %s.",
-        "; ".join(f"aggregator's rate {t.rate:g}, prior {t.prior}: {t.gain:.3f}" for t in tries),
+        "; ".join(f"{t.aggregator} at {t.rate:g}, prior {t.prior}: {t.gain:.3f}" for t in tries),
     )
     return tries
 
@@ -140,7 +150,7 @@ def chosen(tries: list[Try]) -> Try:
     """Return the one with the highest gain, among those that clearly beat the ones before them.
 
     What is tried later is further from what is usual: another rate than the middle one, a prior that
-    is learned. A training that diverged beats nothing.
+    is learned, pairs of labels. A training that diverged beats nothing.
     """
     best = tries[0]
     for one in tries[1:]:
@@ -153,10 +163,13 @@ def _try(
     trainer: CrowdTraining,
     multiple: float,
     prior: str | list[float],
+    aggregator: str,
     rows: list[int],
     held_out: Dataset,
 ) -> Try:
     model, rate = copy.deepcopy(trainer.crowd_model), multiple * trainer.args.learning_rate
+    if aggregator != model.config.aggregator:
+        model.use_aggregator(aggregator)
     if prior != model.config.prior:
         model.use_prior(prior, trainer.crowd_of(trainer.train_dataset))
     short = trainer.sibling(model, rows, SHORT)
@@ -171,4 +184,4 @@ def _try(
     parts = gain_parts(log_h, log_g, log_p, config.divergence)
     merged = merged_classes("classifier", log_h.exp(), annotations[voted], config.class_names)
     assert output.metrics is not None
-    return Try(rate, prior, output.metrics["test_gain"], parts, merged is not None)
+    return Try(rate, prior, aggregator, output.metrics["test_gain"], parts, merged is not None)

@@ -54,7 +54,14 @@ from .naming import best_names, votes_by_class
 from .plots import need_matplotlib
 from .relabel import most_suspect_first, relabelled, write_parquet
 from .report import write_report
-from .search import Try, can_start_from_information, chosen, search_rate, start_and_search
+from .search import (
+    PAPERS_AGGREGATOR,
+    Try,
+    can_start_from_information,
+    chosen,
+    search_rate,
+    start_and_search,
+)
 from .training_args import AGGREGATOR_RATE_MULTIPLE, MaxMIGTrainingArguments
 from .watch import Watch
 
@@ -122,15 +129,15 @@ class CrowdTrainer(Trainer):
             args.num_train_epochs = args.epochs_for(len(train_dataset) if sized else None)
         processing_class = portable_processor(processing_class)
         self._user_metrics = compute_metrics
-        self.prior_is_open = False
+        self.pair_is_ours = False
         self._optimizer_given = (
             kwargs.get("optimizers", (None, None))[0] is not None
             or kwargs.get("optimizer_cls_and_kwargs") is not None
         )
 
         def wrap(model: nn.Module) -> PreTrainedModel:
-            # The search may choose the prior of a pair that is made here, not of one that was given.
-            self.prior_is_open = args.prior == "auto" and not hasattr(model, "crowd_loss")
+            # Of a pair that is made here, not of one that was given, the search may choose the parts.
+            self.pair_is_ours = not hasattr(model, "crowd_loss")
             return self.as_crowd_model(model, args, train_dataset)
 
         self._wrap = wrap
@@ -268,9 +275,10 @@ class CrowdTrainer(Trainer):
         if resume_from_checkpoint is True:
             resume_from_checkpoint = _last_whole_checkpoint(self.args.output_dir)
         self._fresh, self._tries = not resume_from_checkpoint, []
-        if resume_from_checkpoint and self.prior_is_open:
-            found = type(self.crowd_model.config).from_pretrained(resume_from_checkpoint).prior
-            self.crowd_model.use_prior(found, [])
+        if resume_from_checkpoint and self.pair_is_ours:
+            found = type(self.crowd_model.config).from_pretrained(resume_from_checkpoint)
+            self.crowd_model.use_aggregator(found.aggregator)
+            self.crowd_model.use_prior(found.prior, [])
         guarded = self.args.guards and not self.crowd_model.learns_from_gold_labels
         self._watch = Watch(self, on=guarded)
         self._watch.begin()
@@ -281,6 +289,7 @@ class CrowdTrainer(Trainer):
         if self._tries:
             output.metrics["aggregator_learning_rate"] = self.aggregator_rate
             output.metrics["prior"] = self.crowd_model.config.prior
+            output.metrics["aggregator"] = self.crowd_model.config.aggregator
         return output
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> TrainOutput:
@@ -314,19 +323,22 @@ class CrowdTrainer(Trainer):
         if self._tries:
             best = chosen(self._tries)
             self.found_rate = best.rate
+            if best.aggregator != model.config.aggregator:
+                model.use_aggregator(best.aggregator)
             if best.prior != model.config.prior:
                 model.use_prior(best.prior, self.crowd_of(self.train_dataset))
             self.optimizer = None  # that of an earlier training has its rates
 
     @property
     def searches(self) -> bool:
-        """Whether the rate is searched for: not if it is given, or a whole optimizer is.
+        """Whether rate, prior and aggregator are searched for.
 
-        Nor for an aggregator whose pairs do not start from the crowd: they must be learned, and a
-        short training with a slow rate does not show what they are good for.
+        Not if the rate is given, or a whole optimizer is; nor if the pair was given with another
+        aggregator than the paper's: its pairs of labels start at random, and at a slow rate stay so.
         """
-        paper = getattr(self.crowd_model.config, "aggregator", None) == "weighted_average"
-        return self.args.searches_rate and not self._optimizer_given and paper
+        paper = getattr(self.crowd_model.config, "aggregator", None) == PAPERS_AGGREGATOR
+        known = paper or self.pair_is_ours
+        return self.args.searches_rate and not self._optimizer_given and known
 
     @property
     def aggregator_rate(self) -> float:

@@ -19,7 +19,7 @@ class CrowdTraining(Protocol):
     eval_dataset: Any
     state: TrainerState
     found_rate: float | None
-    prior_is_open: bool
+    pair_is_ours: bool
 
     @property
     def crowd_model(self) -> CrowdModel:

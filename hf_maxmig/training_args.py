@@ -117,7 +117,7 @@ class MaxMIGTrainingArguments(TrainingArguments):
         default="weighted_average",
         metadata={
             "help": "Aggregator, for a classifier that the trainer wraps: the paper's, or one that also hears what two "
-            "labels say only together."
+            "labels say only together, if the gain on held-out votes is clearly higher with it: see `search_rate`."
         },
     )
     aggregator_learning_rate: float | None = field(

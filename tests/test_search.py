@@ -19,20 +19,22 @@ from hf_maxmig.search import Try, chosen, search_rate, start_and_search
 from tests.worlds import make_crowd
 
 
-def attempt(rate, gain, prior="uniform", merged=False, parts=None):
+def attempt(rate, gain, prior="uniform", merged=False, parts=None, kind="weighted_average"):
     """A short training, the gain the same of each item unless its parts are given."""
-    return Try(rate, prior, gain, torch.zeros(4) if parts is None else torch.tensor(parts), merged)
+    parts = torch.zeros(4) if parts is None else torch.tensor(parts)
+    return Try(rate, prior, kind, gain, parts, merged)
 
 
 def told(gains, merged=()):
     """A stand-in for short trainings: rate multiple -> gain; what it was asked is kept."""
     asked = []
 
-    def train(trainer, multiple, prior, rows, held_out):
-        asked.append((multiple, rows, held_out, prior))
+    def train(trainer, multiple, prior, kind, rows, held_out):
+        asked.append((multiple, rows, held_out, prior, kind))
         rate = multiple * trainer.args.learning_rate
         gain = gains.get((multiple, prior), 0.0 if prior == "learned" else gains.get(multiple))
-        return attempt(rate, gain, prior, multiple in merged)
+        gain = gain if kind == "weighted_average" else gains[kind]
+        return attempt(rate, gain, prior, multiple in merged, kind=kind)
 
     train.asked = asked
     return train
@@ -201,16 +203,39 @@ def test_rate_given_by_hand_and_the_flag_turn_it_off(
     assert trainer.aggregator_rate == changes.get("aggregator_learning_rate", 0.1)
 
 
-def test_interaction_aggregator_has_the_rate_that_its_pairs_need(
+def test_given_pair_with_interaction_has_the_rate_that_it_needs(
     crowd, make_model, make_args, monkeypatch
 ):
-    """They start at random, and at a slow rate stay there: on the digits the forecast falls to 0.14."""
+    """Its pairs start at random, and at a slow rate stay so: on the digits the forecast falls to 0.14."""
     monkeypatch.setattr(search, "_try", lambda *args: pytest.fail("a search"))
     args = make_args(init=None, search_rate=True, max_steps=2)
     model = make_model(aggregator="interaction")
     trainer = MaxMIGTrainer(model=model, args=args, train_dataset=crowd)
     trainer.train()
     assert trainer.aggregator_rate == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("gain", "taken"), [(0.9, "interaction"), (0.55, "weighted_average")])
+def test_pairs_of_labels_are_heard_where_they_tell_more(gain, taken, make_args, monkeypatch):
+    """Where seniors are in sight pairs are learned by heart, and the forecast is a point worse for it."""
+    train = told({10: 0.5, 100: 0.3, 1: 0.6, "interaction": gain})
+    monkeypatch.setattr(search, "_try", train)
+    dataset, settings = uneven_crowd(), {"num_train_epochs": 2, "save_strategy": "epoch"}
+    trainer = wrapped(make_args, dataset, aggregator="interaction", **settings)
+    table = trainer.crowd_model.aggregator.table
+    metrics = trainer.train().metrics
+    assert [asked[4] for asked in train.asked].count("interaction") == 1
+    assert train.asked[-1][0] == 10
+    model = trainer.crowd_model
+    assert (model.config.aggregator, metrics["aggregator"]) == (taken, taken)
+    assert trainer.aggregator_rate == pytest.approx(0.1 if taken == "interaction" else 0.01)
+    assert (model.aggregator.table is table) == (taken == "interaction")
+    resumed = wrapped(make_args, dataset, aggregator="interaction", **settings)
+    half = trainer.state.max_steps // 2
+    resumed.train(resume_from_checkpoint=f"{resumed.args.output_dir}/checkpoint-{half}")
+    assert resumed.crowd_model.config.aggregator == taken
+    for a, b in zip(resumed.model.parameters(), trainer.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
 
 
 def test_given_optimizer_is_left_as_it_is(crowd, make_model, make_args, monkeypatch):
