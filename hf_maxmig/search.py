@@ -25,7 +25,7 @@ logger = logging.get_logger(__name__)
 # from the middle one goes up, and down if up was worse.
 MIDDLE, UP, DOWN = 10.0, 100.0, 1.0
 PAPERS_AGGREGATOR = "weighted_average"
-SHORT = 0.4  # of the epochs; with a fifth the maximum lies ten times too high
+SHORT = 0.4  # of the epochs; with a fifth what is best is not yet clearly ahead
 SEARCHED_ITEMS = 20_000  # at the most
 HELD_OUT = 0.2  # of these, unless there is an evaluation set with votes
 STARTS = 2  # if the first merges classes, another half of the items may not

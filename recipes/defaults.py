@@ -11,8 +11,8 @@ highest mean. Accuracies are written too, to be looked at afterwards; nothing re
 Five minutes each on two cores. `recipes/results/defaults_*.json` are what they wrote. LabelMe's
 epochs lie at its maximum. The rates show why the trainer searches for them: a crowd of high expertise
 and LabelMe want an aggregator ten to a hundred times as fast as the classifier, one of low expertise
-one no faster; and what two fifths of the epochs prefer, all of them do, while with a fifth the crowd
-of low expertise still prefers a fast one.
+one no faster; and what two fifths of the epochs prefer, all of them do, while with a fifth the slow
+rate is not yet clearly ahead for the crowd of low expertise.
 """
 
 import itertools
