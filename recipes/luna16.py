@@ -10,7 +10,7 @@ it writes them, or with `train.parquet` and `test.parquet`.
 
 The crowd is simulated: the experts of the paper's Appendix B, `--case` and `--expertise`. The
 four-layer network from scratch: expect a classifier accuracy of 0.91 and a forecaster accuracy on
-test items of 0.93 in a quarter of an hour on two cores (the paper: 91.15 and 92.63 %; 83 % are benign).
+test items of 0.93 in fifteen minutes on two cores (the paper: 91.15 and 92.63 %; 83 % are benign).
 `--preset paper_luna16` runs the paper's protocol.
 """
 
