@@ -7,7 +7,6 @@ import copy
 import importlib.util
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .hub import portable_processor
+from .loading import written_whole
 from .modeling_maxmig import CrowdModel, MaxMIGModel
 from .staging import staged
 
@@ -50,6 +50,7 @@ def save_classifier(
             something else than a classifier of this kind.
 
     Example:
+        >>> import tempfile
         >>> from transformers import AutoModelForImageClassification
         >>> from hf_maxmig import FourLayerCNN, FourLayerCNNConfig
         >>> cnn = FourLayerCNN(FourLayerCNNConfig(image_size=16, id2label={0: "cat", 1: "dog"}))
@@ -64,17 +65,10 @@ def save_classifier(
     _check_replaceable(target, classifier.config.model_type)
     classifier.config.id2label = dict(model.config.id2label)
     classifier.config.label2id = dict(model.config.label2id)
-    target.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target, prefix="_saving-") as staging:
+    with written_whole(target) as staging:
         classifier.save_pretrained(staging)
         if processor is not None:
             portable_processor(processor).save_pretrained(staging)
-        written = [path.name for path in Path(staging).iterdir()]
-        for name in written:
-            os.replace(Path(staging, name), target / name)
-    for stale in target.glob("model*.safetensors*"):
-        if stale.name not in written:
-            stale.unlink()
     return classifier
 
 

@@ -1,14 +1,16 @@
 """What a saved pair must be to be loaded: whole, free of pickles, and of a version that is known.
 
-What is looked at are files by their names and sizes; reading them is `from_pretrained`, of which
+`written_whole` is how it is saved so. On loading, what is looked at are files by their names and sizes; reading them is `from_pretrained`, of which
 this is the door. Everything else that may fail (no such repository, a revision that is not there, no
 access, no connection) transformers says itself.
 """
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,31 @@ from .version import __version__
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 # Where to look, of all that `from_pretrained` takes.
 _PLACE = ("cache_dir", "local_files_only", "proxies", "revision", "subfolder", "token")
+
+
+@contextlib.contextmanager
+def written_whole(target: Path) -> Iterator[str]:
+    """Write a model to a folder inside the target first, then move it into place file by file.
+
+    An interrupted save leaves the files of the last one, and weights that new ones replace go. The
+    name starts as what `push_to_hub` leaves out.
+
+    Args:
+        target: the folder, made if absent.
+
+    Yields:
+        Where to write.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target, prefix="_saving-") as staging:
+        yield staging
+        written = [path.name for path in Path(staging).iterdir()]
+        for name in written:
+            os.replace(Path(staging, name), target / name)
+    if any(name.endswith(".safetensors") for name in written):
+        for stale in target.glob("model*.safetensors*"):
+            if stale.name not in written:
+                stale.unlink()
 
 
 def check_weights(

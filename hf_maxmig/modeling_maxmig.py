@@ -5,7 +5,6 @@ Both are Hub models. The other methods of the paper's comparison are in `peers/`
 
 import math
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +39,7 @@ from .functional import (
     reward_and_penalty,
     widen,
 )
-from .loading import check_weights
+from .loading import check_weights, written_whole
 
 AUTO_CLASSES = {
     "image-classification": AutoModelForImageClassification,
@@ -354,10 +353,7 @@ class CrowdModel(PreTrainedModel):
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
-        """Save like any model of transformers, but whole or not at all.
-
-        Everything is written to a folder inside `save_directory` first and then moved into place
-        file by file: an interrupted save leaves the files of the last one.
+        """Save like any model of transformers, but whole or not at all: see `written_whole`.
 
         Args:
             save_directory: the folder, made if absent.
@@ -368,18 +364,10 @@ class CrowdModel(PreTrainedModel):
             auto_map = getattr(self.config, "auto_map", None) or {}
             self.config.auto_map = {**auto_map, "AutoModelForImageClassification": reference}
         target = Path(save_directory)
-        target.mkdir(parents=True, exist_ok=True)
         if kwargs.get("push_to_hub"):
             kwargs.setdefault("repo_id", target.name)  # not that of the staging folder
-        with tempfile.TemporaryDirectory(dir=target, prefix="_saving-") as staging:
+        with written_whole(target) as staging:
             super().save_pretrained(staging, **kwargs)
-            written = [path.name for path in Path(staging).iterdir()]
-            for name in written:
-                os.replace(Path(staging, name), target / name)
-        if any(name.endswith(".safetensors") for name in written):
-            for stale in target.glob("model*.safetensors*"):
-                if stale.name not in written:
-                    stale.unlink()
 
 
 class MaxMIGModel(CrowdModel):

@@ -6,7 +6,6 @@ are made here. Whole data sets with crowd columns go through `trainer.predict` a
 """
 
 import difflib
-import inspect
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
@@ -22,7 +21,7 @@ from transformers.pipelines.pt_utils import PipelineDataset, PipelineIterator
 from transformers.utils import logging
 
 from .configuration_maxmig import hashed_names
-from .data.collator import CrowdCollator
+from .data.collator import CrowdCollator, input_names
 from .data.columns import CROWD_COLUMNS, GOLD_COLUMNS
 from .modeling_maxmig import CrowdModel
 
@@ -112,7 +111,7 @@ class ForecastPipeline(Pipeline):
             config.num_annotators,
             config.num_labels,
             processor=next((p for p in processors if p is not None), None),
-            input_names=list(inspect.signature(self.model.classifier.forward).parameters),
+            input_names=input_names(self.model.classifier),
         )
 
     def __call__(self, inputs: Any, **options: Any) -> Any:

@@ -7,7 +7,6 @@ see `modeling_maxmig.CrowdModel`.
 import contextlib
 import copy
 import functools
-import inspect
 import itertools
 import math
 import os
@@ -43,7 +42,7 @@ from transformers.trainer_utils import (
 from transformers.utils import logging
 
 from .annotators import AnnotatorReport, judge_annotators
-from .data.collator import POSTERIOR_COLUMN, CrowdCollator, crowd_batches
+from .data.collator import POSTERIOR_COLUMN, CrowdCollator, crowd_batches, input_names
 from .data.columns import check_is_dataset, crowd_names, has_votes
 from .data.describe import Description, describe
 from .distributed import gather_with_gradient
@@ -159,7 +158,7 @@ class CrowdTrainer(Trainer):
                 num_annotators=self.crowd_model.config.num_annotators,
                 num_classes=self.crowd_model.config.num_labels,
                 processor=processing_class,
-                input_names=_input_names(self.crowd_model.classifier),
+                input_names=input_names(self.crowd_model.classifier),
             )
         self._empty_steps = torch.zeros((), device=self.args.device)
         self._empty_steps_told = False
@@ -950,12 +949,6 @@ def _check_built_in(model: PreTrainedModel, args: MaxMIGTrainingArguments) -> No
                 f"`{name}` must be that of the model, {own!r}, got {value!r}: it is built into a "
                 "crowd model, give it to `from_classifier`."
             )
-
-
-def _input_names(classifier: nn.Module) -> list[str]:
-    """Columns that the classifier's forward names; a catch-all would take a row number for one."""
-    parameters = inspect.signature(classifier.forward).parameters.values()
-    return [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
 
 
 def _first(dataset: Any, number: int) -> list[Any]:

@@ -56,7 +56,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 
 from hf_maxmig import CrowdTrainer, HeadClassifier, MaxMIGTrainer, confusion
 from hf_maxmig.data.collator import crowd_batches
-from hf_maxmig.data.columns import crowd_names
+from hf_maxmig.data.columns import crowd_names, has_votes
 from hf_maxmig.data.simulation import CASES
 from hf_maxmig.metrics import accuracies
 from hf_maxmig.peers import PEERS, peer
@@ -174,7 +174,7 @@ class Looks(TrainerCallback):
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        self.voted = has_votes(recipe.test)
+        self.voted = has_votes(recipe.test, items=1)
         self.trainer: CrowdTrainer | None = None
         self.rows: list[dict[str, float]] = []
         self.seconds = 0.0
@@ -218,11 +218,6 @@ def measured(trainer: CrowdTrainer, dataset: Any, order: Tensor) -> dict[str, fl
     with_g = "test_aggregator_accuracy" in output.metrics
     annotated = torch.full((len(log_h),), with_g).numpy()
     return accuracies(log_h, log_g, log_forecast, output.label_ids, annotated)
-
-
-def has_votes(dataset: Any) -> bool:
-    """Whether any item has a vote."""
-    return any(len(votes) for votes in dataset.with_format(None)["annotations"])
 
 
 def confusion_error(trainer: CrowdTrainer, recipe: Recipe) -> float:

@@ -31,7 +31,14 @@ test items.
 from dataclasses import dataclass, field
 from typing import Literal
 
-from recipe import Recipe, SimulatedCrowdArguments, keep_back, parse, run, simulated
+from recipe import (
+    Recipe,
+    SimulatedCrowdArguments,
+    parse,
+    run,
+    simulated,
+    simulated_recipe,
+)
 from transformers import ViTImageProcessor, set_seed
 
 from hf_maxmig import (
@@ -105,22 +112,12 @@ def recipe(arguments: CIFAR10Arguments, training: CIFAR10TrainingArguments) -> R
         size = data["train"].features["features"].length
         classifier = HeadClassifier(HeadConfig(input_size=size, hidden_size=256, id2label=names))
         processor = None
-    train, held_out = keep_back(data["train"], arguments.held_out_items)
-    return Recipe(
-        classifier=classifier,
-        training=training,
-        train=train,
-        held_out=held_out,
-        test=data["test"],
-        processor=processor,
-        setting={
-            "dataset": ("cifar10n" if arguments.crowd == "human" else "cifar10")
-            + ("_features" if arguments.content == "features" else ""),
-            "case": None if arguments.crowd == "human" else arguments.case,
-            "expertise": None if arguments.crowd == "human" else arguments.expertise,
-            "held_out_items": arguments.held_out_items,
-        },
-    )
+    human, features = arguments.crowd == "human", arguments.content == "features"
+    name = ("cifar10n" if human else "cifar10") + ("_features" if features else "")
+    made = simulated_recipe(name, data, arguments, training, classifier, processor)
+    if human:
+        made.setting.update(case=None, expertise=None)
+    return made
 
 
 def main(arguments: CIFAR10Arguments, training: CIFAR10TrainingArguments) -> dict[str, float]:

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import close_session
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel, MaxMIGTrainingArguments
+from tests.hub_server import HubServer
 from tests.worlds import ANNOTATORS, CLASSES, make_crowd
 
 torch.set_num_threads(1)
@@ -58,6 +60,15 @@ def shared_data():
     if not folder.is_dir():
         pytest.skip("no folder of real crowd data beside the checkout")
     return folder
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A Hub on which nobody is logged in."""
+    with HubServer() as server:
+        server.point_here(monkeypatch, tmp_path / "home")
+        yield server
+        close_session()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import time
 
 import httpx2
 import pytest
-from huggingface_hub import CommitOperationAdd, HfApi, close_session, hf_hub_download
+from huggingface_hub import CommitOperationAdd, HfApi, hf_hub_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -15,21 +15,13 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from tests.hub_server import Fault, HubServer
+from tests.hub_server import Fault
 
 WEIGHTS = bytes(range(256)) * 40
 NAME = "org/thing"
 
 # The client hands a file to its own client in a manner that is going out of use.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
-
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    with HubServer() as server:
-        server.point_here(monkeypatch, tmp_path / "home")
-        yield server
-        close_session()
 
 
 @pytest.fixture

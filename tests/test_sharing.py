@@ -9,7 +9,6 @@ import httpx2
 import numpy as np
 import pytest
 import torch
-from huggingface_hub import close_session
 from huggingface_hub.errors import HfHubHTTPError
 from PIL import Image
 from transformers import AutoModel, AutoModelForImageClassification, ViTImageProcessor, pipeline
@@ -17,21 +16,12 @@ from transformers import AutoModel, AutoModelForImageClassification, ViTImagePro
 from hf_maxmig import FourLayerCNN, FourLayerCNNConfig, MaxMIGModel, MaxMIGTrainer
 from hf_maxmig.loading import check_version, check_weights
 from hf_maxmig.version import __version__
-from tests.hub_server import Fault, HubServer
+from tests.hub_server import Fault
 
 NAME = "org/pair"
 
 # The client hands a file to its own client in a manner that is going out of use.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
-
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    """A Hub on which nobody is logged in."""
-    with HubServer() as server:
-        server.point_here(monkeypatch, tmp_path / "home")
-        yield server
-        close_session()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 The columns themselves are made in `columns.py`.
 """
 
+import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from datasets import Dataset, IterableDataset
 from PIL.Image import Image
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DataCollatorWithPadding
 
 from ..metrics import NO_LABEL
@@ -213,6 +214,15 @@ class CrowdCollator:
             _check_complete(name, values)
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return dict(DataCollatorWithPadding(self.processor)(rows))
+
+
+def input_names(classifier: nn.Module) -> list[str]:
+    """List the columns that the classifier's forward names.
+
+    A catch-all names none: it would take a row number for an input.
+    """
+    parameters = inspect.signature(classifier.forward).parameters.values()
+    return [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
 
 
 def crowd_batches(
