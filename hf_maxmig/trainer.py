@@ -42,7 +42,7 @@ from transformers.trainer_utils import (
 from transformers.utils import logging
 
 from .annotators import AnnotatorReport, judge_annotators
-from .data.collator import POSTERIOR_COLUMN, CrowdCollator, crowd_batches, input_names
+from .data.collator import POSTERIOR_COLUMN, CrowdCollator, arrow_rows, crowd_batches, input_names
 from .data.columns import check_is_dataset, crowd_names, has_votes
 from .data.describe import Description, describe
 from .distributed import gather_with_gradient
@@ -438,6 +438,12 @@ class CrowdTrainer(Trainer):
         drop = self.args.dataloader_drop_last or self.args.world_size > 1
         with _set(self, "train_dataset", prepared), self._drop_last(drop):
             return super().get_train_dataloader()
+
+    def _get_dataloader(self, dataset: Any, *args: Any, **kwargs: Any) -> DataLoader:
+        # Samplers by length look at single items.
+        if self.args.train_sampling_strategy in ("random", "sequential"):
+            dataset = arrow_rows(dataset, self.data_collator)
+        return super()._get_dataloader(dataset, *args, **kwargs)
 
     def _drop_last(self, drop: bool) -> contextlib.AbstractContextManager[None]:
         return _set(self.args, "dataloader_drop_last", drop)

@@ -8,20 +8,29 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from datasets import Dataset, IterableDataset
+from datasets.features.features import require_decoding
 from PIL.Image import Image
 from torch import Tensor, nn
+from torch.utils.data import Dataset as TorchDataset
 from transformers import DataCollatorWithPadding
 
 from ..metrics import NO_LABEL
-from .columns import CROWD_COLUMNS, GOLD_COLUMNS, check_range, flat_lists
+from .columns import CROWD_COLUMNS, GOLD_COLUMNS, check_range, flat_lists, is_lists
 
 POSTERIOR_COLUMN = "crowd_posterior"  # C numbers an item, for methods that prepare them
 
 _CELLS = 2**22  # places of a padded chunk: one item with very many labels must not widen a million
 
+NOT_INPUTS = (*CROWD_COLUMNS, POSTERIOR_COLUMN, *GOLD_COLUMNS)
+
 FlatLists = tuple[np.ndarray, np.ndarray]  # all values in a row, and the length of each list
+Columns = dict[
+    str, Any
+]  # a list of each example's value; or an array; or Arrow's, of crowd columns
 
 
 class CrowdCollator:
@@ -72,16 +81,15 @@ class CrowdCollator:
         self.processor = processor
         self.input_names = input_names
 
-    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+    def __call__(self, examples: list[dict[str, Any]] | pa.Table) -> dict[str, Tensor]:
         """Collate B examples: (B, K) annotators and annotations, (B,) labels, and the inputs."""
-        batch = self._inputs(examples)
-        if any(name in example for example in examples for name in CROWD_COLUMNS):
-            batch["annotators"], batch["annotations"] = self.crowd(examples)
-        if any(POSTERIOR_COLUMN in example for example in examples):
-            batch[POSTERIOR_COLUMN] = _stack(
-                POSTERIOR_COLUMN, [example.get(POSTERIOR_COLUMN) for example in examples]
-            )
-        labels = self._gold(examples)
+        columns = _columns(examples)
+        batch = self._inputs(columns)
+        if any(name in columns for name in CROWD_COLUMNS):
+            batch["annotators"], batch["annotations"] = self.pairs(_flat_columns(columns, 0))
+        if POSTERIOR_COLUMN in columns:
+            batch[POSTERIOR_COLUMN] = _stack(POSTERIOR_COLUMN, columns[POSTERIOR_COLUMN])
+        labels = self._gold(columns)
         if labels is not None:
             batch["labels"] = labels
         return batch
@@ -90,7 +98,7 @@ class CrowdCollator:
 
     def crowd(self, examples: list[dict[str, Any]], start: int = 0) -> tuple[Tensor, Tensor]:
         """Pad the crowd columns of some examples; `start` is the first one's number, for errors."""
-        return self.pairs(_flat_columns(examples, start), start)
+        return self.pairs(_flat_columns(_columns(examples), start), start)
 
     def pairs(self, columns: dict[str, FlatLists], start: int = 0) -> tuple[Tensor, Tensor]:
         """Check and pad flat columns.
@@ -136,11 +144,11 @@ class CrowdCollator:
 
     # Gold labels
 
-    def _gold(self, examples: list[dict[str, Any]]) -> Tensor | None:
-        column = next((name for name in GOLD_COLUMNS if any(name in e for e in examples)), None)
+    def _gold(self, columns: Columns) -> Tensor | None:
+        column = next((name for name in GOLD_COLUMNS if name in columns), None)
         if column is None:
             return None
-        values = [example.get(column) for example in examples]
+        values = columns[column]
         arrays = [np.asarray(NO_LABEL if value is None else value) for value in values]
         whole = np.array([array.ndim == 0 and array.dtype.kind in "biuf" for array in arrays])
         numbers = np.array(
@@ -158,20 +166,16 @@ class CrowdCollator:
 
     # Inputs
 
-    def _takes(self, name: str) -> bool:
+    def takes(self, name: str) -> bool:
+        """Whether a column is an input of the classifier."""
         return self.input_names is None or name in self.input_names
 
-    def _inputs(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
-        names = dict.fromkeys(name for example in examples for name in example)
-        columns = {
-            name: [example.get(name) for example in examples]
-            for name in names
-            if name not in (*CROWD_COLUMNS, POSTERIOR_COLUMN, *GOLD_COLUMNS)
-        }
-        pictures = {n: v for n, v in columns.items() if any(isinstance(x, Image) for x in v)}
-        columns = {n: v for n, v in columns.items() if n not in pictures and self._takes(n)}
+    def _inputs(self, names: Columns) -> dict[str, Tensor]:
+        columns = {n: v for n, v in names.items() if n not in NOT_INPUTS}
+        pictures = {n: v for n, v in columns.items() if _has_pictures(v)}
+        columns = {n: v for n, v in columns.items() if n not in pictures and self.takes(n)}
         batch: dict[str, Tensor] = {}
-        if self._takes("pixel_values") and "pixel_values" not in columns and pictures:
+        if self.takes("pixel_values") and "pixel_values" not in columns and pictures:
             batch.update(self._process(pictures))
         known = getattr(self.processor, "model_input_names", ())
         if (
@@ -188,7 +192,7 @@ class CrowdCollator:
                 "examples must have an input of the classifier, one of "
                 f"{', '.join(self.input_names)}, got {', '.join(names)}: rename your column."
             )
-        return {name: tensor for name, tensor in batch.items() if self._takes(name)}
+        return {name: tensor for name, tensor in batch.items() if self.takes(name)}
 
     def _process(self, columns: dict[str, list[Any]]) -> dict[str, Tensor]:
         """Put pictures through the image processor."""
@@ -260,11 +264,11 @@ def _flat_chunks(dataset: Any, batch_size: int) -> Iterator[tuple[dict[str, Flat
     for example in _examples(dataset):
         examples.append(example)
         if len(examples) == min(batch_size, 1024):
-            yield _flat_columns(examples, start), start
+            yield _flat_columns(_columns(examples), start), start
             start += len(examples)
             examples = []
     if examples:
-        yield _flat_columns(examples, start), start
+        yield _flat_columns(_columns(examples), start), start
 
 
 def _examples(dataset: Any) -> Iterator[dict[str, Any]]:
@@ -295,13 +299,97 @@ def _padded(
         yield collator.pairs(columns, start)
 
 
-def _flat_columns(examples: list[dict[str, Any]], start: int) -> dict[str, FlatLists]:
-    """Take the crowd columns of some examples apart; dense annotations come without annotators."""
-    dense = not any("annotators" in example for example in examples)
-    return {
-        name: _flat_rows(name, [example.get(name) for example in examples], start)
-        for name in CROWD_COLUMNS[dense:]
-    }
+def _columns(examples: list[dict[str, Any]] | pa.Table) -> Columns:
+    if isinstance(examples, pa.Table):
+        return {name: _read(name, examples[name]) for name in examples.column_names}
+    names = dict.fromkeys(name for example in examples for name in example)
+    return {name: [example.get(name) for example in examples] for name in names}
+
+
+def _read(name: str, column: pa.ChunkedArray) -> Any:
+    if name in CROWD_COLUMNS:
+        return column
+    return column.to_pylist() if name in GOLD_COLUMNS else _values(column)
+
+
+def _values(column: pa.ChunkedArray) -> np.ndarray | list[Any]:
+    """Read a column: numbers of one shape as an array, anything else as Python sees it."""
+    array = column.combine_chunks()
+    if isinstance(array, pa.ExtensionArray):  # Array2D to Array5D
+        array = array.storage
+    shape = [len(array)]
+    while is_lists(array.type):
+        lengths = np.unique(pc.list_value_length(array))
+        if array.null_count or len(lengths) != 1:
+            return column.to_pylist()
+        shape.append(int(lengths[0]))
+        array = array.flatten()
+    kind = array.type
+    if array.null_count or not (
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    ):
+        return column.to_pylist()
+    numbers = array.to_numpy(zero_copy_only=False).reshape(shape)
+    # As `datasets` formats them; a copy: what Arrow holds must not be written to.
+    kinds = {"f": np.float32, "b": np.bool_}
+    return numbers.astype(kinds.get(numbers.dtype.kind, np.int64))
+
+
+class ArrowRows(TorchDataset[pa.Table]):
+    """Items of a data set in tables: their numbers reach the batch without becoming Python's.
+
+    Args:
+        dataset: the data set.
+        columns: which of its columns.
+    """
+
+    def __init__(self, dataset: Dataset, columns: list[str]) -> None:
+        self.rows = dataset.with_format("arrow", columns=columns)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> pa.Table:
+        return self.rows[[row]]
+
+    def __getitems__(self, rows: list[int]) -> pa.Table:
+        """Take a batch at once."""
+        return self.rows[rows]
+
+
+def arrow_rows(dataset: Any, collator: Any) -> Any:
+    """Read the items as tables where that gives the same batches: five times as fast.
+
+    Args:
+        dataset: any data set.
+        collator: what makes its batches.
+
+    Returns:
+        `ArrowRows`; or `dataset` as it came, if a transform or a decoder must see each item, or the
+        classifier's inputs are not among its columns.
+    """
+    if not (isinstance(dataset, Dataset) and type(collator) is CrowdCollator):
+        return dataset
+    kind, options = dataset.format["type"], dataset.format["format_kwargs"]
+    if kind not in (None, "numpy", "torch") or options:
+        return dataset
+    columns = [
+        name for name in dataset.format["columns"] if name in NOT_INPUTS or collator.takes(name)
+    ]
+    if any(require_decoding(dataset.features[name]) for name in columns):
+        return dataset
+    return dataset if {*columns} <= {*NOT_INPUTS} else ArrowRows(dataset, columns)
+
+
+def _flat_columns(columns: Columns, start: int) -> dict[str, FlatLists]:
+    """Take the crowd columns apart; dense annotations come without annotators."""
+    dense = "annotators" not in columns
+    flat = {}
+    for name in CROWD_COLUMNS[dense:]:
+        values = columns.get(name, [None])
+        read = flat_lists if isinstance(values, pa.ChunkedArray) else _flat_rows
+        flat[name] = read(name, values, start)
+    return flat
 
 
 def _flat_rows(name: str, rows: list[Any], start: int) -> FlatLists:
@@ -362,7 +450,13 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _is_numeric(values: list[Any]) -> bool:
+def _has_pictures(values: np.ndarray | list[Any]) -> bool:
+    return isinstance(values, list) and any(isinstance(value, Image) for value in values)
+
+
+def _is_numeric(values: np.ndarray | list[Any]) -> bool:
+    if isinstance(values, np.ndarray):
+        return True
     leaf = next((leaf for value in values for leaf in _leaves(value)), None)
     return isinstance(leaf, Tensor) or np.asarray(leaf).dtype.kind in "biuf"
 
@@ -375,7 +469,9 @@ def _check_complete(name: str, values: list[Any]) -> None:
             )
 
 
-def _stack(name: str, values: list[Any]) -> Tensor:
+def _stack(name: str, values: np.ndarray | list[Any]) -> Tensor:
+    if isinstance(values, np.ndarray):
+        return torch.from_numpy(values)
     _check_complete(name, values)
     try:
         if all(isinstance(value, Tensor) for value in values):

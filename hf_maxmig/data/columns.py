@@ -247,6 +247,13 @@ def _annotator_numbers(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
 # List columns, without a Python object a row
 
 
+def is_lists(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds lists: of any length, or of a fixed one."""
+    return (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
 def flat_lists(name: str, column: pa.ChunkedArray, start: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Take a column of lists of integers apart.
 
@@ -262,10 +269,7 @@ def flat_lists(name: str, column: pa.ChunkedArray, start: int = 0) -> tuple[np.n
         ValueError: if the column holds anything else, or a None.
     """
     kind = column.type
-    nested = (
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
-    if not nested or not (
+    if not is_lists(kind) or not (
         pa.types.is_integer(kind.value_type) or pa.types.is_null(kind.value_type)
     ):
         raise ValueError(f"`{name}` must be lists of integers, got a column of {kind}.")

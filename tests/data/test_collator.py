@@ -7,13 +7,18 @@ import numpy as np
 import pytest
 import torch
 from datasets import (
+    Array2D,
     ClassLabel,
     Dataset,
     Features,
     IterableDataset,
+    LargeList,
     List,
     Value,
     concatenate_datasets,
+)
+from datasets import (
+    Image as ImageFeature,
 )
 from PIL import Image
 from tokenizers import Tokenizer
@@ -22,7 +27,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, ViTImageProcessor, Wav2Vec2FeatureExtractor
 
 from hf_maxmig.data import collator
-from hf_maxmig.data.collator import CrowdCollator, crowd_batches
+from hf_maxmig.data.collator import ArrowRows, CrowdCollator, arrow_rows, crowd_batches
 from hf_maxmig.data.columns import crowd_features
 
 # N = 6 items, M = 4 annotators, C = 3 classes, K = 5: item 4 has two labels by one annotator.
@@ -646,3 +651,115 @@ def test_crowd_batches_of_nothing_are_none() -> None:
     lists = Dataset.from_dict({"annotators": [[], []], "annotations": [[], []]})
     ((annotators, annotations),) = crowd_batches(lists, COLLATE)
     assert annotators.tolist() == annotations.tolist() == [[-1], [-1]]
+
+
+# Batches as tables
+
+KINDS: dict[str, tuple[Any, list[Any]]] = {
+    "float32": (Value("float32"), [0.5, 1.5, 2.5]),
+    "float64": (Value("float64"), [0.5, 1.5, 2.5]),
+    "int32": (Value("int32"), [3, 4, 5]),
+    "bool": (Value("bool"), [True, False, True]),
+    "lists": (List(Value("float64")), [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
+    "large_lists": (LargeList(Value("int64")), [[1, 2], [3, 4], [5, 6]]),
+    "fixed_lists": (List(Value("float32"), length=2), [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
+    "nested": (List(List(Value("int64"))), [[[1, 2]], [[3, 4]], [[5, 6]]]),
+    "array2d": (Array2D((1, 2), "float32"), [[[1.0, 2.0]], [[3.0, 4.0]], [[5.0, 6.0]]]),
+    "text": (Value("string"), ["a", "b", "c"]),
+    "structures": ({"a": Value("int64")}, [{"a": 1}, {"a": 2}, {"a": 3}]),
+    "lists_of_structures": (List({"a": Value("int64")}), [[{"a": 1}], [], [{"a": 3}]]),
+    "nothing": (Value("string"), [None, None, None]),
+}
+
+
+def typed(kind: Any, values: list[Any], gold: list[int | None] | None = None) -> Dataset:
+    columns = {
+        "x": [1.0, 2.0, 3.0], "y": values, "label": gold or [0, 2, 1],
+        "annotators": [[3, 0], [], [2]], "annotations": [[1, 2], [], [0]],
+    }  # fmt: skip
+    features = Features(
+        x=Value("float32"), y=kind, label=Value("int64"),
+        annotators=List(Value("int64")), annotations=List(Value("int8")),
+    )  # fmt: skip
+    return Dataset.from_dict(columns, features=features)
+
+
+@pytest.mark.parametrize("chosen", [[0, 1, 2], [2, 0, 2], [1]], ids=str)
+@pytest.mark.parametrize("selected", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_give_the_batches_that_examples_do(
+    kind: str, selected: bool, chosen: list[int]
+) -> None:
+    """A faster way to the same tensors must not be a way to others."""
+    dataset = typed(*KINDS[kind], gold=[0, None, -1])
+    dataset = dataset.select([2, 0, 1]) if selected else dataset
+    rows = arrow_rows(dataset, COLLATE)
+    assert isinstance(rows, ArrowRows)
+    assert len(rows) == len(dataset)
+    fast, slow = COLLATE(rows.__getitems__(chosen)), COLLATE(dataset.__getitems__(chosen))
+    assert fast.keys() == slow.keys()
+    for name, tensor in slow.items():
+        assert fast[name].dtype == tensor.dtype
+        assert torch.equal(fast[name], tensor)
+    one, two = COLLATE(rows[chosen[0]]), COLLATE([dataset[chosen[0]]])
+    assert all(torch.equal(one[name], two[name]) for name in two)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (List(Value("float64")), [[1.0, 2.0], [3.0], [4.0, 5.0]]),
+        (Value("float64"), [1.0, None, 2.0]),
+        (List(Value("float64")), [[1.0, None], [3.0, 4.0], [5.0, 6.0]]),
+        (List(Value("int64")), [[1], None, [2]]),
+    ],
+    ids=["ragged", "none", "none_inside", "no_list"],
+)
+def test_tables_with_a_ragged_column_are_refused_as_examples_are(
+    kind: Any, values: list[Any]
+) -> None:
+    dataset = typed(kind, values)
+    with pytest.raises(ValueError, match="column 'y' must ") as fast:
+        COLLATE(arrow_rows(dataset, COLLATE).__getitems__([0, 1, 2]))
+    with pytest.raises(ValueError, match="column 'y' must ") as slow:
+        COLLATE(dataset.__getitems__([0, 1, 2]))
+    assert str(fast.value) == str(slow.value)
+
+
+@pytest.mark.parametrize(
+    ("num_annotators", "num_classes", "name"),
+    [(3, 3, "annotators"), (4, 2, "annotations"), (4, 3, "label")],
+)
+def test_tables_with_labels_out_of_range_are_refused(
+    num_annotators: int, num_classes: int, name: str
+) -> None:
+    """The faster way checks as the other does."""
+    dataset = typed(Value("int64"), [1, 2, 3], gold=[0, 7 if name == "label" else 1, 1])
+    small = CrowdCollator(num_annotators, num_classes)
+    rows = arrow_rows(dataset, small).__getitems__([0, 1])
+    with pytest.raises(ValueError, match=f"^`{name}` must lie in 0") as fast:
+        small(rows)
+    with pytest.raises(ValueError, match=f"^`{name}` must lie in 0") as slow:
+        small(dataset.__getitems__([0, 1]))
+    assert str(fast.value) == str(slow.value)
+
+
+def test_tables_are_read_only_where_nothing_must_see_each_item() -> None:
+    """A transform, a picture to decode, another collator, other types: items stay what they were."""
+    dataset = typed(Value("int64"), [1, 2, 3])
+    plain = CrowdCollator(4, 3, input_names=["x"])
+    pictures = dataset.add_column("image", [{"bytes": b"", "path": None}] * 3)
+    pictures = pictures.cast_column("image", ImageFeature())
+    for other in (
+        dataset.with_transform(lambda rows: rows),
+        dataset.with_format("torch", dtype=torch.float64),
+        dataset.with_format("pandas"),
+        dataset.with_format("numpy", columns=["label"]),
+        pictures,
+        [{"x": 1.0}],
+    ):
+        assert arrow_rows(other, COLLATE) is other
+    assert arrow_rows(dataset, lambda examples: examples) is dataset
+    assert arrow_rows(dataset, CrowdCollator(4, 3, input_names=["z"])) is dataset
+    kept = arrow_rows(pictures, plain)
+    assert kept.rows[:].column_names == ["x", "label", "annotators", "annotations"]
