@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from .hub import portable_processor
 from .loading import written_whole
-from .modeling_maxmig import CrowdModel, MaxMIGModel
+from .modeling_maxmig import CrowdModel
 from .staging import staged
 
 _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
@@ -63,8 +63,6 @@ def save_classifier(
     classifier = _classifier_of(model)
     target = Path(folder)
     _check_replaceable(target, classifier.config.model_type)
-    classifier.config.id2label = dict(model.config.id2label)
-    classifier.config.label2id = dict(model.config.label2id)
     with written_whole(target) as staging:
         classifier.save_pretrained(staging)
         if processor is not None:
@@ -151,12 +149,7 @@ def _classifier_of(model: CrowdModel) -> PreTrainedModel:
             "`model` must be a classifier with an aggregator, such as MaxMIGModel, got "
             f"{type(model).__name__}: a classifier alone has its own `save_pretrained`."
         )
-    if type(model).outputs not in (CrowdModel.outputs, MaxMIGModel.outputs):
-        raise ValueError(
-            f"what classifies must be `model.classifier` alone, got {type(model).__name__}, which "
-            "puts more on top of it: save the whole with `model.save_pretrained`."
-        )
-    return model.classifier
+    return model.classifier_alone()
 
 
 def _check_replaceable(folder: Path, model_type: str) -> None:

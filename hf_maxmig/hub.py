@@ -3,6 +3,7 @@
 Uploading itself is `push_to_hub` of trainer and model.
 """
 
+import re
 from collections import Counter
 from importlib.resources import files
 from typing import Any
@@ -14,7 +15,7 @@ from transformers.utils import logging
 
 from .annotators import AnnotatorReport
 from .data.describe import Description
-from .modeling_maxmig import CrowdModel
+from .modeling_maxmig import AUTO_CLASSES, CrowdModel
 from .version import __version__
 
 logger = logging.get_logger(__name__)
@@ -33,6 +34,12 @@ _MEASURES = (
     ("eval_gain", "h and g, on the crowd's labels alone", "gain"),
 )
 
+_EXAMPLES = {
+    "image-classification": "picture.jpg",
+    "text-classification": "A text.",
+    "audio-classification": "sound.wav",
+}
+
 
 def model_card(
     model: CrowdModel,
@@ -40,6 +47,9 @@ def model_card(
     arguments: dict[str, Any],
     model_name: str,
     *,
+    repo_id: str | None = None,
+    shared_as: str = "names",
+    processor: Any = None,
     data: Description | None = None,
     judged: AnnotatorReport | None = None,
     **metadata: Any,
@@ -53,6 +63,9 @@ def model_card(
         metrics: results by their names in `all_results.json`.
         arguments: training arguments to list.
         model_name: how the pair is called.
+        repo_id: where it is, for who copies the examples; by default its name.
+        shared_as: what of the annotators goes up, see `CrowdModel.shared_as`.
+        processor: the image processor, tokenizer or feature extractor that is beside the pair.
         data: what `describe` says of the training set.
         judged: what the trainer's `report` says of the annotators.
         **metadata: further fields of the card's header, such as `license` or `datasets`.
@@ -82,10 +95,20 @@ def model_card(
         eval_results=results or None,
         **metadata,
     )
-    return ModelCard.from_template(
+    card = ModelCard.from_template(
         header,
         template_str=(files("hf_maxmig") / "model_card.md").read_text(encoding="utf-8"),
         model_name=model_name,
+        repo_id=repo_id or model_name,
+        task=task,
+        call=_call(model, processor),
+        item=_item(model, processor),
+        has_processor=processor is not None,
+        auto_class=AUTO_CLASSES[task].__name__,
+        alone=shared_as == "dropped",
+        hashed=shared_as == "hashed",
+        own_code=type(model.classifier).__module__.startswith("hf_maxmig"),
+        license=header.license,
         is_maxmig=model.loss_is_minus_gain,
         method=model.method,
         reference=model.reference,
@@ -102,11 +125,37 @@ def model_card(
             for key, what, kind in _MEASURES
             if key in metrics
         ],
-        data=data and str(data).split("\n  below ")[0],
+        data=data and data.summary,
         annotators=judged and _summary(judged),
         arguments=arguments,
         version=__version__,
     )
+    card.text = re.sub(
+        r"\n(\s*\n){2,}", "\n\n", card.text
+    )  # what the template leaves out was a paragraph
+    return card
+
+
+def _call(model: CrowdModel, processor: Any) -> str:
+    """Write the input of a pipeline, or of the classifier where nothing makes its input, as Python."""
+    if processor is not None:
+        return f'"{_EXAMPLES[model.config.classifier_task]}"'
+    config = model.classifier.config
+    if getattr(config, "input_size", None):
+        return f"features=torch.zeros(1, {config.input_size})"
+    size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
+    if isinstance(size, int) and isinstance(channels, int):
+        return f"pixel_values=torch.zeros(1, {channels}, {size}, {size})"
+    return "pixel_values=pixel_values"
+
+
+def _item(model: CrowdModel, processor: Any) -> str | None:
+    """Write what the forecast takes beside votes, as Python; None where it is no line."""
+    call = _call(model, processor)
+    if processor is not None:
+        return f'"image": {call}' if "image" in model.config.classifier_task else None
+    name, value = call.split("=", 1)
+    return f'"{name}": {value.replace("(1, ", "(")}'
 
 
 def _bounds(metrics: dict[str, float]) -> str:

@@ -3,6 +3,7 @@
 Both are Hub models. The other methods of the paper's comparison are in `peers/`.
 """
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -47,6 +48,7 @@ AUTO_CLASSES = {
     "audio-classification": AutoModelForAudioClassification,
 }
 
+SHARED_AS = ("names", "hashed", "dropped")  # what others see of the annotators
 
 Gather = Callable[[Tensor], Tensor]  # joins a (B, ...) tensor over the devices, with gradient
 # Part by part: (N, C) log-probabilities of h, g and the forecast; (N, K) annotators; annotations.
@@ -262,6 +264,56 @@ class CrowdModel(PreTrainedModel):
         if self.config.annotators is not None:
             self.config.annotators = hashed_names(self.config.annotators, salt)
 
+    def classifier_alone(self) -> PreTrainedModel:
+        """Give the classifier the names of the classes, and return it.
+
+        Raises:
+            ValueError: if what classifies is more than `classifier`.
+        """
+        if type(self).outputs not in (CrowdModel.outputs, MaxMIGModel.outputs):
+            raise ValueError(
+                f"what classifies must be `model.classifier` alone, got {type(self).__name__}, which "
+                "puts more on top of it: save the whole with `model.save_pretrained`."
+            )
+        self.classifier.config.id2label = dict(self.config.id2label)
+        self.classifier.config.label2id = dict(self.config.label2id)
+        return self.classifier
+
+    @contextlib.contextmanager
+    def shared_as(
+        self, annotators: str = "names", salt: str | None = None
+    ) -> Iterator[PreTrainedModel]:
+        """Be, for a while, what may be seen by others.
+
+        Args:
+            annotators: `names` as they are, which may be personal data; `hashed`; or `dropped`, for
+                the classifier alone.
+            salt: a secret of 16 characters or more, for hashes.
+
+        Yields:
+            What is to be shared: the model, or its classifier.
+
+        Raises:
+            ValueError: if `annotators` is none of the three, the salt is missing, too short or not
+                asked for; or the classifier does not stand alone.
+        """
+        if annotators not in SHARED_AS:
+            raise ValueError(
+                f"`annotators` must be one of {', '.join(SHARED_AS)}, got {annotators!r}."
+            )
+        if (annotators == "hashed") != (salt is not None):
+            raise ValueError(
+                "`salt` must be given with `annotators='hashed'`, and only with it, got "
+                f"{'none' if salt is None else 'one'} with {annotators!r}: `secrets.token_hex()` makes one."
+            )
+        names = self.config.annotators
+        try:
+            if salt is not None:
+                self.hash_annotators(salt)
+            yield self.classifier_alone() if annotators == "dropped" else self
+        finally:
+            self.config.annotators = names
+
     def crowd_parameters(self) -> Iterator[nn.Parameter]:
         """Yield what is trained at the aggregator's rate; nothing here."""
         return iter(())
@@ -368,6 +420,24 @@ class CrowdModel(PreTrainedModel):
             kwargs.setdefault("repo_id", target.name)  # not that of the staging folder
         with written_whole(target) as staging:
             super().save_pretrained(staging, **kwargs)
+
+    def push_to_hub(
+        self, repo_id: str, *, annotators: str = "names", salt: str | None = None, **kwargs: Any
+    ) -> str:
+        """Upload like any model of transformers.
+
+        Args:
+            repo_id: name of the repository.
+            annotators: what is seen of the crowd, as in `shared_as`.
+            salt: as there.
+            **kwargs: as in `PreTrainedModel.push_to_hub`.
+
+        Returns:
+            As there.
+        """
+        with self.shared_as(annotators, salt) as shared:
+            push = super().push_to_hub if shared is self else shared.push_to_hub
+            return push(repo_id, **kwargs)
 
 
 class MaxMIGModel(CrowdModel):

@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers.trainer
 from datasets import Dataset
-from huggingface_hub import create_branch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
@@ -26,7 +24,6 @@ from transformers import (
     EvalPrediction,
     PreTrainedModel,
     PrinterCallback,
-    Trainer,
     TrainerCallback,
     TrainerControl,
     TrainerState,
@@ -44,9 +41,9 @@ from transformers.utils import logging
 from .annotators import AnnotatorReport, judge_annotators
 from .data.collator import POSTERIOR_COLUMN, CrowdCollator, arrow_rows, crowd_batches, input_names
 from .data.columns import check_is_dataset, crowd_names, has_votes
-from .data.describe import Description, describe
+from .data.describe import describe
 from .distributed import gather_with_gradient
-from .hub import model_card, portable_processor
+from .hub import portable_processor
 from .metrics import LEAST_ITEMS, NO_LABEL, accuracies, gain_ceiling, gain_interval
 from .modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
 from .naming import best_names, votes_by_class
@@ -61,6 +58,7 @@ from .search import (
     search_rate,
     start_and_search,
 )
+from .sharing import SharingTrainer, swapped
 from .training_args import AGGREGATOR_RATE_MULTIPLE, MaxMIGTrainingArguments
 from .watch import Watch
 
@@ -75,7 +73,7 @@ LEFT_OPEN = (
 )  # fmt: skip
 
 
-class CrowdTrainer(Trainer):
+class CrowdTrainer(SharingTrainer):
     """Train a crowd model: a classifier learns from the columns `annotators` and `annotations`.
 
     Gold labels, where the data set has them, are only measured against. Everything else of
@@ -162,9 +160,6 @@ class CrowdTrainer(Trainer):
             )
         self._empty_steps = torch.zeros((), device=self.args.device)
         self._empty_steps_told = False
-        self._results: dict[str, float] = {}
-        self._description: Description | None = None  # of the training set, for the card
-        self._judged: AnnotatorReport | None = None
         self._watch = Watch(self, on=False)
         self.found_rate: float | None = None  # of the aggregator, by the search
         self._tries: list[Try] = []
@@ -192,11 +187,6 @@ class CrowdTrainer(Trainer):
             "the one whose gain on it is highest. `select_by_gain=False` turns this off."
         )
 
-    @property
-    def crowd_model(self) -> CrowdModel:
-        """The crowd model, without what accelerate or compile have put around it."""
-        return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
-
     @staticmethod
     def as_crowd_model(
         model: nn.Module, args: MaxMIGTrainingArguments, dataset: Any
@@ -212,45 +202,6 @@ class CrowdTrainer(Trainer):
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """Build the model anew, as `Trainer` does, and as a crowd model."""
         return self._wrap(super().call_model_init(trial))
-
-    # Sharing
-
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        with _arguments_in_json(self.args, output_dir or self.args.output_dir):
-            super()._save(output_dir, state_dict)
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        with _arguments_in_json(self.args, self.args.output_dir):
-            super()._push_from_checkpoint(checkpoint_folder)
-
-    def push_to_hub(
-        self,
-        commit_message: str | None = "End of training",
-        blocking: bool = True,
-        token: str | None = None,
-        revision: str | None = None,
-        private: bool | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Upload as `Trainer` does; a branch that is not there yet is made, as models do.
-
-        Args:
-            commit_message: as in `Trainer`.
-            blocking: as in `Trainer`.
-            token: as in `Trainer`.
-            revision: the branch.
-            private: as in `Trainer`.
-            **kwargs: go to `create_model_card`.
-
-        Returns:
-            As `Trainer.push_to_hub`.
-        """
-        token, revision = token or self.args.hub_token, revision or self.args.hub_revision
-        if revision is not None and self.is_world_process_zero():
-            if self.hub_model_id is None:
-                self.init_hf_repo(token=token, private=private)
-            create_branch(self.hub_model_id, branch=revision, token=token, exist_ok=True)
-        return super().push_to_hub(commit_message, blocking, token, revision, private, **kwargs)
 
     # Training
 
@@ -436,7 +387,7 @@ class CrowdTrainer(Trainer):
         """
         prepared = self.crowd_model.prepare(self.train_dataset, self.crowd_of(self.train_dataset))
         drop = self.args.dataloader_drop_last or self.args.world_size > 1
-        with _set(self, "train_dataset", prepared), self._drop_last(drop):
+        with swapped(self, "train_dataset", prepared), self._drop_last(drop):
             return super().get_train_dataloader()
 
     def _get_dataloader(self, dataset: Any, *args: Any, **kwargs: Any) -> DataLoader:
@@ -446,7 +397,7 @@ class CrowdTrainer(Trainer):
         return super()._get_dataloader(dataset, *args, **kwargs)
 
     def _drop_last(self, drop: bool) -> contextlib.AbstractContextManager[None]:
-        return _set(self.args, "dataloader_drop_last", drop)
+        return swapped(self.args, "dataloader_drop_last", drop)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Build the optimizer of `Trainer`; the crowd's parameters get their rate and no decay."""
@@ -518,7 +469,7 @@ class CrowdTrainer(Trainer):
         annotations. Nothing is computed before the first is asked for.
         """
         loader = self.get_test_dataloader(dataset)
-        with _set(self, "compute_metrics", None):
+        with swapped(self, "compute_metrics", None):
             output = self.evaluation_loop(loader, "Posterior", prediction_loss_only=False)
         log_h, log_g, log_forecast = (torch.from_numpy(p) for p in output.predictions)
         start = 0
@@ -548,7 +499,7 @@ class CrowdTrainer(Trainer):
             )
             for annotators, annotations in self.crowd_of(self.train_dataset)
         )
-        with _set(model.aggregator, "training", False):  # it may drop out; only now is it asked
+        with swapped(model.aggregator, "training", False):  # it may drop out; only now is it asked
             return best_names(votes_by_class(posteriors))
 
     def name_classes(self) -> list[str] | None:
@@ -580,6 +531,14 @@ class CrowdTrainer(Trainer):
             ", ".join(names),
         )
         return names
+
+    def listed_arguments(self) -> dict[str, Any]:
+        """Tell what the card says of the training, with what the search found."""
+        init = "information" if can_start_from_information(self) else "vote_share"
+        return super().listed_arguments() | {
+            "aggregator_learning_rate": self.aggregator_rate,
+            "init": self.args.init or init,
+        }
 
     # Evaluation
 
@@ -696,45 +655,6 @@ class CrowdTrainer(Trainer):
         if self.is_in_train:
             self._watch.evaluated(eval_dataset, metric_key_prefix, metrics)
         return metrics
-
-    def create_model_card(self, **metadata: Any) -> None:
-        """Write `README.md`: what the pair is, what was measured, how to use it.
-
-        Args:
-            **metadata: `model_name`, `license`, `language`, `dataset` and the like, as in
-                `Trainer`.
-        """
-        if not self.is_world_process_zero():
-            return
-        known = {
-            "license": "license",
-            "language": "language",
-            "dataset": "datasets",
-            "finetuned_from": "base_model",
-        }
-        header = {known[k]: v for k, v in metadata.items() if k in known and v}
-        name = metadata.get("model_name") or Path(self.args.output_dir).name
-        if self._description is None and has_votes(self.train_dataset):
-            self._description = describe(self.train_dataset)
-        card = model_card(
-            self.crowd_model, self._results, self._listed_arguments(), name,
-            data=self._description, judged=self._judged, **header,
-        )  # fmt: skip
-        folder = Path(self.args.output_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        card.save(folder / "README.md")
-
-    def _listed_arguments(self) -> dict[str, Any]:
-        names = (
-            "learning_rate", "aggregator_warmup_ratio", "lr_scheduler_type", "per_device_train_batch_size",
-            "gradient_accumulation_steps", "num_train_epochs", "world_size", "init_strength", "smoothing", "seed",
-        )  # fmt: skip
-        values = {name: getattr(self.args, name) for name in names}
-        values["aggregator_learning_rate"] = self.aggregator_rate
-        values["init"] = self.args.init or (
-            "information" if can_start_from_information(self) else "vote_share"
-        )
-        return {name: getattr(value, "value", value) for name, value in values.items()}
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Check the names of the data set first; no item is dropped, whatever training does."""
@@ -969,36 +889,6 @@ def _rising(base: Callable[[int], float], rise: int, step: int) -> float:
 
 def _as_it_is(tensor: Tensor) -> Tensor:
     return tensor
-
-
-@contextlib.contextmanager
-def _set(target: Any, name: str, value: Any) -> Iterator[None]:
-    """Set an attribute for a while."""
-    before = getattr(target, name)
-    setattr(target, name, value)
-    try:
-        yield
-    finally:
-        setattr(target, name, before)
-
-
-@contextlib.contextmanager
-def _arguments_in_json(args: MaxMIGTrainingArguments, folder: str) -> Iterator[None]:
-    """Have the arguments written as JSON, not pickled: a pickle runs code, and holds the Hub's token.
-
-    What starts with an underscore `push_to_hub` leaves out.
-    """
-    if args.should_save:
-        path = Path(folder, "training_args.json")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(args.to_json_string() + "\n", encoding="utf-8")
-        Path(folder, "training_args.bin").unlink(missing_ok=True)  # of an earlier version
-    pickled = "_training_args.bin"
-    with _set(transformers.trainer, "TRAINING_ARGS_NAME", pickled):
-        try:
-            yield
-        finally:
-            Path(folder, pickled).unlink(missing_ok=True)
 
 
 def _last_whole_checkpoint(output_dir: str) -> str:

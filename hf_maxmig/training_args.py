@@ -89,6 +89,8 @@ class MaxMIGTrainingArguments(TrainingArguments):
             it.
         guards: warn of what almost surely went wrong.
         preset: the paper's protocol for one of its data sets.
+        hub_annotators: what the Hub sees of the crowd.
+        hub_salt: of the hashes; it is written nowhere.
 
     Raises:
         ValueError: if a value is out of range, or an option of the parent cannot go with crowd
@@ -202,6 +204,19 @@ class MaxMIGTrainingArguments(TrainingArguments):
         },
     )
 
+    hub_annotators: Literal["names", "hashed", "dropped"] = field(
+        default="names",
+        metadata={
+            "help": "What `push_to_hub` shares of the crowd: the annotators' `names`, which may be personal data; "
+            "salted hashes instead, `hashed`; or nothing, `dropped`, the classifier alone. Other than with `names`, "
+            "nothing is pushed before the end of the training."
+        },
+    )
+    hub_salt: str | None = field(
+        default=None,
+        metadata={"help": "Salt for `hub_annotators=hashed`, a secret of 16 characters or more."},
+    )
+
     learning_rate: float = field(
         default=1e-3, metadata={"help": "Learning rate of the classifier."}
     )
@@ -250,6 +265,11 @@ class MaxMIGTrainingArguments(TrainingArguments):
             raise ValueError(
                 f"`aggregator_warmup_ratio` must lie in 0..1, got {self.aggregator_warmup_ratio}."
             )
+        if (self.hub_annotators == "hashed") != (self.hub_salt is not None):
+            raise ValueError(
+                "`hub_salt` must be given with `hub_annotators='hashed'`, and only with it, got "
+                f"{'none' if self.hub_salt is None else 'one'} with {self.hub_annotators!r}."
+            )
         if self.init == "information" and (self.fsdp or self.deepspeed):
             raise ValueError(
                 "`init` must be 'vote_share' or 'keep' with FSDP or DeepSpeed, got 'information': it "
@@ -267,6 +287,13 @@ class MaxMIGTrainingArguments(TrainingArguments):
         ):
             if getattr(self, name) != value:
                 raise ValueError(f"`{name}` must be {value}, got {getattr(self, name)}: {why}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Tell everything but the secrets."""
+        told = super().to_dict()
+        if told["hub_salt"] is not None:
+            told["hub_salt"] = "<HUB_SALT>"
+        return told
 
     @property
     def prior_value(self) -> str | list[float]:

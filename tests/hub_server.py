@@ -289,6 +289,12 @@ class HubServer:
             ("HF_STORED_TOKENS_PATH", f"{home}/stored_tokens"),
         ):  # fmt: skip
             monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+        for name, value in (
+            ("HF_ENDPOINT", self.endpoint),
+            ("HF_HUB_OFFLINE", False),
+            ("HF_DATASETS_CACHE", f"{home}/datasets"),
+        ):
+            monkeypatch.setattr(f"datasets.config.{name}", value)
         monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", self.endpoint)
         monkeypatch.setattr("transformers.utils.hub._hf_api", None)
         at_once = SimpleNamespace(sleep=lambda seconds: None)

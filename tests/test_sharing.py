@@ -1,19 +1,15 @@
 """Sharing a trained pair: what goes to the Hub, what comes back, and what is left when it fails."""
 
 import json
-import os
-import subprocess
 import sys
 
 import httpx2
-import numpy as np
 import pytest
 import torch
 from huggingface_hub.errors import HfHubHTTPError
-from PIL import Image
-from transformers import AutoModel, AutoModelForImageClassification, ViTImageProcessor, pipeline
+from transformers import AutoModel, AutoModelForImageClassification
 
-from hf_maxmig import FourLayerCNN, FourLayerCNNConfig, MaxMIGModel, MaxMIGTrainer
+from hf_maxmig import MaxMIGModel, MaxMIGTrainer
 from hf_maxmig.loading import check_version, check_weights
 from hf_maxmig.version import __version__
 from tests.hub_server import Fault
@@ -422,73 +418,3 @@ def test_broken_config_is_named(hub, saved):
 
 
 # Without the package
-
-PULL = """
-import sys
-
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "hf_maxmig":
-            raise ModuleNotFoundError(f"{name} is blocked", name=name)
-
-sys.meta_path.insert(0, Blocked())
-try:
-    import hf_maxmig
-except ModuleNotFoundError:
-    pass
-else:
-    raise SystemExit("the package can be imported: this would show nothing")
-
-import torch
-from PIL import Image
-from transformers import AutoModelForImageClassification, pipeline
-
-pair = AutoModelForImageClassification.from_pretrained("org/pair", trust_remote_code=True)
-classify = pipeline("image-classification", model="org/pair", trust_remote_code=True)
-pixels, who, said = torch.load(sys.argv[1], weights_only=True)
-with torch.no_grad():
-    outputs = pair(pixel_values=pixels, annotators=who, annotations=said)
-told = {entry["label"]: entry["score"] for entry in classify(Image.open(sys.argv[2]), top_k=None)}
-torch.save([outputs.logits, outputs.aggregator_logits, outputs.forecast_logits, told], sys.argv[3])
-assert "hf_maxmig" not in sys.modules
-"""
-
-
-@pytest.mark.slow
-def test_pulled_pair_runs_without_the_package(hub, ann, tmp_path):
-    """Who pulls a pair has transformers, and no reason to have more."""
-    torch.manual_seed(0)
-    names = {0: "cat", 1: "dog"}
-    config = FourLayerCNNConfig(num_channels=3, image_size=32, id2label=names)
-    model = MaxMIGModel.from_classifier(FourLayerCNN(config), annotators=["ann", "bob", "cyd"])
-    with torch.no_grad():
-        model.aggregator.weight.normal_()
-    model.eval().push_to_hub(NAME)
-    processor = ViTImageProcessor(size={"height": 32, "width": 32})
-    processor.push_to_hub(NAME)
-    asked = pixels, who, said = (
-        torch.randn(4, 3, 32, 32),
-        torch.tensor([[0, 2], [1, -1], [1, 0], [-1, -1]]),
-        torch.tensor([[1, 1], [0, -1], [1, 0], [-1, -1]]),
-    )
-    torch.save(asked, tmp_path / "asked.pt")
-    rng = np.random.default_rng(0)
-    picture = Image.fromarray(rng.integers(256, size=(40, 50, 3), dtype=np.uint8))
-    picture.save(tmp_path / "picture.png")
-    files = [str(tmp_path / name) for name in ("asked.pt", "picture.png", "told.pt")]
-    ended = subprocess.run(
-        [sys.executable, "-I", "-c", PULL, *files], cwd=tmp_path, capture_output=True, text=True, timeout=300,
-        env={**os.environ, **hub.environment(tmp_path / "other_home")}, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    *logits, told = torch.load(tmp_path / "told.pt", weights_only=True)
-    with torch.no_grad():
-        outputs = model(pixel_values=pixels, annotators=who, annotations=said)
-    for given, expected in zip(
-        logits, (outputs.logits, outputs.aggregator_logits, outputs.forecast_logits), strict=True
-    ):
-        torch.testing.assert_close(given, expected, rtol=0, atol=1e-6)
-    classify = pipeline("image-classification", model=model, image_processor=processor)
-    here = {entry["label"]: entry["score"] for entry in classify(picture, top_k=None)}
-    assert set(told) == {"cat", "dog"}
-    assert told == pytest.approx(here, abs=1e-6)

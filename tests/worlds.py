@@ -3,6 +3,12 @@
 import numpy as np
 from datasets import ClassLabel, Dataset, Features, List, Value
 from torch.utils.data import SequentialSampler
+from transformers import (
+    TimmWrapperConfig,
+    TimmWrapperForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+)
 
 from hf_maxmig import MaxMIGTrainer
 
@@ -54,3 +60,24 @@ class InOrder(MaxMIGTrainer):
 
     def _get_train_sampler(self, *args, **kwargs):
         return SequentialSampler(self.train_dataset)
+
+
+def small_vit(num_labels=3):
+    """A network of transformers for pictures of 16 x 16."""
+    config = ViTConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=16,
+        patch_size=8, num_labels=num_labels,
+    )  # fmt: skip
+    return ViTForImageClassification(config)
+
+
+def small_timm(num_labels=3):
+    """A network of timm for pictures of 16 x 16."""
+    settings = {
+        "input_size": [3, 16, 16], "crop_pct": 1.0, "crop_mode": "center", "interpolation": "bicubic",
+        "mean": [0.5] * 3, "std": [0.5] * 3,
+    }  # fmt: skip
+    config = TimmWrapperConfig(
+        architecture="test_resnet", num_labels=num_labels, pretrained_cfg=settings
+    )
+    return TimmWrapperForImageClassification(config)

@@ -20,6 +20,23 @@ _SHOWN = 5  # how many names or positions are listed
 _CLASSES_SHOWN = 8  # how many shares the text lists
 _EDGES = [1, 2, 3, 4, 5, 10, 20, 50, *(10**k for k in range(2, 13))]  # of the histograms
 
+_SECTION = """## Crowd labels
+
+| column | type | |
+|---|---|---|
+| `annotators` | list of `ClassLabel`, {annotators:,} names | who labelled the item |
+| `annotations` | list of `ClassLabel`, {classes:,} names | what each of them said, in the same order |
+
+Both lists of an item are equally long, and empty where nobody has labelled it. A column `label`, if there is one, holds
+gold labels, -1 or nothing where there is none.
+
+```text
+{summary}
+```
+
+Made for [hf_maxmig](https://pypi.org/project/hf_maxmig/): its trainers take these columns as they are.
+"""
+
 
 class Description(dict[str, Any]):
     """What `describe` found: a dictionary of plain numbers, lists and text; its `str` is a page.
@@ -61,6 +78,24 @@ class Description(dict[str, Any]):
             rows.append(("unknown annotators", text))
         width = max(len(name) for name, _ in rows)
         return "\n".join([crowd, *(f"  {name:<{width}}  {text}" for name, text in rows)])
+
+    @property
+    def summary(self) -> str:
+        """The page as far as it names nobody."""
+        return str(self).split("\n  below ")[0]
+
+    def card_section(self) -> str:
+        """Write the section of a data set's card that says what its crowd columns hold.
+
+        Returns:
+            Markdown; it names no annotator.
+
+        Example:
+            >>> told = Description(items=3, votes=0, items_without_votes=3, annotators=2, classes=2)
+            >>> told.card_section().splitlines()[0]
+            '## Crowd labels'
+        """
+        return _SECTION.format(summary=self.summary, **self)
 
     def _votes(self) -> str:
         return (

@@ -1,0 +1,197 @@
+"""What a trainer takes to the Hub: the pair, as much of the crowd as may be seen, the card, the results.
+
+Nothing pickled goes up, and no secret. What the card says is in `hub.py`.
+"""
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import transformers.trainer
+from huggingface_hub import create_branch
+from transformers import Trainer
+from transformers.utils import logging
+
+from .annotators import AnnotatorReport
+from .data.columns import has_votes
+from .data.describe import Description, describe
+from .exporting import save_classifier
+from .hub import model_card
+from .modeling_maxmig import CrowdModel
+from .staging import staged
+from .training_args import MaxMIGTrainingArguments
+from .version import __version__
+
+logger = logging.get_logger(__name__)
+
+RESULTS = "results.json"
+_LISTED = (
+    "learning_rate", "aggregator_warmup_ratio", "lr_scheduler_type", "per_device_train_batch_size",
+    "gradient_accumulation_steps", "num_train_epochs", "world_size", "init_strength", "smoothing", "seed",
+)  # fmt: skip
+
+
+class SharingTrainer(Trainer):
+    """`Trainer`, as far as it saves and shares crowd models."""
+
+    args: MaxMIGTrainingArguments
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._results: dict[str, float] = {}
+        self._description: Description | None = None  # of the training set
+        self._judged: AnnotatorReport | None = None
+        self._shared_as = "names"
+
+    @property
+    def crowd_model(self) -> CrowdModel:
+        """The crowd model, without what accelerate or compile have put around it."""
+        return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+
+    def listed_arguments(self) -> dict[str, Any]:
+        """Tell what the card says of the training."""
+        values = {name: getattr(self.args, name) for name in _LISTED}
+        return {name: getattr(value, "value", value) for name, value in values.items()}
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        with arguments_in_json(self.args, output_dir or self.args.output_dir):
+            if self._shared_as == "dropped":
+                folder = output_dir or self.args.output_dir
+                save_classifier(self.crowd_model, folder, self.processing_class)
+            else:
+                super()._save(output_dir, state_dict)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if self.args.hub_annotators != "names":
+            return  # a checkpoint has the names; what may be seen is pushed at the end
+        with arguments_in_json(self.args, self.args.output_dir):
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        annotators: str | None = None,
+        salt: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Upload as `Trainer` does; a branch that is not there yet is made, as models do.
+
+        The names of the annotators may be personal data. With hashes for them, or without the
+        aggregator, only what `Trainer` would write is uploaded, from a folder of its own: the output
+        folder keeps the whole pair.
+
+        Args:
+            commit_message: as in `Trainer`.
+            blocking: as in `Trainer`; where names are not shared it always waits.
+            token: as in `Trainer`.
+            revision: the branch.
+            private: as in `Trainer`.
+            annotators: `names`, `hashed` or `dropped`; that of the arguments by default,
+                `hub_annotators`.
+            salt: of the hashes; that of the arguments by default, `hub_salt`.
+            **kwargs: go to `create_model_card`.
+
+        Returns:
+            As `Trainer.push_to_hub`.
+
+        Raises:
+            ValueError: as `CrowdModel.shared_as`.
+        """
+        token, revision = token or self.args.hub_token, revision or self.args.hub_revision
+        annotators, salt = annotators or self.args.hub_annotators, salt or self.args.hub_salt
+        with self._sharing(annotators, salt if annotators == "hashed" else None):
+            if revision is not None and self.is_world_process_zero():
+                if self.hub_model_id is None:
+                    self.init_hf_repo(token=token, private=private)
+                create_branch(self.hub_model_id, branch=revision, token=token, exist_ok=True)
+            blocking = blocking or annotators != "names"
+            return super().push_to_hub(commit_message, blocking, token, revision, private, **kwargs)
+
+    @contextlib.contextmanager
+    def _sharing(self, annotators: str, salt: str | None) -> Iterator[None]:
+        """Be, for a while, a trainer of what may be seen, with an output folder of its own."""
+        with self.crowd_model.shared_as(annotators, salt):
+            if annotators == "names":
+                yield
+                return
+            if annotators == "dropped" and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+                raise ValueError(
+                    "`annotators` must not be 'dropped' where the weights are spread over devices: load the saved pair "
+                    "and use `save_classifier`."
+                )
+            name = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                swapped(self.args, "hub_model_id", name),
+                swapped(self.args, "output_dir", folder),
+                swapped(self, "_shared_as", annotators),
+            ):
+                yield
+
+    def create_model_card(self, **metadata: Any) -> None:
+        """Write `README.md`: what the pair is, what was measured, how to use it; and `results.json`.
+
+        Args:
+            **metadata: `model_name`, `license`, `language`, `dataset` and the like, as in
+                `Trainer`.
+        """
+        if not self.is_world_process_zero():
+            return
+        known = {
+            "license": "license",
+            "language": "language",
+            "dataset": "datasets",
+            "finetuned_from": "base_model",
+        }
+        header = {known[k]: v for k, v in metadata.items() if k in known and v}
+        name = metadata.get("model_name") or Path(self.args.output_dir).name
+        if self._description is None and has_votes(self.train_dataset):
+            self._description = describe(self.train_dataset)
+        arguments = self.listed_arguments()
+        card = model_card(
+            self.crowd_model, self._results, arguments, name, repo_id=self.hub_model_id or self.args.hub_model_id, shared_as=self._shared_as,
+            processor=self.processing_class, data=self._description, judged=self._judged, **header,
+        )  # fmt: skip
+        folder = Path(self.args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        card.save(folder / "README.md")
+        told = {"results": self._results, "arguments": arguments, "hf_maxmig": __version__}
+        with staged(folder / RESULTS) as place:
+            place.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def swapped(target: Any, name: str, value: Any) -> Iterator[None]:
+    """Set an attribute for a while."""
+    before = getattr(target, name)
+    setattr(target, name, value)
+    try:
+        yield
+    finally:
+        setattr(target, name, before)
+
+
+@contextlib.contextmanager
+def arguments_in_json(args: MaxMIGTrainingArguments, folder: str) -> Iterator[None]:
+    """Have the arguments written as JSON, not pickled: a pickle runs code, and holds the Hub's token.
+
+    What starts with an underscore `push_to_hub` leaves out.
+    """
+    if args.should_save:
+        path = Path(folder, "training_args.json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(args.to_json_string() + "\n", encoding="utf-8")
+        Path(folder, "training_args.bin").unlink(missing_ok=True)  # of an earlier version
+    pickled = "_training_args.bin"
+    with swapped(transformers.trainer, "TRAINING_ARGS_NAME", pickled):
+        try:
+            yield
+        finally:
+            Path(folder, pickled).unlink(missing_ok=True)

@@ -1,0 +1,368 @@
+"""What others see of the annotators, and the card: its examples run as they stand."""
+
+import json
+import re
+
+import pytest
+import torch
+from datasets import ClassLabel, load_dataset
+from huggingface_hub import DatasetCard, ModelCard
+from PIL import Image
+from transformers import (
+    AutoModel,
+    AutoModelForImageClassification,
+    ViTImageProcessor,
+)
+
+from hf_maxmig import (
+    CrowdTrainer,
+    FourLayerCNN,
+    FourLayerCNNConfig,
+    HeadClassifier,
+    HeadConfig,
+    MaxMIGTrainer,
+    describe,
+    hash_annotators,
+    peer,
+)
+from hf_maxmig.configuration_maxmig import hashed_names
+from hf_maxmig.modeling_maxmig import SHARED_AS
+from hf_maxmig.peers import PEERS
+from tests.worlds import ANNOTATORS, CLASSES, small_timm, small_vit
+
+NAME = "org/pair"
+SALT = "not to be guessed by anybody"
+
+# The client hands a file to its own client in a manner that is going out of use.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
+
+
+@pytest.fixture
+def ann(hub, monkeypatch):
+    token = hub.add_user("ann", organisations=["org"])
+    hub.log_in(monkeypatch, token)
+    return token
+
+
+@pytest.fixture
+def make_trainer(make_model, make_args, crowd):
+    def build(**args):
+        args = make_args(hub_model_id=NAME, **args)
+        return MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
+
+    return build
+
+
+def uploaded(hub):
+    """What any commit holds, by commit and file; the code has examples with such names."""
+    return {
+        (commit, path): file.content
+        for commit, files in hub.repository(NAME).commits.items()
+        for path, file in files.items()
+        if not path.endswith(".py")
+    }
+
+
+def named(files, names):
+    """Find files that hold a name as a word of its own."""
+    words = [re.compile(rb"[\"'\s]" + re.escape(name.encode()) + rb"[\"'\s,]") for name in names]
+    return {path for path, content in files.items() if any(word.search(content) for word in words)}
+
+
+# Names
+
+
+def test_names_are_shared_only_by_default(hub, ann, make_trainer):
+    """That a name is found where it is makes the other tests mean something."""
+    make_trainer().push_to_hub()
+    assert {path for _, path in named(uploaded(hub), ANNOTATORS)} == {"config.json"}
+
+
+@pytest.mark.parametrize("who", ["trainer", "arguments", "model"])
+@pytest.mark.parametrize("annotators", ["hashed", "dropped"])
+def test_names_do_not_go_up(annotators, who, hub, ann, make_trainer, tmp_path):
+    """Not in the last commit, and not in one before; and who shares keeps the names."""
+    salt = SALT if annotators == "hashed" else None
+    asked = {"hub_annotators": annotators, "hub_salt": salt} if who == "arguments" else {}
+    trainer = make_trainer(**asked)
+    trainer.train()
+    trainer.save_model()
+    before = {
+        path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()
+    }
+    if who == "model":
+        trainer.crowd_model.push_to_hub(NAME, annotators=annotators, salt=salt)
+    elif who == "arguments":
+        trainer.push_to_hub()
+    else:
+        trainer.push_to_hub(annotators=annotators, salt=salt)
+    assert not named(uploaded(hub), [*ANNOTATORS, SALT])
+    after = {
+        path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()
+    }
+    assert after == before
+    assert trainer.crowd_model.config.annotators == ANNOTATORS
+    x = torch.randn(6, 5)
+    if annotators == "hashed":
+        shared = AutoModel.from_pretrained(NAME)
+        assert shared.config.annotators == hashed_names(ANNOTATORS, SALT)
+        for name, tensor in trainer.crowd_model.state_dict().items():
+            assert torch.equal(shared.state_dict()[name], tensor)
+    else:
+        shared = AutoModelForImageClassification.from_pretrained(NAME)
+        assert not hasattr(shared, "aggregator")
+        assert shared.config.id2label == dict(enumerate(CLASSES))
+    with torch.no_grad():
+        logits = shared(features=x).logits, trainer.crowd_model.eval()(features=x).logits
+    torch.testing.assert_close(*logits)
+
+
+@pytest.mark.parametrize("annotators", ["hashed", "dropped"])
+def test_nothing_is_pushed_before_names_are_taken_out(annotators, hub, ann, make_trainer):
+    """A checkpoint has the names; and `save_model` pushes too, if pushing is on."""
+    salt = SALT if annotators == "hashed" else None
+    trainer = make_trainer(
+        push_to_hub=True, save_strategy="epoch", hub_annotators=annotators, hub_salt=salt
+    )
+    trainer.train()
+    trainer.save_model()
+    trainer._finish_current_push()
+    assert "model.safetensors" in hub.repository(NAME).files
+    assert not named(uploaded(hub), [*ANNOTATORS, SALT])
+    assert "<HUB_SALT>" in trainer.args.to_json_string() or salt is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"annotators": "secret"}, "`annotators` must be one of names, hashed, dropped, got 'secret'"),
+        ({"annotators": "hashed"}, "`salt` must be given with `annotators='hashed'`, and only with it, got none"),
+        ({"annotators": "hashed", "salt": "short"}, "`salt` must have at least 16 characters, got 5"),
+    ],
+    ids=["unknown", "unsalted", "short"],
+)  # fmt: skip
+def test_nothing_goes_up_if_it_is_unclear_what_may_be_seen(asked, told, hub, ann, make_trainer):
+    trainer = make_trainer()
+    for push in (trainer.push_to_hub, lambda **how: trainer.crowd_model.push_to_hub(NAME, **how)):
+        with pytest.raises(ValueError, match=re.escape(told)):
+            push(**asked)
+    assert ("models", NAME) not in hub.repositories
+    assert trainer.crowd_model.config.annotators == ANNOTATORS
+
+
+def test_salt_that_is_not_asked_for_is_refused(make_args, make_model):
+    """Whoever gives a salt believes that the names are hashed."""
+    with pytest.raises(ValueError, match="`hub_salt` must be given with"):
+        make_args(hub_salt=SALT)
+    with (
+        pytest.raises(ValueError, match="`salt` must be given with"),
+        make_model().shared_as("names", SALT),
+    ):
+        pass  # fmt: skip
+
+
+def test_classifier_that_does_not_stand_alone_is_not_shared_alone(hub, ann):
+    """Doctor Net's answer is the mean of its doctors': its classifier alone is none of them."""
+    head = HeadClassifier(HeadConfig(input_size=5, num_labels=3))
+    model = peer("doctor_net", head, annotators=ANNOTATORS, id2label=dict(enumerate(CLASSES)))
+    with pytest.raises(ValueError, match="what classifies must be `model.classifier` alone"):
+        model.push_to_hub(NAME, annotators="dropped")
+
+
+# The card
+
+
+def examples(text):
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+
+
+def picture_processor():
+    return ViTImageProcessor(size={"height": 16, "width": 16})
+
+
+CARDS = {
+    "features": (lambda: HeadClassifier(HeadConfig(input_size=5, num_labels=3)), None),
+    "pixels": (lambda: FourLayerCNN(FourLayerCNNConfig(image_size=16, num_channels=3, num_labels=3)), None),
+    "own network": (lambda: FourLayerCNN(FourLayerCNNConfig(image_size=16, num_channels=3, num_labels=3)), picture_processor),
+    "transformers": (small_vit, picture_processor),
+    "timm": (small_timm, picture_processor),
+}  # fmt: skip
+
+
+@pytest.fixture
+def push_card(hub, ann, crowd, make_args, monkeypatch, tmp_path):
+    """Push an untrained pair, and give its card; the examples find a picture."""
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (20, 30), "olive").save("picture.jpg")
+
+    def push(kind, method="max_mig", **how):
+        make_classifier, make_processor = CARDS[kind]
+        model = make_classifier()
+        options = {
+            "args": make_args(hub_model_id=NAME), "train_dataset": crowd,
+            "processing_class": make_processor and make_processor(),
+        }  # fmt: skip
+        if method == "max_mig":
+            trainer = MaxMIGTrainer(model=model, **options)
+        else:
+            model = peer(method, model, annotators=ANNOTATORS, id2label=dict(enumerate(CLASSES)))
+            trainer = CrowdTrainer(model=model, **options)
+        trainer.push_to_hub(**how)
+        return ModelCard(hub.repository(NAME).files["README.md"].content.decode())
+
+    return push
+
+
+def run(card, name="card"):
+    """Run each example by itself, as a reader does; return what its last line gives."""
+    given = []
+    for example in examples(card.text):
+        *lines, last = example.strip().splitlines()
+        space = {}
+        exec(compile("\n".join(lines), name, "exec"), space)
+        try:
+            given.append(eval(last, space))
+        except SyntaxError:
+            exec(last, space)
+            given.append(space["model"])
+    return given
+
+
+@pytest.mark.parametrize("shared", SHARED_AS)
+@pytest.mark.parametrize("kind", CARDS)
+def test_examples_of_the_card_run_as_they_stand(kind, shared, push_card):
+    """Somebody else's first minute with a pair is copying these lines."""
+    card = push_card(kind, annotators=shared, salt=SALT if shared == "hashed" else None)
+    given = run(card)
+    assert len(given) == (1 if shared == "dropped" else 3)
+    labels = given[0].shape[1] if torch.is_tensor(given[0]) else len(given[0])
+    assert labels == 3
+    if shared != "dropped":
+        assert given[1]["unheard"] == [("an annotator", "cat")]
+        assert given[2].config.num_annotators == 4
+    assert ("**their names are in `config.json`" in card.text) == (shared == "names")
+    assert ("salted hashes of their names" in card.text) == (shared == "hashed")
+    assert ("the classifier is here" in card.text) == (shared == "dropped")
+
+
+@pytest.mark.parametrize("method", [name for name in PEERS if name != "kos"])  # of two classes
+def test_examples_of_a_rivals_card_run_too(method, push_card):
+    given = run(push_card("features", method))
+    assert given[0].shape == (1, 3)
+    assert len(given[1]["forecast"]) == 3
+    assert given[2].method
+
+
+def test_native_classifier_alone_needs_nothing_of_the_package(push_card):
+    """What transformers knows loads without an import that only the pair would need."""
+    assert "hf_maxmig" not in examples(push_card("transformers", annotators="dropped").text)[0]
+    assert "import hf_maxmig" in examples(push_card("own network", annotators="dropped").text)[0]
+
+
+def test_card_has_no_gap_and_states_the_licence(push_card):
+    """What the template leaves out leaves no hole; a pair without a licence may not be used."""
+    card = push_card("features", license="cc-by-4.0")
+    assert "\n\n\n" not in card.content
+    assert card.data.license == "cc-by-4.0"
+    assert "## Licence\n\ncc-by-4.0\n" in card.text
+    assert "## Licence\n\nNone is stated" in push_card("features").text
+
+
+def test_results_go_up_beside_the_card(hub, ann, make_trainer, crowd):
+    """Tables of many pairs are made from files, not from prose."""
+    trainer = make_trainer()
+    trainer.train()
+    metrics = trainer.evaluate(crowd)
+    trainer.push_to_hub()
+    told = json.loads(hub.repository(NAME).files["results.json"].content)
+    assert told["results"]["eval_gain"] == pytest.approx(metrics["eval_gain"])
+    assert told["results"]["eval_accuracy"] == pytest.approx(metrics["eval_accuracy"])
+    assert told["arguments"]["learning_rate"] == trainer.args.learning_rate
+
+
+# Data
+
+
+@pytest.fixture
+def shared_crowd(hub, ann, crowd):
+    crowd.push_to_hub("org/crowd")
+    return crowd
+
+
+def test_crowd_columns_come_back_with_names_and_types(shared_crowd):
+    """A list of numbers without names is no crowd."""
+    again = load_dataset("org/crowd", split="train")
+    assert again.features == shared_crowd.features
+    assert again[:] == shared_crowd[:]
+    assert isinstance(again.features["annotators"].feature, ClassLabel)
+
+
+def test_stream_from_the_hub_feeds_the_trainer(shared_crowd, make_args):
+    """Data larger than the disk are read as they come, and start as the whole ones do."""
+    stream = load_dataset("org/crowd", split="train", streaming=True)
+    assert stream.features == shared_crowd.features
+    args = make_args(max_steps=30)
+    head = HeadClassifier(HeadConfig(input_size=5, hidden_size=16, num_labels=3))
+    trainer = MaxMIGTrainer(model=head, args=args, train_dataset=stream)
+    trainer.train()
+    assert trainer.crowd_model.config.annotators == ANNOTATORS
+    assert trainer.evaluate(shared_crowd)["eval_accuracy"] > 0.8
+
+
+def test_section_of_a_data_sets_card_names_columns_and_nobody(shared_crowd, hub):
+    """The features name the annotators already; in hashes, if the data were hashed."""
+    section = describe(shared_crowd).card_section()
+    assert not [name for name in ANNOTATORS if re.search(rf"\b{name}\b", section)]
+    card = DatasetCard.load("org/crowd")
+    card.text += "\n" + section
+    card.push_to_hub("org/crowd")
+    text = hub.repository("org/crowd", "datasets").files["README.md"].content.decode()
+    assert "| `annotators` | list of `ClassLabel`, 4 names |" in text
+    assert "90 items, 4 annotators, 3 classes" in text
+    assert load_dataset("org/crowd", split="train").features == shared_crowd.features
+
+
+def test_hashed_data_go_up_without_a_name(hub, ann, crowd):
+    """And are those of a pair that was hashed with the same salt."""
+    hash_annotators(crowd, SALT).push_to_hub("org/crowd")
+    files = hub.repository("org/crowd", "datasets").files
+    assert not named({path: file.content for path, file in files.items()}, ANNOTATORS)
+    again = load_dataset("org/crowd", split="train")
+    assert again.features["annotators"].feature.names == hashed_names(ANNOTATORS, SALT)
+
+
+# Curves
+
+
+@pytest.mark.parametrize("kind", ["tensorboard"])
+def test_gain_curves_reach_the_boards_by_sensible_names(
+    kind, make_model, make_args, crowd, tmp_path
+):
+    """`train/gain` beside `eval/gain` and its ceiling: one looks where they part."""
+    pytest.importorskip(kind)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    args = make_args(
+        report_to=kind, logging_strategy="steps", logging_steps=3, eval_strategy="epoch", init=None,
+        search_rate=True, num_train_epochs=4, learning_rate=1e-2,
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "runs"))
+        trainer = MaxMIGTrainer(
+            model=make_model(), args=args, train_dataset=crowd, eval_dataset=crowd
+        )
+        trainer.train()
+    events = EventAccumulator(str(tmp_path / "runs")).Reload()
+    tags = set(events.Tags()["scalars"])
+    assert {
+        "train/gain",
+        "eval/gain",
+        "eval/gain_ceiling",
+        "eval/gain_low",
+        "eval/gain_high",
+        "eval/accuracy",
+    } <= tags
+    assert "train/aggregator_learning_rate" in tags
+    assert [e.value for e in events.Scalars("eval/gain")] == pytest.approx(
+        [row["eval_gain"] for row in trainer.state.log_history if "eval_gain" in row], abs=1e-5
+    )

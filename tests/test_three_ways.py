@@ -1,0 +1,163 @@
+"""A pair that a recipe has trained and pushed comes back three ways, in fresh processes, as it was."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModel
+
+from tests.worlds import small_timm, small_vit
+
+# The client hands a file to its own client in a manner that is going out of use.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning"),
+]
+
+NAME = "org/maxmig-digits"
+SHORT = ["--num_train_epochs", "2", "--init", "vote_share", "--search_rate", "False", "--use_cpu", "True"]  # fmt: skip
+
+PULL = """
+import sys
+
+name, way, asked, picture, told = sys.argv[1:]
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "hf_maxmig":
+            raise ModuleNotFoundError(f"{name} is blocked", name=name)
+
+if way == "package":
+    import hf_maxmig
+    trusted = {}
+else:
+    sys.meta_path.insert(0, Blocked())
+    trusted = {"trust_remote_code": True}
+
+import torch
+from PIL import Image
+from transformers import AutoModel, AutoModelForImageClassification, pipeline
+
+inputs = torch.load(asked, weights_only=True)
+answers = []
+for auto_class in (AutoModel, AutoModelForImageClassification):
+    pair = auto_class.from_pretrained(name, **trusted)
+    with torch.no_grad():
+        outputs = pair(**inputs)
+    answers.append([outputs.logits, outputs.aggregator_logits, outputs.forecast_logits])
+classify = pipeline("image-classification", model=name, **trusted)
+scores = {entry["label"]: entry["score"] for entry in classify(Image.open(picture), top_k=10)}
+torch.save([answers, scores], told)
+assert ("hf_maxmig" in sys.modules) == (way == "package")
+"""
+
+
+@pytest.fixture
+def account(hub, monkeypatch):
+    token = hub.add_user("ann", organisations=["org"])
+    hub.log_in(monkeypatch, token)
+    return hub
+
+
+@pytest.fixture
+def push(account, load, monkeypatch, tmp_path):
+    """Train on the digits by a recipe, and push."""
+
+    def by_recipe(kind):
+        folder = str(tmp_path / "out")
+        shared = ["--push_to_hub", "True", "--hub_model_id", NAME, "--report_to", "none", *SHORT]
+        if kind == "digits":
+            page = load("digits")
+            page.main(*arguments(page, page.DigitsArguments, page.DigitsTrainingArguments,
+                                 ["--output_dir", folder, *shared]))  # fmt: skip
+            return folder
+        files = tmp_path / "files"
+        page = load("digits")
+        page.write_files(page.digits(page.DigitsArguments(), seed=0), files)
+        network = {"timm": small_timm, "transformers": small_vit}[kind](num_labels=10)
+        network.save_pretrained(tmp_path / "network")
+        processor = {"timm": None, "transformers": "ViTImageProcessor"}[kind]
+        if processor is not None:
+            import transformers
+
+            size = {"height": 16, "width": 16}
+            getattr(transformers, processor)(size=size).save_pretrained(tmp_path / "network")
+        page = load("image_classification")
+        page.main(*arguments(
+            page, page.DataArguments, page.ModelArguments, page.ImageClassificationTrainingArguments,
+            ["--train_dir", str(files / "train"), "--votes", str(files / "votes.csv"), "--model_name_or_path",
+             str(tmp_path / "network"), "--output_dir", folder, *shared],
+        ))  # fmt: skip
+        return folder
+
+    return by_recipe
+
+
+def arguments(page, *kinds):
+    *kinds, flags = kinds
+    return page.parse(*kinds, arguments=flags)
+
+
+@pytest.mark.parametrize("kind", ["digits", "timm", "transformers"])
+def test_pair_comes_back_three_ways(kind, push, account, tmp_path):
+    """By the package, by remote code without it, and in a pipeline: the same numbers each time."""
+    folder = push(kind)
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (40, 50, 3), generator=generator, dtype=torch.uint8)
+    Image.fromarray(pixels.numpy()).save(tmp_path / "picture.png")
+    picture = Image.open(tmp_path / "picture.png")
+    processor = AutoImageProcessor.from_pretrained(folder)
+    inputs = dict(processor([picture, picture.rotate(90)], return_tensors="pt"))
+    inputs["annotators"] = torch.tensor([[0, 2, 9], [1, -1, -1]])
+    inputs["annotations"] = torch.tensor([[1, 1, 4], [0, -1, -1]])
+    torch.save(inputs, tmp_path / "asked.pt")
+    with torch.no_grad():
+        expected = AutoModel.from_pretrained(folder)(**inputs)
+    assert expected.aggregator_logits[0].std() > 0.1
+    for way in ("package", "remote_code"):
+        files = [str(tmp_path / name) for name in ("asked.pt", "picture.png", "told.pt")]
+        ended = subprocess.run(
+            [sys.executable, *(["-I"] if way == "remote_code" else []), "-c", PULL, NAME, way, *files],
+            cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+            env={**os.environ, **account.environment(tmp_path / f"home_{way}")},
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stderr
+        answers, scores = torch.load(tmp_path / "told.pt", weights_only=True)
+        for answer in answers:
+            for given, wanted in zip(
+                answer,
+                (expected.logits, expected.aggregator_logits, expected.forecast_logits),
+                strict=True,
+            ):
+                torch.testing.assert_close(given, wanted, rtol=0, atol=1e-6)
+        wanted = expected.logits[0].softmax(dim=-1).tolist()
+        assert [scores[str(c)] for c in range(10)] == pytest.approx(wanted, abs=1e-6)
+
+
+def test_pair_of_labelme_loads_exactly_as_its_card_says(
+    account, load, shared_data, monkeypatch, tmp_path
+):
+    """`AutoModel.from_pretrained("org/maxmig-labelme")`, as on the card that went up with it."""
+    page = load("labelme")
+    folder = str(tmp_path / "out")
+    name = "org/maxmig-labelme"
+    page.main(*page.parse(page.LabelMeArguments, page.LabelMeTrainingArguments, arguments=[
+        "--data_dir", str(shared_data / "labelme"), "--output_dir", folder, "--push_to_hub", "True",
+        "--hub_model_id", name, "--report_to", "none", *SHORT,
+    ]))  # fmt: skip
+    card = ModelCard(account.repository(name).files["README.md"].content.decode())
+    examples = re.findall(r"```python\n(.*?)```", card.text, flags=re.DOTALL)
+    (pair,) = [example for example in examples if "AutoModel.from_pretrained" in example]
+    assert f'model = AutoModel.from_pretrained("{name}")' in pair
+    for example in examples:
+        space = {}
+        exec(compile(example, "card", "exec"), space)
+    mine = AutoModel.from_pretrained(folder).state_dict()
+    for key, tensor in space["model"].state_dict().items():
+        assert torch.equal(tensor, mine[key]), key
+    assert card.data.model_name == "maxmig-labelme"
