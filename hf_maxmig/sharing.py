@@ -151,12 +151,16 @@ class SharingTrainer(Trainer):
             "finetuned_from": "base_model",
         }
         header = {known[k]: v for k, v in metadata.items() if k in known and v}
-        name = metadata.get("model_name") or Path(self.args.output_dir).name
+        repo_id = self.hub_model_id or self.args.hub_model_id
+        name = (
+            metadata.get("model_name")
+            or (repo_id or Path(self.args.output_dir).name).split("/")[-1]
+        )
         if self._description is None and has_votes(self.train_dataset):
             self._description = describe(self.train_dataset)
         arguments = self.listed_arguments()
         card = model_card(
-            self.crowd_model, self._results, arguments, name, repo_id=self.hub_model_id or self.args.hub_model_id, shared_as=self._shared_as,
+            self.crowd_model, self._results, arguments, name, repo_id=repo_id, shared_as=self._shared_as,
             processor=self.processing_class, data=self._description, judged=self._judged, **header,
         )  # fmt: skip
         folder = Path(self.args.output_dir)
