@@ -222,6 +222,18 @@ def test_pair_with_interaction_comes_back_whole(prior, tmp_path):
     torch.testing.assert_close(half.aggregator.mix, model.aggregator.mix, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("device_map", ["cpu", "auto", {"": "cpu"}], ids=str)
+def test_pair_is_loaded_to_a_device(device_map, tmp_path):
+    """Large classifiers are loaded straight to where they run."""
+    model = make_pair(resnet)
+    model.save_pretrained(tmp_path)
+    for auto_class in (AutoModel, AutoModelForImageClassification):
+        again = auto_class.from_pretrained(tmp_path, device_map=device_map).eval()
+        assert {p.device.type for p in again.parameters()} <= {"cpu", "cuda"}
+        expected = outputs(model).forecast_logits
+        torch.testing.assert_close(outputs(again).forecast_logits.cpu(), expected)
+
+
 def test_pair_saved_before_there_was_a_choice_has_the_papers_aggregator(tmp_path):
     """Old checkpoints on the Hub name no aggregator."""
     model = make_pair(head)
