@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from .data.describe import Description, describe
     from .data.experts import Experts, experts
+    from .data.features import frozen_features
     from .data.pictures import cifar10, dogs_vs_cats, luna16
     from .data.readers import read_annotations
     from .data.simulation import simulate_crowd
@@ -62,6 +63,7 @@ _LAZY = {
     "dogs_vs_cats": ".data.pictures",
     "experts": ".data.experts",
     "export_onnx": ".exporting",
+    "frozen_features": ".data.features",
     "hash_annotators": ".data.columns",
     "judge_annotators": ".annotators",
     "labelme": ".data.sources",
@@ -125,6 +127,7 @@ __all__ = [
     "experts",
     "export_onnx",
     "forecast",
+    "frozen_features",
     "hash_annotators",
     "judge_annotators",
     "labelme",

@@ -29,7 +29,7 @@ from typing import Any
 
 import timm
 from datasets import ClassLabel, Dataset, DatasetDict, Image, load_dataset
-from recipe import Recipe, frozen_features, parse, run
+from recipe import Recipe, parse, run
 from torch import nn
 from transformers import (
     AutoImageProcessor,
@@ -43,6 +43,7 @@ from hf_maxmig import (
     HeadClassifier,
     MaxMIGTrainingArguments,
     add_annotations,
+    frozen_features,
     read_annotations,
 )
 from hf_maxmig.data.columns import crowd_names

@@ -20,10 +20,10 @@ minutes for a small one on two cores) and cached, and the saved pair takes pictu
 
 from dataclasses import dataclass, field
 
-from recipe import Recipe, frozen_features, keep_back, parse, run
+from recipe import Recipe, keep_back, parse, run
 from transformers import AutoImageProcessor, set_seed
 
-from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainingArguments, labelme
+from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainingArguments, frozen_features, labelme
 from hf_maxmig.hub import portable_processor
 
 

@@ -1,4 +1,4 @@
-"""What all recipes share: the command line, frozen features, training, measuring, saving.
+"""What all recipes share: the command line, training, measuring, saving.
 
 Not a recipe itself. A recipe says which data and which classifier; this page does the rest, the
 same for each of them.
@@ -6,11 +6,8 @@ same for each of them.
 
 import argparse
 import dataclasses
-import os
 import sys
 from dataclasses import dataclass, field
-from hashlib import sha256
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -21,18 +18,14 @@ from datasets import (
     Dataset,
     DatasetDict,
     Features,
-    Image,
     List,
     Value,
     concatenate_datasets,
 )
-from datasets.config import HF_DATASETS_CACHE
-from datasets.fingerprint import Hasher
 from torch import nn
-from transformers import AutoModel, HfArgumentParser, PreTrainedModel
+from transformers import HfArgumentParser
 
 from hf_maxmig import (
-    HeadClassifier,
     MaxMIGTrainer,
     MaxMIGTrainingArguments,
     crowd_features,
@@ -181,56 +174,6 @@ def run(recipe: Recipe) -> dict[str, float]:
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
     return metrics
-
-
-def frozen_features(
-    data: DatasetDict, backbone: str, processor: Any, image_column: str = "image"
-) -> tuple[DatasetDict, PreTrainedModel]:
-    """Put features of a frozen backbone beside the pictures, computed once and cached.
-
-    The cache is keyed by the pictures, the backbone's weights and the processor's settings.
-
-    Args:
-        data: with a column of pictures.
-        backbone: a Hub name or a folder.
-        processor: its image processor.
-        image_column: the column of pictures.
-
-    Returns:
-        The data with a column `features`, and the backbone. The pictures are still there, but a
-        row does not show them: training decodes none, `with_format(None)` brings them back.
-    """
-    encoder = AutoModel.from_pretrained(backbone).eval()
-    reader = Hasher.hash(
-        [{n: t.numpy() for n, t in encoder.state_dict().items()}, processor.to_dict()]
-    )
-    folder = Path(HF_DATASETS_CACHE, "hf_maxmig", "features")
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def encode(batch: dict[str, Any]) -> dict[str, Any]:
-        pictures = [picture.convert("RGB") for picture in batch[image_column]]
-        pixel_values = processor(pictures, return_tensors="pt")["pixel_values"]
-        return {"features": HeadClassifier.encode(encoder, pixel_values).float().numpy()}
-
-    encoded = DatasetDict()
-    for name, split in data.items():
-        files = split.cast_column(image_column, Image(decode=False))[image_column]
-        key = Hasher.hash([reader, [_identity(file) for file in files]])
-        features = split.select_columns(image_column).map(
-            encode, batched=True, batch_size=32, remove_columns=image_column, desc=f"Features of {name}",
-            cache_file_name=str(folder / f"{key}.arrow"), new_fingerprint=key,
-        )  # fmt: skip
-        joined = concatenate_datasets([split, features], axis=1)
-        shown = [column for column in joined.column_names if column != image_column]
-        encoded[name] = joined.with_format(columns=shown)
-    return encoded, encoder
-
-
-def _identity(file: dict[str, Any]) -> tuple[Any, ...]:
-    """Tell pictures apart: by their bytes, or by file and time."""
-    if file["bytes"] is not None:
-        return (sha256(file["bytes"]).hexdigest(),)
-    return file["path"], os.stat(file["path"]).st_mtime_ns
 
 
 def encoded(dataset: Dataset, processor: Any, flat: bool, image_column: str = "image") -> Dataset:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import close_session
+from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel, MaxMIGTrainingArguments
 from tests.hub_server import HubServer
@@ -109,3 +110,14 @@ def make_args(tmp_path):
         return MaxMIGTrainingArguments(**{**settings, **changes})
 
     return build
+
+
+@pytest.fixture
+def backbone(tmp_path):
+    """A frozen backbone in a folder, with its image processor."""
+    torch.manual_seed(0)
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic")
+    model = ResNetForImageClassification(config)
+    model.save_pretrained(tmp_path / "backbone")
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / "backbone")
+    return model

@@ -11,9 +11,6 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from transformers import (
     AutoModel,
-    ResNetConfig,
-    ResNetForImageClassification,
-    ViTImageProcessor,
     pipeline,
 )
 
@@ -114,17 +111,6 @@ def test_labelme_reaches_its_numbers(root, shared_data, tmp_path):
     assert AutoModel.from_pretrained(tmp_path).config.num_annotators == 59
 
 
-@pytest.fixture
-def backbone(tmp_path):
-    """A frozen backbone in a folder, with its image processor."""
-    torch.manual_seed(0)
-    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic")
-    model = ResNetForImageClassification(config)
-    model.save_pretrained(tmp_path / "backbone")
-    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / "backbone")
-    return model
-
-
 @pytest.mark.slow
 def test_labelme_from_images_saves_backbone_and_head(root, backbone, tmp_path):
     """The head is trained on cached features; the saved pair must take pictures, as pretrained."""
@@ -139,45 +125,6 @@ def test_labelme_from_images_saves_backbone_and_head(root, backbone, tmp_path):
         torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
     picture = next((data_dir / "images" / "train").rglob("*.jpg"))
     assert len(pipeline("image-classification", model=str(tmp_path / "out"))(str(picture))) == 5
-
-
-def test_features_are_computed_once_and_anew_when_something_changed(
-    load, backbone, tmp_path, monkeypatch
-):
-    """Features of other weights or other pictures would pass for these; votes must not be cached."""
-    recipe = load("recipe")
-    monkeypatch.setattr(recipe, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    calls = []
-    encode = hf_maxmig.HeadClassifier.encode
-    monkeypatch.setattr(
-        hf_maxmig.HeadClassifier,
-        "encode",
-        staticmethod(lambda *args: (calls.append(1), encode(*args))[1]),
-    )
-    data_dir, folder = write_flat(tmp_path / "data"), str(tmp_path / "backbone")
-    data = hf_maxmig.labelme(data_dir, content="images")
-    processor = ViTImageProcessor.from_pretrained(folder)
-    first, encoder = recipe.frozen_features(data, folder, processor)
-    assert len(calls) == len(data)
-    picture = data["test"][1]["image"].convert("RGB")
-    expected = encode(encoder, processor(picture, return_tensors="pt")["pixel_values"])
-    torch.testing.assert_close(torch.tensor([first["test"][1]["features"]]), expected)
-    assert "image" not in first["test"][1]  # or each step of the training would decode it
-    assert first["test"].with_format(None)[1]["image"].size == picture.size
-
-    answers = (data_dir / "answers.txt").read_text().replace("3", "4", 1)
-    (data_dir / "answers.txt").write_text(answers)
-    data = hf_maxmig.labelme(data_dir, content="images")
-    again, _ = recipe.frozen_features(data, folder, processor)
-    assert len(calls) == len(data)
-    assert again["train"]["annotations"][:] == data["train"]["annotations"][:]
-    assert again["train"]["annotations"][:] != first["train"]["annotations"][:]
-
-    torch.nn.init.normal_(backbone.resnet.embedder.embedder.convolution.weight)
-    backbone.save_pretrained(folder)
-    other, _ = recipe.frozen_features(data, folder, processor)
-    assert len(calls) == 2 * len(data)
-    assert other["test"][1]["features"] != first["test"][1]["features"]
 
 
 def test_config_file_gives_defaults_under_the_command_line(load, tmp_path):

@@ -1,0 +1,90 @@
+"""Features of a frozen backbone, computed once: a head then trains without opening a picture.
+
+The head itself is `HeadClassifier`.
+"""
+
+import os
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import datasets.config
+import torch
+from datasets import DatasetDict, Image, concatenate_datasets
+from datasets.fingerprint import Hasher
+from transformers import AutoModel, PreTrainedModel
+
+from ..classifiers import HeadClassifier
+
+
+def frozen_features(
+    data: DatasetDict,
+    backbone: str | os.PathLike[str],
+    processor: Any,
+    image_column: str = "image",
+    batch_size: int = 32,
+) -> tuple[DatasetDict, PreTrainedModel]:
+    """Put features of a frozen backbone beside the pictures, computed once and cached.
+
+    They lie as Arrow in the cache of `datasets`, under a name made of the pictures, the backbone's
+    weights and the processor's settings: another run, another method or other votes find them, and
+    what has changed is computed anew. An accelerator is used if there is one.
+
+    Args:
+        data: splits with a column of pictures.
+        backbone: a Hub name or a folder.
+        processor: its image processor.
+        image_column: the column of pictures.
+        batch_size: pictures that go through the backbone together.
+
+    Returns:
+        The data with a column `features`, (D,) float32 an item, and the backbone. The pictures are
+        still there, but a row does not show them: training decodes none, `with_format(None)` brings
+        them back.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image as Picture
+        >>> from transformers import ResNetConfig, ResNetModel, ViTImageProcessor
+        >>> folder = tempfile.mkdtemp()
+        >>> config = ResNetConfig(embedding_size=4, hidden_sizes=[4, 6], depths=[1, 1], layer_type="basic")
+        >>> ResNetModel(config).save_pretrained(folder)
+        >>> pictures = datasets.Dataset.from_dict({"image": [Picture.new("RGB", (9, 9), "olive")]})
+        >>> data = DatasetDict(train=pictures.cast_column("image", Image()))
+        >>> data, encoder = frozen_features(data, folder, ViTImageProcessor(size={"height": 32, "width": 32}))
+        >>> len(data["train"][0]["features"])
+        6
+    """
+    encoder = AutoModel.from_pretrained(backbone).eval()
+    reader = Hasher.hash(
+        [{n: t.numpy() for n, t in encoder.state_dict().items()}, processor.to_dict()]
+    )
+    if torch.accelerator.is_available():
+        encoder.to(torch.accelerator.current_accelerator())
+    folder = Path(datasets.config.HF_DATASETS_CACHE, "hf_maxmig", "features")
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def encode(batch: dict[str, Any]) -> dict[str, Any]:
+        pictures = [picture.convert("RGB") for picture in batch[image_column]]
+        pixel_values = processor(pictures, return_tensors="pt")["pixel_values"].to(encoder.device)
+        return {"features": HeadClassifier.encode(encoder, pixel_values).float().cpu().numpy()}
+
+    encoded = DatasetDict()
+    for name, split in data.items():
+        files = split.cast_column(image_column, Image(decode=False))[image_column]
+        key = Hasher.hash([reader, [_identity(file) for file in files]])
+        features = split.select_columns(image_column).map(
+            encode, batched=True, batch_size=batch_size, remove_columns=image_column, desc=f"Features of {name}",
+            cache_file_name=str(folder / f"{key}.arrow"), new_fingerprint=key,
+        )  # fmt: skip
+        joined = concatenate_datasets([split, features], axis=1)
+        shown = [column for column in joined.column_names if column != image_column]
+        encoded[name] = joined.with_format(columns=shown)
+    return encoded, encoder.cpu()
+
+
+def _identity(file: dict[str, Any]) -> tuple[Any, ...]:
+    """Tell pictures apart: by their bytes, or by file and time."""
+    if file["bytes"] is not None:
+        return (sha256(file["bytes"]).hexdigest(),)
+    return file["path"], os.stat(file["path"]).st_mtime_ns
