@@ -56,6 +56,11 @@ class Try(NamedTuple):
         return self.gain - other.gain > float(difference.std()) / len(difference) ** 0.5
 
     @property
+    def tells_something(self) -> bool:
+        """Whether the gain is above zero, that of knowing nothing, by more than a standard error."""
+        return self.gain > float(self.parts.std()) / len(self.parts) ** 0.5
+
+    @property
     def name(self) -> str:
         """What its gain is called in the log."""
         name = f"gain_{self.rate:g}" + ("_learned_prior" if self.prior == "learned" else "")
@@ -93,11 +98,16 @@ def start_and_search(trainer: CrowdTraining) -> list[Try]:
         tries = search_rate(trainer) if trainer.searches else []
         if attempt and chosen(tries).gain <= chosen(best).gain:
             model.load_state_dict(kept)
-            return best
+            break
         best = tries
         if not best or not chosen(best).merged:
             break
         logger.info("The start merged classes (gain %.3f): another is tried.", chosen(best).gain)
+    if best and chosen(best).aggregator != PAPERS_AGGREGATOR and not chosen(best).tells_something:
+        # Single labels tell nothing, and what the start has learned of them is noise.
+        model.load_state_dict(before)
+        crowd = trainer.crowd_of(trainer.train_dataset)
+        model.initialize_crowd(crowd, args.smoothing, args.init_strength)
     return best
 
 
@@ -150,11 +160,13 @@ def chosen(tries: list[Try]) -> Try:
     """Return the one with the highest gain, among those that clearly beat the ones before them.
 
     What is tried later is further from what is usual: another rate than the middle one, a prior that
-    is learned, pairs of labels. A training that diverged beats nothing.
+    is learned, pairs of labels. A training that diverged beats nothing. Where single labels tell
+    nothing, pairs of them have only to be asked for: to find one takes longer than a short training.
     """
     best = tries[0]
     for one in tries[1:]:
-        if one.beats(best) or (best.gain != best.gain and one.gain == one.gain):
+        all_to_gain = one.aggregator != PAPERS_AGGREGATOR and not best.tells_something
+        if one.beats(best) or all_to_gain or (best.gain != best.gain and one.gain == one.gain):
             best = one
     return best
 

@@ -1,5 +1,7 @@
 """The search: which rates are tried, what is taken, and that no gold label and no step is lost on it."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -178,6 +180,33 @@ def test_start_that_merged_classes_is_made_again_and_the_better_one_kept(
     kept = starts[1] if second_is_better else starts[0]
     assert torch.equal(trainer.crowd_model.aggregator.table, kept)
     assert tries[0].merged != second_is_better
+
+
+@pytest.mark.parametrize(("gain", "again"), [(0.5, False), (-0.01, True)])
+def test_start_from_single_labels_is_undone_where_they_tell_nothing(
+    gain, again, make_args, monkeypatch
+):
+    """What it has taught classifier and W is then noise, from which pairs of labels are not found."""
+    trainer = wrapped(make_args, uneven_crowd(), aggregator="interaction")
+    model = trainer.crowd_model
+    before = copy.deepcopy(model.classifier.state_dict())
+
+    def start(trainer, seed):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 1
+
+    tries = [attempt(0.1, gain), attempt(0.1, 0.9 if not again else -0.02, kind="interaction")]
+    monkeypatch.setattr(search, "start_from_information", start)
+    monkeypatch.setattr(search, "search_rate", lambda trainer: tries)
+    assert chosen(start_and_search(trainer)).aggregator == "interaction"
+    for name, tensor in model.classifier.state_dict().items():
+        assert torch.equal(tensor, before[name]) == again
+    fresh = wrapped(make_args, uneven_crowd(), aggregator="interaction").crowd_model
+    fresh.initialize_crowd(
+        trainer.crowd_of(trainer.train_dataset), trainer.args.smoothing, trainer.args.init_strength
+    )
+    assert torch.allclose(model.aggregator.table, fresh.aggregator.table) == again
 
 
 def test_start_without_merged_classes_is_made_once(crowd, make_model, make_args, monkeypatch):
@@ -402,6 +431,15 @@ def test_what_is_usual_is_kept_unless_something_is_clearly_better(gain, taken):
     assert chosen([usual, other]).rate == taken
     diverged = attempt(10, float("nan"), parts=[float("nan")] * 4)
     assert chosen([diverged, usual]) is usual
+
+
+@pytest.mark.parametrize(("gain", "taken"), [(0.2, "weighted_average"), (0.05, "interaction")])
+def test_pairs_of_labels_are_taken_if_asked_for_where_single_ones_tell_nothing(gain, taken):
+    """A short training may not have found them yet; there is nothing to lose."""
+    usual = attempt(10, gain, parts=[-0.2, 0.3, 0.1, -0.1])  # error 0.11
+    pairs = attempt(10, -0.1, parts=[-0.1, -0.1, -0.2, 0.0], kind="interaction")
+    assert usual.tells_something == (taken == "weighted_average")
+    assert chosen([usual, pairs]).aggregator == taken
 
 
 def test_learned_prior_is_tried_at_the_rate_that_was_best(make_args, monkeypatch):
