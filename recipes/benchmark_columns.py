@@ -5,7 +5,10 @@ Each job runs in a fresh process, so that its peak of memory is its own:
 1. `read_annotations` of the votes from CSV and from Parquet;
 2. `add_annotations`: votes in a table in memory, in random order, items and annotators by name;
 3. `crowd_batches`: one reading of the joined columns, as training starts with;
-4. `describe`, without crowd-kit and with it.
+4. `initialize_crowd`: equation 2 of all votes, from the joined columns;
+5. `MaxMIGTrainer`: start, search and 100 steps of a head on eight features, all by default, on the
+   columns and features as they lie on the disk;
+6. `describe`, without crowd-kit and with it.
 
 And, at a smaller size, the join beside the same thing in plain Python, a dict of lists, by turns;
 nothing is timed before both agree.
@@ -38,12 +41,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-from datasets import Dataset
-from machine import held_memory, machine, peak_memory
-from transformers import HfArgumentParser
+from datasets import Dataset, Features, List, Value, concatenate_datasets
+from machine import held_memory, machine, peak_memory, reset_peak_memory
+from transformers import HfArgumentParser, PrinterCallback
 
 import hf_maxmig
-from hf_maxmig import CrowdCollator, add_annotations
+from hf_maxmig import (
+    CrowdCollator,
+    HeadClassifier,
+    HeadConfig,
+    MaxMIGModel,
+    MaxMIGTrainer,
+    MaxMIGTrainingArguments,
+    add_annotations,
+)
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.data.columns import crowd_names
 from hf_maxmig.data.describe import describe
@@ -56,6 +67,9 @@ GIVEN_SIZES = {"votes": 10_000_000, "items": 1_000_000, "annotators": 100_000}  
 AT_MOST_SECONDS = 60.0  # of the join
 AT_MOST_MIB = 4 * 1024  # of its process, everything loaded
 AT_MOST_BYTES = 16.0  # a vote, of what the two columns hold
+AT_MOST_START = 3.0  # seconds of equation 2
+AT_MOST_TRAINER = 1024  # MiB that training takes above data and model
+FEATURES = 8
 
 
 @dataclass
@@ -157,6 +171,50 @@ def job_batches(folder: Path, given: ColumnsArguments) -> Callable[[], Any]:
     return lambda: sum(int((who >= 0).sum()) for who, _ in crowd_batches(dataset, collator))
 
 
+def small_pair(dataset: Dataset) -> MaxMIGModel:
+    """A head on the features, and the crowd of the columns."""
+    annotators, classes = crowd_names(dataset)
+    head = HeadClassifier(HeadConfig(input_size=FEATURES, id2label=dict(enumerate(classes or ()))))
+    return MaxMIGModel.from_classifier(head, annotators=annotators)
+
+
+def job_initialise(folder: Path, given: ColumnsArguments) -> Callable[[], Any]:
+    dataset = Dataset.from_file(str(folder / "joined.arrow"))
+    model = small_pair(dataset)
+    collator = CrowdCollator(given.annotators, given.classes)
+
+    def start() -> int:
+        model.initialize_crowd(crowd_batches(dataset, collator))
+        return given.votes if bool(model.aggregator.table.isfinite().all()) else 0
+
+    return start
+
+
+def job_train(folder: Path, given: ColumnsArguments) -> Callable[[], Any]:
+    votes = Dataset.from_file(str(folder / "joined.arrow"))
+    features = np.random.default_rng(0).normal(size=(given.items, FEATURES)).astype("float32")
+    kind = Features(features=List(Value("float32"), length=FEATURES))
+    path = folder / "features.arrow"
+    table = Dataset.from_dict({"features": features}, features=kind).data.table
+    with pa.ipc.new_stream(path, table.schema) as stream:
+        stream.write_table(table)
+    del features, table
+    dataset = concatenate_datasets([votes, Dataset.from_file(str(path))], axis=1)
+    model = small_pair(dataset)
+
+    def train() -> int:
+        args = MaxMIGTrainingArguments(
+            str(folder / "out"), max_steps=100, per_device_train_batch_size=256, use_cpu=True,
+            report_to="none", disable_tqdm=True, save_strategy="no", logging_strategy="no",
+        )  # fmt: skip
+        trainer = MaxMIGTrainer(model=model, args=args, train_dataset=dataset)
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+        return given.votes
+
+    return train
+
+
 def job_describe(folder: Path, given: ColumnsArguments, peers: bool) -> Callable[[], Any]:
     if not peers:
         sys.modules["crowdkit"] = None  # type: ignore[assignment]  # as if it were not installed
@@ -199,6 +257,7 @@ def measured(
     name: str, prepare: Callable[..., Callable[[], Any]], *arguments: Any
 ) -> tuple[Row, dict[str, Any]]:
     call = prepare(*arguments)
+    reset_peak_memory()  # what it took to prepare is over
     before, wall, cpu = held_memory(), time.perf_counter(), time.process_time()
     result = call()
     wall, cpu, most = time.perf_counter() - wall, time.process_time() - cpu, peak_memory()
@@ -247,16 +306,28 @@ def measure_plain(given: ColumnsArguments) -> dict[str, Any]:
 # Telling
 
 
-def targets(given: ColumnsArguments, join: Row, bytes_a_vote: float) -> list[dict[str, Any]]:
+def targets(
+    given: ColumnsArguments, rows: dict[str, Row], bytes_a_vote: float
+) -> list[dict[str, Any]]:
     """Say what was wanted and whether it was reached; nothing at other sizes than it is for."""
     if {name: getattr(given, name) for name in GIVEN_SIZES} != GIVEN_SIZES:
         return []
+    join, start, trainer = (
+        rows[job] for job in ("add_annotations", "initialize_crowd", "MaxMIGTrainer, 100 steps")
+    )
     return [
         {"target": f"{what} at most {most:g} {unit}", "met": value <= most}
         for what, value, most, unit in (
             ("join", join.seconds, AT_MOST_SECONDS, "s"),
             ("memory of the join", join.peak_mib, AT_MOST_MIB, "MiB"),
             ("values of the columns", bytes_a_vote, AT_MOST_BYTES, "bytes a vote"),
+            ("start of W", start.seconds, AT_MOST_START, "s"),
+            (
+                "memory of a training above data and model",
+                trainer.added_mib,
+                AT_MOST_TRAINER,
+                "MiB",
+            ),
         )
     ]
 
@@ -303,6 +374,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             ("read_annotations, Parquet", job_read, "parquet"),
             ("add_annotations", job_join),
             ("crowd_batches", job_batches),
+            ("initialize_crowd", job_initialise),
+            ("MaxMIGTrainer, 100 steps", job_train),
             ("describe, without crowd-kit", job_describe, False),
             ("describe", job_describe, True),
         ):
@@ -311,7 +384,6 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
                 raise AssertionError(f"{job} must see {given.votes} votes, got {found[job]}.")
             rows.append(row)
     size = found["add_annotations"]
-    join = next(row for row in rows if row.job == "add_annotations")
     told = found["describe"]
     results = {
         "command": " ".join(
@@ -330,7 +402,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             "parquet_a_vote": size["parquet"] / given.votes,
         },
         "plain": measure_plain(given),
-        "targets": targets(given, join, size["values"] / given.votes),
+        "targets": targets(given, {row.job: row for row in rows}, size["values"] / given.votes),
         "description": told["text"],
         "minutes": 0.0,
     }
