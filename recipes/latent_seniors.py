@@ -47,11 +47,11 @@ from machine import machine
 from recipe import encoded
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainer, crowd_features, experts
-from hf_maxmig.aggregator import AGGREGATORS
 from hf_maxmig.data.simulation import CASES, simulate_latent_seniors
 from hf_maxmig.naming import best_names
 
 LATENT = "latent"
+COMPARED = ("weighted_average", "interaction")
 CROWDS = [LATENT, *(f"{case}_{expertise}" for expertise, case in product(("high", "low"), CASES))]
 KEPT = ("accuracy", "aggregator_accuracy", "forecast_accuracy", "gain")
 
@@ -80,7 +80,7 @@ def measure(crowd: str, aggregator: str, seed: int, epochs: float = 100) -> dict
 
     Args:
         crowd: one of `CROWDS`.
-        aggregator: one of `AGGREGATORS`.
+        aggregator: one of `COMPARED`.
         seed: of crowd and training.
         epochs: of training.
 
@@ -136,7 +136,7 @@ def main() -> None:
     datasets.disable_progress_bars()
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     rows = []
-    for crowd, aggregator in product(arguments.crowds, AGGREGATORS):
+    for crowd, aggregator in product(arguments.crowds, COMPARED):
         runs = [measure(crowd, aggregator, seed, arguments.num_train_epochs) for seed in seeds]
         mean = {name: round(statistics.mean(run[name] for run in runs), 4) for name in KEPT}
         rows.append({"crowd": crowd, "aggregator": aggregator, "mean": mean, "runs": runs})
@@ -161,7 +161,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
         aggregator: {
             name: round(statistics.mean(row["mean"][name] for row in chosen), 4) for name in KEPT
         }
-        for aggregator in AGGREGATORS
+        for aggregator in COMPARED
         if (chosen := [row for row in rows if row["aggregator"] == aggregator])
     }
 

@@ -60,9 +60,7 @@ def test_latent_crowd_keeps_digits_and_votes_of_the_same_item_together(recipe):
 )  # of the latter a short training does not find the pairs
 def test_weighted_average_fails_on_latent_seniors_and_interaction_does_not(seed, recipe):
     """The whole claim, on seeds of its own; a cure where nothing was ill would be none."""
-    paper, ours = (
-        recipe.measure("latent", name, seed=seed) for name in ("weighted_average", "interaction")
-    )
+    paper, ours = (recipe.measure("latent", name, seed=seed) for name in recipe.COMPARED)
     assert paper["accuracy"] < 0.7
     assert paper["gain"] < 0.02
     assert paper["kept"] == "weighted_average"
@@ -144,7 +142,7 @@ def test_annotators_are_judged_by_single_labels_whatever_the_aggregator(make_arg
     crowd = make_crowd(400)
     names = [*ANNOTATORS], crowd.features["annotations"].feature.names
     verdicts = []
-    for aggregator in recipe.AGGREGATORS:
+    for aggregator in recipe.COMPARED:
         trainer = train(crowd, make_args, aggregator=aggregator)
         log_h = torch.from_numpy(trainer.predict(crowd).predictions[0])
         weight = trainer.crowd_model.aggregator.weight.detach()
