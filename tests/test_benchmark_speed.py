@@ -1,12 +1,15 @@
 """Tests of `recipes/benchmark_speed.py`: it times the same thing done twice and tells the truth."""
 
 import doctest
-import importlib.util
+import importlib
 import json
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -20,23 +23,25 @@ from hf_maxmig import (
 
 from . import reference
 
-RECIPE = Path(__file__).parent.parent / "recipes" / "benchmark_speed.py"
+RECIPES = Path(__file__).parent.parent / "recipes"
+PARTS = ("speed_rows", "speed_plain", "speed_trainer", "speed_large", "speed_crowdkit")
 SEEDS = range(4)
 
 
 @pytest.fixture(scope="module")
 def benchmark() -> Iterator[ModuleType]:
-    """Load the recipe, which is a script and no part of the package; it finds others beside it."""
-    spec = importlib.util.spec_from_file_location("benchmark_speed", RECIPE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["benchmark_speed"] = module  # dataclasses look their module up
+    """Import the recipe from its folder: a fresh process finds it and its parts there by name."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(RECIPE.parent))
-        spec.loader.exec_module(module)
-    yield module
-    del sys.modules["benchmark_speed"]
+        patch.syspath_prepend(str(RECIPES))
+        yield importlib.import_module("benchmark_speed")
+    for name in ("benchmark_speed", *PARTS):
+        del sys.modules[name]
+
+
+@pytest.fixture
+def part(benchmark: ModuleType) -> SimpleNamespace:
+    """The recipe's other pages."""
+    return SimpleNamespace(**{name.split("_")[1]: sys.modules[name] for name in PARTS})
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -120,19 +125,35 @@ def test_agree_tells_versions_apart(benchmark: ModuleType) -> None:
         benchmark.agree([right], [right, right])
 
 
-def test_row_takes_ratios_within_pairs(benchmark: ModuleType) -> None:
+def test_row_takes_ratios_within_pairs(part: SimpleNamespace) -> None:
     """On a machine that grows slower, medians of both sides may come from different times."""
-    reading = benchmark.Reading
+    reading = part.rows.Reading
     plain = [reading(2.0, 6.0), reading(20.0, 6.0), reading(200.0, 6.0)]
     ours = [reading(1.0, 0.1), reading(10.0, 0.1), reading(50.0, 0.1)]
-    line = benchmark.row("aggregator, M=747", plain, ours, "plain / ours", quick=False)
+    line = part.rows.row("aggregator", plain, ours)
     assert (line.plain, line.ours, line.ratio) == (20.0, 10.0, 2.0)
     assert line.cpu_ratio == pytest.approx(60)
-    assert line.met is True
-    slow = benchmark.row("trainer step, M=59", ours, plain, "ours / plain", quick=False)
-    assert slow.ratio == 2.0
-    assert slow.met is False
-    assert benchmark.row("trainer step, M=59", ours, plain, "ours / plain", quick=True).met is None
+    slow = part.rows.row("trainer step", ours, plain, part.rows.OURS_OVER_PLAIN)
+    assert (slow.plain, slow.ours, slow.ratio) == (10.0, 20.0, 2.0)
+    alone = part.rows.row("gain", [], ours)
+    assert (alone.ours, alone.plain, alone.ratio, alone.cpu_ratio) == (10.0, None, None, None)
+
+
+def test_targets_go_by_processor_time(benchmark: ModuleType, part: SimpleNamespace) -> None:
+    """By the clock, other work on the machine would decide."""
+    reading = part.rows.Reading
+    cases = (
+        ("aggregator, M=747", reading(1.0, 60.0), part.rows.PLAIN_OVER_OURS, True),
+        ("aggregator, M=747", reading(60.0, 1.0), part.rows.PLAIN_OVER_OURS, False),
+        ("trainer step, resnet18, M=59", reading(0.5, 1.0), part.rows.OURS_OVER_PLAIN, True),
+        ("trainer step, resnet18, M=59", reading(1.0, 0.5), part.rows.OURS_OVER_PLAIN, False),
+        ("aggregator, M=59", reading(1.0, 60.0), part.rows.PLAIN_OVER_OURS, None),
+    )
+    for job, plain, kind, met in cases:
+        line = part.rows.row(job, [plain], [reading(1.0, 1.0)], kind)
+        benchmark.judge(line)
+        assert line.met is met, job
+        assert bool(line.target) == (met is not None)
 
 
 def test_targets_are_of_jobs_that_there_are(benchmark: ModuleType) -> None:
@@ -141,28 +162,219 @@ def test_targets_are_of_jobs_that_there_are(benchmark: ModuleType) -> None:
     N, M, _ = sizes.initialisation
     jobs = {f"{divergence} gain, N={N}" for divergence, N in sizes.gain}
     jobs |= {f"aggregator, M={M}" for _, M, _ in sizes.aggregator}
-    jobs |= {f"trainer step, M={M}" for M in sizes.trainer_annotators}
+    jobs |= {
+        f"trainer step, {network.name}, M={M:,}{how}"
+        for network in sizes.networks
+        for M in sizes.trainer_annotators
+        for how in ("", ", same batches")
+    }
     jobs |= {f"initialisation, {N:,} x {M}"}
     targets = {*benchmark.AT_LEAST, *benchmark.AT_MOST, *benchmark.AT_MOST_SECONDS}
     assert targets
     assert targets <= jobs
 
 
-def test_examples_of_the_recipe_hold(benchmark: ModuleType) -> None:
+def test_unknown_job_is_refused(benchmark: ModuleType) -> None:
+    """Passed over, nothing would be measured, and the table would be empty."""
+    with pytest.raises(ValueError, match=r"`jobs` must be some of gain, .*, got 'gian'"):
+        benchmark.main(["--jobs", "gian"])
+
+
+# Trainings by turns
+
+
+class PretendTrainer:
+    """Takes steps of no work, and notes who took them; a second one at work shows."""
+
+    working = threading.Lock()
+
+    def __init__(self, callback: Any, log: list[int], fails_at: int | None = None) -> None:
+        self.callback, self.log, self.fails_at = callback, log, fails_at
+
+    def remove_callback(self, callback: Any) -> None:
+        pass
+
+    def train(self) -> None:
+        for step in range(self.callback.max_steps):
+            assert self.working.acquire(blocking=False)
+            if step == self.fails_at:
+                self.working.release()
+                raise ValueError("no data")
+            self.log.append(self.callback.side)
+            time.sleep(0.001)
+            self.working.release()
+            self.callback.on_step_end()
+
+
+def turns_of(part: SimpleNamespace, fails_at: int | None = None) -> tuple[list[int], list[Any]]:
+    log: list[int] = []
+    trainers = [
+        lambda callback: PretendTrainer(callback, log),
+        lambda callback: PretendTrainer(callback, log, fails_at),
+        lambda callback: PretendTrainer(callback, log),
+    ]
+    reading = part.rows.Reading
+
+    def callback(turns: Any, side: int) -> Any:
+        # Time is the steps that were taken by anyone.
+        return part.trainer.InTurn(
+            turns, side, 1, 2, rounds=2, clock=lambda: reading(len(log), len(log))
+        )
+
+    return log, part.trainer.train_by_turns(trainers, callback, rounds=2)
+
+
+def test_trainings_take_turns(part: SimpleNamespace) -> None:
+    """Two at once would take each other's time, and who is always first finds cold caches."""
+    log, sides = turns_of(part)
+    assert log == [0, 1, 2, 2, 2, 1, 1, 0, 0, 0, 0, 1, 1, 2, 2]
+    for side in sides:  # a step of one's own, without those of the others in between
+        assert side.readings == [part.rows.Reading(1.0, 1.0)] * 2
+
+
+def test_failing_training_ends_the_others(part: SimpleNamespace) -> None:
+    """They would wait for their turn for ever; and the reason is the first error, not theirs."""
+    with pytest.raises(ValueError, match="no data"):
+        turns_of(part, fails_at=2)
+
+
+@pytest.mark.parametrize("name", ["head", "vit_tiny"])
+def test_compared_trainers_train_the_same_network(part: SimpleNamespace, name: str) -> None:
+    """A pair around another classifier, or with another loss, would be no comparison."""
+    trainer, plain = part.trainer, part.plain
+    network = trainer.Network(name, size=32, batch=4, settling=1, steps=1)
+    generator = torch.Generator().manual_seed(0)
+    items = plain.noise_dataset(network.column, 7, 3, network.shape, generator)
+    dataset = trainer.concatenate_datasets(
+        [items.with_format("torch"), plain.crowd_dataset(7, 5, 3, generator)], axis=1
+    )
+    trainer.check_step(network, dataset, 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "plain_gain", lambda *inputs: -plain.plain_gain(*inputs))
+        with pytest.raises(AssertionError):
+            trainer.check_step(network, dataset, 5)
+
+
+# Large batches
+
+
+@pytest.mark.slow
+def test_peaks_are_of_the_call_alone(part: SimpleNamespace) -> None:
+    """Of another job, of what was held before, or of nothing, because memory was kept for it."""
+    large, sizes = part.large, [("kl", 2000, 3), ("jensen_shannon", 1500, 3), ("kl", 5000, 3)]
+    peaks = large.in_child(large.GIVES_BACK, large.measure_peaks, sizes, 150.0, 1)
+    for (_, N, _), (ours, pairs) in zip(sizes[:2], peaks, strict=False):
+        matrix = 4 * N**2 / 2**20
+        assert 1.9 * matrix < pairs < 12 * matrix
+        assert ours < 4.5 * matrix
+    assert peaks[0][0] < 1
+    assert peaks[2][1] is None  # two matrices of 95 MiB
+
+
+def test_pairs_that_do_not_fit_are_left_blank(part: SimpleNamespace) -> None:
+    """Tried all the same, they would take the machine's memory."""
+    sizes, peaks = [("kl", 600, 3), ("pearson", 700, 3)], [(1.5, 3.5), (2.5, None)]
+    rows = part.large.measure_gains(sizes, peaks, rounds=2, threads=torch.get_num_threads())
+    one, other = rows
+    assert one.plain > one.ours
+    assert (one.ours_mib, one.plain_mib) == (1.5, 3.5)
+    assert (other.plain, other.plain_mib, other.ratio) == (None, None, None)
+    assert other.ours > 0
+    assert other.ours_mib == 2.5
+    *_, cells = (line.split("|") for line in part.rows.table(rows).splitlines())
+    assert [cell.strip() for cell in cells[3:4] + cells[5:8]] == ["", "", "", ""]
+
+
+# crowd-kit
+
+
+class PretendFits:
+    """Answers at once what each fit takes."""
+
+    def __init__(self, votes: int, M: int, C: int, longest: float) -> None:
+        self.votes = votes
+
+    asked: ClassVar[list[tuple[int, str]]] = []
+    takes: ClassVar[dict[str, float | None]] = {}
+
+    def fit(self, kind: str) -> Any:
+        self.asked.append((self.votes, kind))
+        seconds = self.takes.get(kind, 0.5)
+        return None if seconds is None else sys.modules["speed_rows"].Reading(seconds, seconds)
+
+    def end(self) -> None:
+        pass
+
+
+def test_slow_fits_are_not_tried_on_more_votes(
+    part: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them is a minute in which nothing is learned."""
+    monkeypatch.setattr(part.crowdkit, "Fits", PretendFits)
+    monkeypatch.setattr(PretendFits, "asked", [])
+    monkeypatch.setattr(PretendFits, "takes", {"GLAD": None, "MACE": 40.0})
+    rows = part.crowdkit.measure_crowdkit([60, 120], 7, 3, longest=60.0, rounds=2)
+    more = {kind for votes, kind in PretendFits.asked if votes == 120}
+    assert {*part.crowdkit.FITS.values()} - more == {"GLAD", "MACE"}
+    assert len(PretendFits.asked) == 2 * len(part.crowdkit.FITS) - 2
+    plain = {line.job: line.plain for line in rows}
+    assert plain["our start, crowd-kit's glad, 60 votes"] is None
+    assert plain["our start, crowd-kit's mace, 60 votes"] == 40.0
+    assert plain["our start, crowd-kit's mace, 120 votes"] is None
+    assert plain["our start, crowd-kit's wawa, 120 votes"] == 0.5
+    assert {line.ratio for line in rows} == {None}  # it is not the same thing done twice
+
+
+def test_without_crowdkit_the_rest_is_measured(
+    benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is an extra."""
+    monkeypatch.setattr(benchmark, "find_spec", lambda name: None)
+    given = benchmark.SpeedArguments(threads=[torch.get_num_threads()])
+    assert benchmark.measure("crowdkit", benchmark.QUICK, 2, given) == []
+    assert "crowd-kit is not installed" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_fit_that_takes_too_long_is_ended(part: SimpleNamespace) -> None:
+    """A minute's fit must not hold up the page, nor the fits after it."""
+    pytest.importorskip("crowdkit")
+    fits = part.crowdkit.Fits(votes=60, M=7, C=3, longest=0.0)
+    try:
+        assert fits.fit("MACE") is None
+        assert fits.process is None
+        fits.longest = 60.0
+        assert fits.fit("MajorityVote").wall > 0
+        process = fits.process
+    finally:
+        fits.end()
+    assert process is not None
+    assert not process.is_alive()
+
+
+def test_examples_of_the_recipe_hold(part: SimpleNamespace) -> None:
     """Recipes are not among the modules whose examples pytest runs."""
-    results = doctest.testmod(benchmark)
+    results = doctest.testmod(part.rows)
     assert results.attempted
     assert not results.failed
 
 
 @pytest.mark.slow
 def test_quick_run_writes_what_it_prints(
-    benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    benchmark: ModuleType,
+    part: SimpleNamespace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The results are read by their keys; a full run is too long to find a fault at its end."""
+    # In this process, which has the libraries: a fresh one an entry takes half a minute.
+    monkeypatch.setattr(part.large, "in_child", lambda _, function, *given: function(*given))
+    monkeypatch.setattr(part.crowdkit, "Fits", PretendFits)
+    monkeypatch.setattr(benchmark, "find_spec", lambda name: True)
     threads = torch.get_num_threads()
     try:
-        benchmark.main(["--quick", "--output_dir", str(tmp_path)])
+        benchmark.main(["--quick", "--threads", "1", "2", "--output_dir", str(tmp_path)])
     finally:
         torch.set_num_threads(threads)
     results = json.loads((tmp_path / "benchmark_speed.json").read_text(encoding="utf-8"))
@@ -172,20 +384,27 @@ def test_quick_run_writes_what_it_prints(
     assert set(results["machine"]) == {
         *machine, "python", "torch", "transformers", "timm", "hf_maxmig"
     }  # fmt: skip
-    assert results["machine"]["threads"] == 1
+    assert results["machine"]["threads"] == [1, 2]
     printed = capsys.readouterr().out
+    assert benchmark.CAPTION in printed
     kinds = set()
     for line in results["rows"]:
         assert set(line) == {
-            "job", "plain", "ours", "ratio", "ratio_of_medians", "cpu_ratio", "ratio_is",
-            "target", "met",
+            "job", "threads", "plain", "ours", "ratio", "ratio_of_medians", "cpu_ratio", "ratio_is",
+            "plain_mib", "ours_mib", "target", "met",
         }  # fmt: skip
-        assert min(line[key] for key in ("plain", "ours", "ratio", "cpu_ratio")) > 0
+        kind = line["job"].split(",")[0]
+        compared = kind not in ("our start", "epoch of our aggregator")
+        for key in ("ours", *["plain", "ratio", "cpu_ratio"] * compared):
+            assert line[key] > 0
         assert line["target"] == ""
         assert line["met"] is None
-        assert line["job"] in printed
-        kinds.add(line["job"].split(",")[0])
+        assert f"| {line['job']} " in printed
+        kinds.add(kind)
     assert kinds == {
         "kl gain", "pearson gain", "jensen_shannon gain", "aggregator", "initialisation",
-        "initialisation by triple loop", "trainer step",
+        "initialisation by triple loop", "trainer step", "our start", "epoch of our aggregator",
     }  # fmt: skip
+    steps = [line for line in results["rows"] if line["job"].startswith("trainer step")]
+    assert {line["threads"] for line in steps} == {1, 2}
+    assert len({line["job"] for line in steps}) == len(steps) / 2 == 3 * (1 + 2 * 2)

@@ -1,0 +1,344 @@
+"""Job `trainer` of `benchmark_speed.py`: a step of `MaxMIGTrainer` and one of `Trainer`, by turns.
+
+Each training is a thread that stands still but in its turn, a few steps long: whatever else the
+machine does meets all of them, and nobody's start or end falls into a turn. A step lasts from one's
+end to the next: data, forward, backward, optimizer.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import torch
+from datasets import Dataset, concatenate_datasets
+from speed_plain import crowd_dataset, noise_dataset, plain_gain
+from speed_rows import OURS_OVER_PLAIN, Reading, Row, agree, now, row, since
+from transformers import (
+    PreTrainedModel,
+    PrinterCallback,
+    TimmWrapperConfig,
+    TimmWrapperForImageClassification,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    ViTConfig,
+    ViTForImageClassification,
+)
+
+from hf_maxmig import (
+    CrowdCollator,
+    HeadClassifier,
+    HeadConfig,
+    MaxMIGModel,
+    MaxMIGTrainer,
+    MaxMIGTrainingArguments,
+)
+from hf_maxmig.data.collator import arrow_rows, input_names
+
+NUM_BATCHES = 8  # of a data set: what a batch holds makes no difference
+
+
+class Network(NamedTuple):
+    """What is trained, and how long a turn is.
+
+    Args:
+        name: `vit_tiny`; `head`, on given features; or a model of timm.
+        size: height and width of a picture, or the length of a feature vector.
+        batch: B.
+        settling: steps that are not counted.
+        steps: of a turn.
+    """
+
+    name: str
+    size: int
+    batch: int
+    settling: int
+    steps: int
+
+    @property
+    def column(self) -> str:
+        """The column that it takes."""
+        return "features" if self.name == "head" else "pixel_values"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an item in it."""
+        return (self.size,) if self.name == "head" else (3, self.size, self.size)
+
+    def build(self, C: int) -> PreTrainedModel:
+        """Make it, with random weights."""
+        if self.name == "head":
+            return HeadClassifier(HeadConfig(input_size=self.size, num_labels=C))
+        if self.name == "vit_tiny":
+            sizes = {"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768}
+            return ViTForImageClassification(ViTConfig(image_size=self.size, num_labels=C, **sizes))
+        return TimmWrapperForImageClassification(
+            TimmWrapperConfig(architecture=self.name, num_labels=C)
+        )
+
+
+# Trainings by turns
+
+
+class Turns:
+    """Says whose turn it is: each side's, and then backwards, so that nobody is always first.
+
+    Args:
+        sides: how many there are.
+        rounds: how many turns each of them has.
+    """
+
+    def __init__(self, sides: int, rounds: int) -> None:
+        places = range(sides)
+        self.order = [side for turn in range(rounds) for side in (places, places[::-1])[turn % 2]]
+        self.place = 0
+        self.error: BaseException | None = None
+        self.changed = threading.Condition()
+
+    def wait(self, side: int) -> None:
+        """Wait for this side's turn."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.error or self.order[self.place] == side)
+        if self.error is not None:
+            raise RuntimeError("another training has failed.") from self.error
+
+    def pass_on(self) -> None:
+        """End a turn."""
+        with self.changed:
+            self.place += 1
+            self.changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """Let everyone go."""
+        with self.changed:
+            self.error = self.error or error
+            self.changed.notify_all()
+
+
+class InTurn(TrainerCallback):
+    """Lets a training take its steps in its turns, and times them.
+
+    Args:
+        turns: whose turn it is.
+        side: this training's number.
+        settling: steps of the first turn, which is not counted: it begins before the training.
+        steps: of each of the others.
+        rounds: how many others there are.
+        clock: reads the time.
+    """
+
+    def __init__(
+        self,
+        turns: Turns,
+        side: int,
+        settling: int,
+        steps: int,
+        rounds: int,
+        clock: Callable[[], Reading] = now,
+    ) -> None:
+        self.turns, self.side = turns, side
+        self.settling, self.steps, self.rounds = settling, steps, rounds
+        self.clock = clock
+        self.left = settling
+        self.readings: list[Reading] = []
+        self.start: Reading | None = None
+
+    @property
+    def max_steps(self) -> int:
+        """How long the training is."""
+        return self.settling + self.rounds * self.steps
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        """Count, and at a turn's end stand still until the next."""
+        self.left -= 1
+        if self.left:
+            return
+        self.end_turn()
+        if len(self.readings) < self.rounds:  # the last turn ends with the training
+            self.turns.pass_on()
+            self.turns.wait(self.side)
+            self.left = self.steps
+            self.begin_turn()
+
+    def begin_turn(self) -> None:
+        """Note the time."""
+        self.start = self.clock()
+
+    def end_turn(self) -> None:
+        """Note what a step took."""
+        if self.start is not None:
+            self.readings.append(since(self.start, self.clock(), self.steps))
+
+
+def train_by_turns(
+    trainers: Sequence[Callable[[InTurn], Trainer]],
+    callbacks: Callable[[Turns, int], InTurn],
+    rounds: int,
+) -> list[InTurn]:
+    """Make some trainers and let them train by turns.
+
+    Args:
+        trainers: makes each of them, around the callback that it is given.
+        callbacks: makes those, of `Turns` and the side's number.
+        rounds: how many turns each of them has after the first.
+
+    Returns:
+        The callbacks: they have the readings.
+    """
+    turns = Turns(len(trainers), rounds + 1)
+    sides = [callbacks(turns, side) for side in range(len(trainers))]
+    threads = torch.get_num_threads()
+
+    def run(side: InTurn, make: Callable[[InTurn], Trainer]) -> None:
+        torch.set_num_threads(threads)  # a new thread has its own number of them
+        try:
+            turns.wait(side.side)
+            trainer = make(side)
+            trainer.remove_callback(PrinterCallback)
+            trainer.train()
+            turns.pass_on()
+        except BaseException as error:
+            turns.fail(error)
+            raise
+
+    with ThreadPoolExecutor(len(sides)) as pool:
+        done = [pool.submit(run, *pair) for pair in zip(sides, trainers, strict=True)]
+    if turns.error is not None:
+        raise turns.error
+    for training in done:
+        training.result()
+    return sides
+
+
+# The trainers
+
+SETTINGS: dict[str, Any] = {
+    "learning_rate": 1e-3,
+    "lr_scheduler_type": "cosine",
+    "save_strategy": "no",
+    "logging_strategy": "no",
+    "logging_nan_inf_filter": False,
+    "disable_tqdm": True,
+    "report_to": "none",
+}
+# What a training does before its first step and after its last is no part of a step.
+OUR_SETTINGS: dict[str, Any] = {
+    "init": "vote_share",
+    "search_rate": False,
+    "name_classes": False,
+    "guards": False,
+}
+
+
+def plain_trainer(
+    network: Network, items: Dataset, settings: dict[str, Any], callback: InTurn
+) -> Trainer:
+    """Cross-entropy on gold labels, with `Trainer` as it comes: `datasets` formats each item."""
+    return Trainer(
+        model=network.build(items.features["labels"].num_classes),
+        args=TrainingArguments(**settings, max_steps=callback.max_steps),
+        train_dataset=items,
+        callbacks=[callback],
+    )
+
+
+def plain_trainer_of_tables(
+    network: Network, items: Dataset, settings: dict[str, Any], callback: InTurn
+) -> Trainer:
+    """The same, but batches are read from Arrow's tables, as `MaxMIGTrainer` reads them."""
+    C = items.features["labels"].num_classes
+    classifier = network.build(C)
+    collator = CrowdCollator(0, C, input_names=input_names(classifier))
+    return Trainer(
+        model=classifier,
+        args=TrainingArguments(
+            **settings, max_steps=callback.max_steps, remove_unused_columns=False
+        ),
+        data_collator=collator,
+        train_dataset=arrow_rows(items, collator),
+        callbacks=[callback],
+    )
+
+
+def our_trainer(
+    network: Network, dataset: Dataset, settings: dict[str, Any], callback: InTurn
+) -> MaxMIGTrainer:
+    """Max-MIG on the same items, with their crowd columns."""
+    return MaxMIGTrainer(
+        model=network.build(dataset.features["labels"].num_classes),
+        args=MaxMIGTrainingArguments(**settings, **OUR_SETTINGS, max_steps=callback.max_steps),
+        train_dataset=dataset,
+        callbacks=[callback],
+    )
+
+
+def check_step(network: Network, dataset: Dataset, M: int) -> None:
+    """Raise an AssertionError unless the pair's classifier is the classifier, its loss equation 1."""
+    C = dataset.features["labels"].num_classes
+    classifier = network.build(C).eval()
+    model = MaxMIGModel.from_classifier(classifier, num_annotators=M).eval()
+    collator = CrowdCollator(M, C, input_names=input_names(classifier))
+    batch = collator([dataset[i] for i in range(min(len(dataset), 8))])
+    with torch.no_grad():
+        torch.nn.init.normal_(model.aggregator.table)
+        output = model(**batch, return_loss=True)
+        agree(output.logits, classifier(**{network.column: batch[network.column]}).logits)
+        gain = plain_gain(output.log_h, output.aggregator_logits, model.log_prior())
+        agree(1 - output.loss, 1 + gain)  # it is what is left of rewards and penalties of about one
+
+
+def measure_network(
+    network: Network, annotators: Sequence[int], C: int, rounds: int, output_dir: str
+) -> list[Row]:
+    """Measure one network with crowds of several sizes, and without."""
+    generator = torch.Generator().manual_seed(0)
+    N = NUM_BATCHES * network.batch
+    items = noise_dataset(network.column, N, C, network.shape, generator).with_format("torch")
+    crowds = {
+        M: concatenate_datasets([items, crowd_dataset(N, M, C, generator)], axis=1)
+        for M in annotators
+    }
+    check_step(network, crowds[annotators[0]], annotators[0])
+    settings = {
+        **SETTINGS,
+        "output_dir": output_dir,
+        "per_device_train_batch_size": network.batch,
+        "dataloader_pin_memory": False,
+        "use_cpu": True,
+    }
+
+    def maker(kind: Callable[..., Trainer], dataset: Dataset) -> Callable[[InTurn], Trainer]:
+        return lambda callback: kind(network, dataset, settings, callback)
+
+    sides = train_by_turns(
+        [
+            maker(plain_trainer, items),
+            maker(plain_trainer_of_tables, items),
+            *(maker(our_trainer, dataset) for dataset in crowds.values()),
+        ],
+        lambda turns, side: InTurn(turns, side, network.settling, network.steps, rounds),
+        rounds,
+    )
+    plain, of_tables, *ours = (side.readings for side in sides)
+    job = f"trainer step, {network.name}"
+    return [
+        # The same thing twice but for the batches: it also tells how sure the other rows are.
+        row(f"{job}, cross-entropy, our batches", plain, of_tables, OURS_OVER_PLAIN),
+        *(
+            row(f"{job}, M={M:,}{how}", other, theirs, OURS_OVER_PLAIN)
+            for M, theirs in zip(annotators, ours, strict=True)
+            for how, other in (("", plain), (", same batches", of_tables))
+        ),
+    ]
+
+
+def measure_trainer(
+    networks: Sequence[Network], annotators: Sequence[int], C: int, rounds: int, output_dir: str
+) -> list[Row]:
+    """Job 4: all networks."""
+    return [
+        line
+        for network in networks
+        for line in measure_network(network, annotators, C, rounds, output_dir)
+    ]
