@@ -5,6 +5,7 @@ The formulas are in `functional.py`; here is what has parameters.
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,9 @@ from torch.nn.functional import dropout
 
 from .functional import (
     aggregate,
+    aggregate_factored,
     confusion_counts,
+    confusion_sums,
     initial_weight,
     label_pairs,
     vote_share,
@@ -22,6 +25,10 @@ from .functional import (
 PRIORS = ("uniform", "vote_share", "learned")
 # Tried out on seeds 0 to 7 of the crowds that `recipes/latent_seniors.py` measures on other seeds.
 EMBEDDING_SCALE, PAIR_DROPOUT = 0.2, 0.5
+MOST_NUMBERS = 2**27  # of a W that is written out: half a gigabyte
+_AT_A_TIME = 2**22  # numbers of the vote share
+
+Weigh = Callable[[Tensor, float | Tensor], Tensor]  # (M, C, R) counts and smoothing, to their logs
 
 
 def check_prior(prior: str | list[float], num_classes: int) -> str | list[float]:
@@ -133,6 +140,9 @@ class ClassPrior(Float32Module):
 class WeightedAverageAggregator(Float32Module):
     """The paper's aggregator g (Section 3.1): a matrix an annotator, summed over the labels given.
 
+    `on_trial` says of an aggregator whether to name it is but a permission, which the search makes
+    use of where held-out votes gain clearly more by it than by this one.
+
     Args:
         num_annotators: M.
         num_classes: C.
@@ -146,6 +156,8 @@ class WeightedAverageAggregator(Float32Module):
         >>> aggregator(half, who, said).exp().tolist()  # not trained yet
         [[0.5, 0.5]]
     """
+
+    on_trial: ClassVar[bool] = False
 
     def __init__(self, num_annotators: int, num_classes: int) -> None:
         super().__init__()
@@ -164,7 +176,14 @@ class WeightedAverageAggregator(Float32Module):
         """Aggregate (B, K) annotators and annotations under a (C,) log prior to (B, C) log g."""
         return aggregate(self.weight, log_p, annotators, annotations)
 
-    @torch.no_grad()
+    def reset(self, init: Any) -> None:
+        """Go back to where no crowd was seen.
+
+        Args:
+            init: `transformers.initialization`, whose functions leave alone what was loaded.
+        """
+        init.zeros_(self.table)
+
     def initialize(
         self, batches: Iterable[tuple[Tensor, Tensor]], smoothing: float, strength: float = 1.0
     ) -> Tensor:
@@ -183,17 +202,45 @@ class WeightedAverageAggregator(Float32Module):
         Raises:
             ValueError: if no item has a label.
         """
+        num_classes = self.table.shape[-1]
+        parts = (
+            (vote_share(torch.where(who >= 0, said, -1), num_classes), who, said)
+            for who, said in batches
+        )
+        return self.start_from(parts, smoothing, strength)
+
+    @torch.no_grad()
+    def start_from(
+        self,
+        parts: Iterable[tuple[Tensor, Tensor, Tensor]],
+        smoothing: float,
+        strength: float,
+        weigh: Weigh = initial_weight,
+    ) -> Tensor:
+        """Start W from what is thought of the items, in one pass.
+
+        Args:
+            parts: triples of (n, C) probabilities of the true class and the items' (n, K) annotators
+                and annotations, padded with -1.
+            smoothing: pseudo-labels added to each cell of a confusion matrix.
+            strength: what W is multiplied by.
+            weigh: what makes log-probabilities of counts.
+
+        Returns:
+            (C,), the probabilities summed over the items.
+
+        Raises:
+            ValueError: if no item has a label.
+        """
         num_annotators, num_classes, _ = self.table.shape
         counts = torch.zeros(num_annotators, num_classes, num_classes)
-        shares = torch.zeros(num_classes)
-        for annotators, annotations in batches:
-            share = vote_share(torch.where(annotators >= 0, annotations, -1), num_classes)
-            counts += confusion_counts(share, annotators, annotations, num_annotators)
-            shares += share.sum(dim=0)
-        check_any_label(bool(shares.sum() > 0))
-        weight = initial_weight(counts, smoothing) * strength
-        self.table.copy_(weight.transpose(1, 2))
-        return shares
+        mass = torch.zeros(num_classes)
+        for posterior, annotators, annotations in parts:
+            counts += confusion_counts(posterior, annotators, annotations, num_annotators)
+            mass += posterior.sum(dim=0)
+        check_any_label(bool(mass.sum() > 0))
+        self.table.copy_((weigh(counts, smoothing) * strength).transpose(1, 2))
+        return mass
 
     @torch.no_grad()
     def reorder_classes(self, order: Tensor) -> None:
@@ -236,6 +283,8 @@ class InteractionAggregator(WeightedAverageAggregator):
                 [0.1192, 0.8808]], grad_fn=<ExpBackward0>)
     """
 
+    on_trial = True
+
     def __init__(self, num_annotators: int, num_classes: int, num_features: int = 32) -> None:
         super().__init__(num_annotators, num_classes)
         # (annotator, reported, feature) and (feature, scored)
@@ -253,6 +302,11 @@ class InteractionAggregator(WeightedAverageAggregator):
         """
         normal(self.embedding, std=EMBEDDING_SCALE)
         normal(self.mix, std=self.mix.shape[0] ** -0.5)
+
+    def reset(self, init: Any) -> None:
+        """Go back to where no crowd was seen, see `WeightedAverageAggregator.reset`."""
+        super().reset(init)
+        self.draw_pairs(init.normal_)
 
     def forward(self, log_p: Tensor, annotators: Tensor, annotations: Tensor) -> Tensor:
         """Aggregate (B, K) annotators and annotations under a (C,) log prior to (B, C) log g."""
@@ -278,9 +332,146 @@ class InteractionAggregator(WeightedAverageAggregator):
         self.mix.copy_(self.mix[:, order].clone())
 
 
+class FactoredAggregator(WeightedAverageAggregator):
+    """The weighted average for crowds that are too large for a matrix each.
+
+    W^m = a_m P + s^m 1^T + diag(d^m), see `functional.aggregate_factored`: (C + 2 M) C + M numbers
+    instead of M C^2. With C = 1,000 classes and M = 10,000 annotators that is 84 MB instead of
+    40 GB. Annotators differ in how often they are right on each class and how far they follow the
+    crowd, not in what they mistake for what; with two classes that is no restriction.
+
+    It starts from equation 2: P is that of all annotators together, and each annotator is right as
+    often as by their own equation 2, wrong as everybody is. Who has no labels starts as everybody.
+
+    `weight` writes W out, a copy and not a view, as long as it has at most `MOST_NUMBERS` numbers;
+    nothing in training needs it.
+
+    Args:
+        num_annotators: M.
+        num_classes: C.
+
+    Example:
+        >>> aggregator = FactoredAggregator(num_annotators=2, num_classes=3)
+        >>> who, said = torch.tensor([[0, 1], [0, 1], [0, -1]]), torch.tensor([[0, 0], [1, 0], [2, -1]])
+        >>> _ = aggregator.initialize([(who, said)], smoothing=0.1)
+        >>> aggregator.weight.exp().sum(dim=2)  # rows of confusion matrices
+        tensor([[1.0000, 1.0000, 1.0000],
+                [1.0000, 1.0000, 1.0000]], grad_fn=<SumBackward1>)
+        >>> sum(parameter.numel() for parameter in aggregator.parameters())
+        23
+    """
+
+    speaks_for: Tensor
+
+    def __init__(self, num_annotators: int, num_classes: int) -> None:
+        Float32Module.__init__(self)
+        M, C = num_annotators, num_classes
+        self.table = nn.Parameter(torch.zeros(C, C, dtype=torch.float32))  # P: reported, scored
+        self.scale = nn.Parameter(torch.ones(M, dtype=torch.float32))
+        self.shift = nn.Parameter(torch.zeros(M, C, dtype=torch.float32))  # annotator, scored
+        self.diagonal = nn.Parameter(torch.zeros(M, C, dtype=torch.float32))  # annotator, reported
+        # Which scored class a report speaks for: its own, until classes are exchanged. In float32,
+        # for as such `from_pretrained` reads all of an aggregator.
+        self.register_buffer("speaks_for", torch.arange(C, dtype=torch.float32))
+
+    @property
+    def weight(self) -> Tensor:
+        """W, written out: (M, C, C): annotator, scored class, reported class.
+
+        Raises:
+            ValueError: if it is too large.
+        """
+        M, C = self.diagonal.shape
+        if M * C**2 > MOST_NUMBERS:
+            raise ValueError(
+                f"`weight` must have M C^2 <= {MOST_NUMBERS:,} numbers to be written out, got M = {M:,}, "
+                f"C = {C:,}: read `weight_of(annotators)`, some at a time. `judge_annotators`, "
+                "`find_copies` and `report` need all of it; `relabel` does not."
+            )
+        return self.weight_of(torch.arange(M, device=self.diagonal.device))
+
+    def weight_of(self, annotators: Tensor) -> Tensor:
+        """Write out W of some annotators.
+
+        Args:
+            annotators: (n,) int64.
+
+        Returns:
+            (n, C, C): annotator, scored class, reported class.
+        """
+        weight = self.scale[annotators, None, None] * self.table.T + self.shift[annotators, :, None]
+        cells = self.speaks_for.long().expand(len(annotators), 1, -1)
+        return weight.scatter_add(1, cells, self.diagonal[annotators, None, :])
+
+    def forward(self, log_p: Tensor, annotators: Tensor, annotations: Tensor) -> Tensor:
+        """Aggregate (B, K) annotators and annotations under a (C,) log prior to (B, C) log g."""
+        return aggregate_factored(
+            self.table.T, self.scale, self.shift, self.diagonal, log_p, annotators, annotations,
+            self.speaks_for.long(),
+        )  # fmt: skip
+
+    def reset(self, init: Any) -> None:
+        """Go back to where no crowd was seen, see `WeightedAverageAggregator.reset`."""
+        for parameter in (self.table, self.shift, self.diagonal):
+            init.zeros_(parameter)
+        init.ones_(self.scale)
+        init.copy_(self.speaks_for, torch.arange(len(self.speaks_for), dtype=torch.float32))
+
+    def initialize(
+        self, batches: Iterable[tuple[Tensor, Tensor]], smoothing: float, strength: float = 1.0
+    ) -> Tensor:
+        """Start from equation 2, see the class and `WeightedAverageAggregator.initialize`."""
+        step = max(1, _AT_A_TIME // len(self.speaks_for))
+        parts = (
+            pair
+            for who, said in batches
+            for pair in zip(who.split(step), said.split(step), strict=True)
+        )
+        return super().initialize(parts, smoothing, strength)
+
+    @torch.no_grad()
+    def start_from(
+        self,
+        parts: Iterable[tuple[Tensor, Tensor, Tensor]],
+        smoothing: float,
+        strength: float,
+        weigh: Weigh = initial_weight,
+    ) -> Tensor:
+        """Start from what is thought of the items, see `WeightedAverageAggregator.start_from`.
+
+        `weigh` is asked of each annotator how often they are right, and how often wrong.
+        """
+        M, C = self.diagonal.shape
+        sums = confusion_sums(parts, M, C)
+        check_any_label(bool(sums.mass.sum() > 0))
+        pooled = initial_weight(sums.pooled[None], smoothing)[0].float()
+        right, diagonal = pooled.diagonal(), torch.eye(C, dtype=torch.bool)
+        wrong = pooled.masked_fill(diagonal, -torch.inf).logsumexp(dim=1)
+        # Equation 2 of two reports, the right one and all C - 1 others, with their pseudo-labels.
+        smoothings = torch.tensor([smoothing, (C - 1) * smoothing])
+        own = weigh(torch.stack([sums.right, sums.wrong], dim=2), smoothings)
+        seen = sums.said.sum(dim=1) > 0
+        own = torch.where(seen[:, None, None], own, torch.stack([right, wrong], dim=1))
+        shift = own[..., 1] - wrong
+        self.table.copy_(pooled.T * strength)
+        self.scale.fill_(1.0)
+        self.shift.copy_(shift * strength)
+        self.diagonal.copy_((own[..., 0] - right - shift) * strength)
+        self.speaks_for.copy_(torch.arange(C))
+        return sums.mass
+
+    @torch.no_grad()
+    def reorder_classes(self, order: Tensor) -> None:
+        """Exchange the scored classes: r becomes what was `order[r]`; what was reported stays."""
+        for scores in (self.table, self.shift):
+            scores.copy_(scores[:, order].clone())
+        self.speaks_for.copy_(torch.argsort(order)[self.speaks_for.long()])
+
+
 AGGREGATORS: dict[str, type[WeightedAverageAggregator]] = {
     "weighted_average": WeightedAverageAggregator,
     "interaction": InteractionAggregator,
+    "factored": FactoredAggregator,
 }
 
 

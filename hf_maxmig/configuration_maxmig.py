@@ -63,8 +63,9 @@ class MaxMIGConfig(PreTrainedConfig):
         annotators: M names, unique; None if only their number is known.
         divergence: a row of Table 1: `"kl"`, `"pearson"` or `"jensen_shannon"`.
         prior: `"uniform"`, `"vote_share"`, `"learned"`, or C positive numbers (normalised).
-        aggregator: `"weighted_average"`, the paper's, or `"interaction"`, which also hears what two
-            labels say only together.
+        aggregator: `"weighted_average"`, the paper's; `"interaction"`, which also hears what two
+            labels say only together; or `"factored"`, for crowds that are too large for a matrix of
+            C^2 numbers an annotator.
         hf_maxmig_version: of the package that saved the pair; set by itself.
 
     Raises:

@@ -46,7 +46,9 @@ def _linear_pair_sum(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _square_pair_sum(a: Tensor, b: Tensor) -> Tensor:
-    # sum_ij K_ij^2 = <a^T a, b^T b>: O(N C^2).
+    # sum_ij K_ij^2 = <a^T a, b^T b>: O(N C^2); or, of fewer items than classes, O(N^2 C).
+    if a.shape[0] < a.shape[1]:
+        return (a @ b.T).square().sum()
     return ((a.T @ a) * (b.T @ b)).sum()
 
 

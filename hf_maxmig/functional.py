@@ -5,11 +5,16 @@ annotators, C classes. What has parameters lives in `aggregator.py`, the rows of
 `divergences.py`.
 """
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
 from .divergences import get_divergence
+
+_CELLS = 2**22  # numbers held at a time, where labels are counted
 
 
 def mutual_information_gain(
@@ -67,7 +72,7 @@ def reward_and_penalty(
     """Compute the two means of equation 1 without looking at a value: no device has to wait.
 
     The training step calls this; `mutual_information_gain` is its checked face. Float32 or wider
-    under any autocast. KL costs O(N C), Pearson O(N C^2), Jensen-Shannon O(N^2 C) in blocks.
+    under any autocast. KL costs O(N C), Pearson O(N C min(N, C)), Jensen-Shannon O(N^2 C) in blocks.
 
     Args:
         log_h: (N, C), log-probabilities of the classifier, in nats.
@@ -134,6 +139,61 @@ def aggregate(weight: Tensor, log_p: Tensor, annotators: Tensor, annotations: Te
     index = torch.where(given, annotators * num_classes + annotations, 0)
     with torch.autocast(weight.device.type, enabled=False):
         columns = torch.where(given[..., None], widen(embedding(index, table)), 0.0)
+        return (columns.sum(dim=1) + widen(log_p)).log_softmax(dim=-1)
+
+
+def aggregate_factored(
+    pooled: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    diagonal: Tensor,
+    log_p: Tensor,
+    annotators: Tensor,
+    annotations: Tensor,
+    speaks_for: Tensor | None = None,
+) -> Tensor:
+    """Combine crowd labels as `aggregate` does, by a W that annotators share but for two numbers a class.
+
+    W^m_{c,r} = a_m P_{c,r} + s^m_c + d^m_r [r speaks for c]: one matrix P of all annotators, how far
+    annotator m follows it, how much it takes to believe m that an item is not of class c, and how
+    much their saying r counts beyond that. W itself, M C^2 numbers, is never made; the cost grows
+    with the labels given.
+
+    It is the posterior of independent annotators who are right as often as each of them is on each
+    class, and whose mistakes are distributed alike: P(m says r | c) = q^m_c for r = c, and
+    (1 - q^m_c) E_{c,r} for the others. With two classes that is everyone; a = s = d = 0 is someone
+    who says nothing.
+
+    Args:
+        pooled: (C, C), P: scored class, reported class.
+        scale: (M,), a.
+        shift: (M, C), s: annotator, scored class.
+        diagonal: (M, C), d: annotator, reported class.
+        log_p: (C,), log of the class prior.
+        annotators: (B, K) int64, who labelled each item, padded with -1.
+        annotations: (B, K) int64, what each of them said, padded with -1.
+        speaks_for: (C,) int64, the class that each report speaks for; itself by default.
+
+    Returns:
+        (B, C), log-probabilities; the prior where an item has no annotations.
+
+    Example:
+        >>> coin = torch.zeros(2, 2)
+        >>> sure = torch.tensor([[0.0, 0.0], [2.0, 2.0]])  # of two annotators
+        >>> who, said = torch.tensor([[1], [0]]), torch.tensor([[1], [1]])
+        >>> aggregate_factored(coin, torch.ones(2), coin, sure, coin[0], who, said).exp()
+        tensor([[0.1192, 0.8808],
+                [0.5000, 0.5000]])
+    """
+    given = is_given(annotators, annotations)
+    who, said = torch.where(given, annotators, 0), torch.where(given, annotations, 0)
+    meant = said if speaks_for is None else speaks_for[said]
+    label = who * diagonal.shape[1] + said
+    with torch.autocast(pooled.device.type, enabled=False):
+        columns = embedding(who, scale[:, None]) * embedding(said, pooled.T) + embedding(who, shift)
+        own = widen(embedding(label, diagonal.reshape(-1, 1)))
+        columns = widen(columns).scatter_add(2, meant[..., None], own)
+        columns = torch.where(given[..., None], columns, 0.0)
         return (columns.sum(dim=1) + widen(log_p)).log_softmax(dim=-1)
 
 
@@ -246,6 +306,61 @@ def confusion_counts(
     return counts.view(num_annotators, num_classes, num_classes).transpose(1, 2)
 
 
+class ConfusionSums(NamedTuple):
+    """What `confusion_counts` come to along their axes, without the M C^2 numbers themselves.
+
+    Args:
+        pooled: (C, C) float64, over all annotators: true row, reported column.
+        right: (M, C), how often each said what an item is: the diagonals.
+        wrong: (M, C), how often each said something else of items of class c.
+        said: (M, C), how often each said r.
+        mass: (C,), the posterior summed over the items, labelled or not.
+    """
+
+    pooled: Tensor
+    right: Tensor
+    wrong: Tensor
+    said: Tensor
+    mass: Tensor
+
+
+def confusion_sums(
+    parts: Iterable[tuple[Tensor, Tensor, Tensor]], num_annotators: int, num_classes: int
+) -> ConfusionSums:
+    """Count a crowd in one pass and O(C^2 + M C) memory.
+
+    Args:
+        parts: triples of (n, C) probabilities of the true class and the items' (n, K) annotators and
+            annotations, padded with -1.
+        num_annotators: M.
+        num_classes: C.
+
+    Returns:
+        The sums.
+
+    Example:
+        >>> posterior = torch.tensor([[0.8, 0.2], [0.0, 1.0]])
+        >>> parts = [(posterior, torch.tensor([[0], [0]]), torch.tensor([[0], [1]]))]
+        >>> sums = confusion_sums(parts, num_annotators=1, num_classes=2)
+        >>> sums.right, sums.wrong
+        (tensor([[0.8000, 1.0000]]), tensor([[0.0000, 0.2000]]))
+    """
+    M, C = num_annotators, num_classes
+    by_report, mass = torch.zeros(C, C, dtype=torch.float64), torch.zeros(C)
+    right, said, wrong = torch.zeros(M * C), torch.zeros(M * C), torch.zeros(M, C)
+    for posterior, annotators, annotations in parts:
+        mass += posterior.sum(dim=0)
+        labels = is_given(annotators, annotations).nonzero()
+        for item, slot in (some.unbind(dim=1) for some in labels.split(max(1, _CELLS // C))):
+            who, label, rows = annotators[item, slot], annotations[item, slot], posterior[item]
+            rows = rows.float()
+            by_report.index_add_(0, label, rows.double())
+            said.index_add_(0, who * C + label, rows.sum(dim=1))
+            right.index_add_(0, who * C + label, rows.gather(1, label[:, None])[:, 0])
+            wrong.index_add_(0, who, rows.scatter(1, label[:, None], 0.0))
+    return ConfusionSums(by_report.T, right.view(M, C), wrong, said.view(M, C), mass)
+
+
 def confusion(
     posterior: Tensor,
     annotators: Tensor,
@@ -277,15 +392,15 @@ def confusion(
     return normalize_counts(counts, smoothing)
 
 
-def normalize_counts(counts: Tensor, smoothing: float = 0.0) -> Tensor:
+def normalize_counts(counts: Tensor, smoothing: float | Tensor = 0.0) -> Tensor:
     """Turn confusion counts into rows that sum to one.
 
     Args:
-        counts: (M, C, C), as from `confusion_counts`.
-        smoothing: pseudo-labels added to each cell.
+        counts: (M, C, R), as from `confusion_counts`.
+        smoothing: pseudo-labels added to each cell; or (R,) of them.
 
     Returns:
-        (M, C, C), rows summing to one; uniform where a row counts nothing.
+        (M, C, R), rows summing to one; uniform where a row counts nothing.
 
     Example:
         >>> normalize_counts(torch.tensor([[[3.0, 1.0], [0.0, 0.0]]]))
@@ -297,7 +412,7 @@ def normalize_counts(counts: Tensor, smoothing: float = 0.0) -> Tensor:
     return torch.where(total > 0, counts, 1 / counts.shape[-1]) / torch.where(total > 0, total, 1)
 
 
-def initial_weight(counts: Tensor, smoothing: float) -> Tensor:
+def initial_weight(counts: Tensor, smoothing: float | Tensor) -> Tensor:
     """Start W from the crowd alone: log confusion with the vote share (paper, equation 2).
 
     W^m_{c,r} = log((sum_i Q_ic 1(y_i^m = r) + s) / (sum_i Q_ic + C s)), both sums over the items
@@ -305,12 +420,13 @@ def initial_weight(counts: Tensor, smoothing: float) -> Tensor:
     says nothing.
 
     Args:
-        counts: (M, C, C), `confusion_counts` of the vote share.
+        counts: (M, C, R), `confusion_counts` of the vote share; R = C, unless reports were put
+            together.
         smoothing: s > 0, pseudo-labels added to each cell: what keeps the log finite where a pair
-            never occurred.
+            never occurred; or (R,) of them.
 
     Returns:
-        (M, C, C): annotator, scored class, reported class.
+        (M, C, R): annotator, scored class, reported class.
 
     Raises:
         ValueError: if `smoothing` is not positive.
@@ -320,7 +436,7 @@ def initial_weight(counts: Tensor, smoothing: float) -> Tensor:
         tensor([[[0.8000, 0.2000],
                  [0.2000, 0.8000]]])
     """
-    if not smoothing > 0:
+    if not bool((torch.as_tensor(smoothing) > 0).all()):
         raise ValueError(
             f"`smoothing` must be positive, got {smoothing}: without it a label never given has log 0."
         )

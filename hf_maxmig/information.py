@@ -7,7 +7,7 @@ that has not seen the item: one that says the same of everything counts nothing.
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .aggregator import check_any_label
 from .data.collator import POSTERIOR_COLUMN
-from .functional import confusion_counts, is_given
+from .functional import ConfusionSums, confusion_sums, is_given
 from .modeling_maxmig import MaxMIGModel, is_annotated
 from .peers.aggregated import WithPosterior
 from .peers.soft_vote import SoftVoteModel
@@ -46,7 +46,7 @@ class BriefModel(SoftVoteModel):
         return batch[POSTERIOR_COLUMN]
 
 
-def agreement(counts: Tensor) -> Tensor:
+def agreement(sums: ConfusionSums) -> Tensor:
     """Measure how far each annotator agrees with a posterior beyond chance.
 
     mean_i q_{i, y_i^m} - sum_r P_m(r) mean_i q_ir, over the items that annotator m labelled, where
@@ -54,7 +54,7 @@ def agreement(counts: Tensor) -> Tensor:
     they say and what the posterior says, zero for one who always says the same.
 
     Args:
-        counts: (M, C, C), `confusion_counts` of the posterior.
+        sums: of the posterior.
 
     Returns:
         (M,), zero for an annotator without labels.
@@ -62,13 +62,12 @@ def agreement(counts: Tensor) -> Tensor:
     Example:
         >>> posterior = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
         >>> who, said = torch.tensor([[0, 1], [0, 1]]), torch.tensor([[0, 0], [1, 0]])
-        >>> agreement(confusion_counts(posterior, who, said, num_annotators=2))
+        >>> agreement(confusion_sums([(posterior, who, said)], num_annotators=2, num_classes=2))
         tensor([0.3500, 0.0000])
     """
-    labels = counts.sum(dim=(1, 2)).clamp(min=torch.finfo(counts.dtype).tiny)
-    agreed = counts.diagonal(dim1=1, dim2=2).sum(dim=1) / labels
-    said, held = counts.sum(dim=1) / labels[:, None], counts.sum(dim=2) / labels[:, None]
-    return agreed - (said * held).sum(dim=1)
+    labels = sums.said.sum(dim=1).clamp(min=torch.finfo(sums.said.dtype).tiny)
+    agreed, held = sums.right.sum(dim=1), sums.right + sums.wrong
+    return agreed / labels - (sums.said / labels[:, None] * (held / labels[:, None])).sum(dim=1)
 
 
 def weighted_vote_share(
@@ -100,7 +99,7 @@ def weighted_vote_share(
     return share / share.sum(dim=1, keepdim=True).clamp(min=torch.finfo(share.dtype).tiny)
 
 
-def shrunk_weight(counts: Tensor, smoothing: float) -> Tensor:
+def shrunk_weight(counts: Tensor, smoothing: float | Tensor) -> Tensor:
     """Start W from confusion counts, those of who gave few labels drawn towards everybody's.
 
     A row of annotator m is taken for a draw from a Dirichlet distribution around the row of all
@@ -109,11 +108,11 @@ def shrunk_weight(counts: Tensor, smoothing: float) -> Tensor:
     each starts from their own.
 
     Args:
-        counts: (M, C, C), `confusion_counts` of a share.
-        smoothing: pseudo-labels added to each cell, more than zero.
+        counts: (M, C, R), `confusion_counts` of a share; R = C, unless reports were put together.
+        smoothing: pseudo-labels added to each cell, more than zero; or (R,) of them.
 
     Returns:
-        (M, C, C): annotator, scored class, reported class; that of everybody for who has no labels.
+        (M, C, R): annotator, scored class, reported class; that of everybody for who has no labels.
 
     Example:
         >>> alike = torch.tensor([[[8.0, 2.0], [2.0, 8.0]], [[7.0, 3.0], [1.0, 9.0]]])
@@ -128,7 +127,7 @@ def shrunk_weight(counts: Tensor, smoothing: float) -> Tensor:
 
 
 def _log_likelihood(counts: Tensor, concentration: Tensor) -> Tensor:
-    """Log-likelihood of (M, C, C) counts, each row Dirichlet-multinomial, but for a constant."""
+    """Log-likelihood of (M, C, R) counts, each row Dirichlet-multinomial, but for a constant."""
     total = concentration.new_zeros(())
     for chunk in counts.split(4096):  # float64 of many annotators takes room
         some = chunk.double()
@@ -156,8 +155,8 @@ def informed_share(
     """
     share = _shares(crowd, torch.ones(num_annotators), num_classes)
     for _ in range(ROUNDS):
-        counts = _counts(crowd, predict(share).exp(), num_annotators)
-        weights, labels = agreement(counts).clamp(min=0), counts.sum(dim=(1, 2))
+        sums = confusion_sums(_parts(crowd, predict(share).exp()), num_annotators, num_classes)
+        weights, labels = agreement(sums).clamp(min=0), sums.said.sum(dim=1)
         # Of who labelled no item that was looked at nothing is known: they count like the others.
         usual = (weights * labels).sum() / labels.sum().clamp(min=torch.finfo(labels.dtype).tiny)
         weights = torch.where(labels > 0, weights, usual)
@@ -179,10 +178,8 @@ def start_from_share(
         smoothing: pseudo-labels in each cell.
         strength: what W is multiplied by.
     """
-    counts = _counts(crowd, share, model.aggregator.table.shape[0])
-    weight = shrunk_weight(counts, smoothing) * strength
-    model.aggregator.table.copy_(weight.transpose(1, 2))
-    model.prior.initialize(share.sum(dim=0))
+    parts = _parts(crowd, share)
+    model.prior.initialize(model.aggregator.start_from(parts, smoothing, strength, shrunk_weight))
 
 
 def start_from_information(trainer: CrowdTraining, seed: int) -> None:
@@ -238,9 +235,8 @@ def _shares(crowd: Crowd, weights: Tensor, num_classes: int) -> Tensor:
     return torch.cat([weighted_vote_share(who, said, weights, num_classes) for who, said in crowd])
 
 
-def _counts(crowd: Crowd, posterior: Tensor, num_annotators: int) -> Tensor:
-    counts = posterior.new_zeros(num_annotators, posterior.shape[1], posterior.shape[1])
+def _parts(crowd: Crowd, posterior: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Give each part of the crowd what is thought of its items."""
     parts = posterior.split([len(who) for who, _ in crowd])
     for part, (who, said) in zip(parts, crowd, strict=True):
-        counts += confusion_counts(part, who, said, num_annotators)
-    return counts
+        yield part, who, said

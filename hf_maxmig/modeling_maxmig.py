@@ -26,7 +26,7 @@ from transformers.utils import ModelOutput
 from .aggregator import (
     AGGREGATORS,
     ClassPrior,
-    InteractionAggregator,
+    FactoredAggregator,
     WeightedAverageAggregator,
     check_aggregator,
     check_prior,
@@ -491,9 +491,7 @@ class MaxMIGModel(CrowdModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, WeightedAverageAggregator):
-            init.zeros_(module.table)
-            if isinstance(module, InteractionAggregator):
-                module.draw_pairs(init.normal_)
+            module.reset(init)
         elif isinstance(module, ClassPrior):
             init.copy_(module.logits, module.initial_logits(self.config.num_labels))
 
@@ -556,17 +554,23 @@ class MaxMIGModel(CrowdModel):
         """Take another kind of aggregator, with the W there is; what pairs of labels say is not kept.
 
         Args:
-            aggregator: as in `MaxMIGConfig`.
+            aggregator: as in `MaxMIGConfig`; that of the pair changes nothing.
 
         Raises:
-            ValueError: if `aggregator` is none of these.
+            ValueError: if `aggregator` is none of these, or one of the two is `factored`.
         """
-        table = self.aggregator.table
         check_aggregator(aggregator)
+        if aggregator == self.config.aggregator:
+            return
+        table, kind = self.aggregator.table, AGGREGATORS[aggregator]
+        if FactoredAggregator in (type(self.aggregator), kind):
+            raise ValueError(
+                f"`aggregator` must be {self.config.aggregator!r}, that of the pair, got {aggregator!r}: "
+                "a matrix an annotator and factors that they share do not turn into each other; build "
+                "the pair with the one that it is to have."
+            )
         self.config.aggregator = aggregator
-        self.aggregator = AGGREGATORS[aggregator](len(table), self.config.num_labels).to(
-            table.device
-        )
+        self.aggregator = kind(len(table), self.config.num_labels).to(table.device)
         self.aggregator.table.copy_(table)
 
     @torch.no_grad()

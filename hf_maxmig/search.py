@@ -12,6 +12,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers.utils import logging
 
+from .aggregator import AGGREGATORS
 from .data.columns import has_votes
 from .guards import merged_classes
 from .information import FOLDS, start_from_information
@@ -64,7 +65,12 @@ class Try(NamedTuple):
     def name(self) -> str:
         """What its gain is called in the log."""
         name = f"gain_{self.rate:g}" + ("_learned_prior" if self.prior == "learned" else "")
-        return name + ("" if self.aggregator == PAPERS_AGGREGATOR else f"_{self.aggregator}")
+        return name + (f"_{self.aggregator}" if self.on_trial else "")
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether the aggregator is kept only where it gains clearly more than the paper's."""
+        return AGGREGATORS[self.aggregator].on_trial
 
 
 def can_start_from_information(trainer: CrowdTraining) -> bool:
@@ -103,7 +109,7 @@ def start_and_search(trainer: CrowdTraining) -> list[Try]:
         if not best or not chosen(best).merged:
             break
         logger.info("The start merged classes (gain %.3f): another is tried.", chosen(best).gain)
-    if best and chosen(best).aggregator != PAPERS_AGGREGATOR and not chosen(best).tells_something:
+    if best and chosen(best).on_trial and not chosen(best).tells_something:
         # Single labels tell nothing, and what the start has learned of them is noise.
         model.load_state_dict(before)
         crowd = trainer.crowd_of(trainer.train_dataset)
@@ -134,10 +140,10 @@ def search_rate(trainer: CrowdTraining) -> list[Try]:
         return []
     config = trainer.crowd_model.config
     given: str | list[float] = config.prior
+    on_trial = AGGREGATORS[config.aggregator].on_trial
+    usual = PAPERS_AGGREGATOR if on_trial else config.aggregator
 
-    def attempt(
-        multiple: float, prior: str | list[float], aggregator: str = PAPERS_AGGREGATOR
-    ) -> Try:
+    def attempt(multiple: float, prior: str | list[float], aggregator: str = usual) -> Try:
         return _try(trainer, multiple, prior, aggregator, rows.tolist(), held_out)
 
     tries = [attempt(MIDDLE, given), attempt(UP, given)]
@@ -147,7 +153,7 @@ def search_rate(trainer: CrowdTraining) -> list[Try]:
     if args.prior == "auto" and trainer.pair_is_ours:
         tries.append(attempt(chosen(tries).rate / args.learning_rate, "learned"))
     # At one rate: pairs of labels start at random, and a slow one leaves them there.
-    if config.aggregator != PAPERS_AGGREGATOR:
+    if on_trial:
         tries.append(attempt(MIDDLE, chosen(tries).prior, config.aggregator))
     logger.info(
         "Tried, and the gain on held-out votes: %s.",
@@ -165,7 +171,7 @@ def chosen(tries: list[Try]) -> Try:
     """
     best = tries[0]
     for one in tries[1:]:
-        all_to_gain = one.aggregator != PAPERS_AGGREGATOR and not best.tells_something
+        all_to_gain = one.on_trial and not best.tells_something
         if one.beats(best) or all_to_gain or (best.gain != best.gain and one.gain == one.gain):
             best = one
     return best

@@ -74,7 +74,7 @@ class MaxMIGTrainingArguments(TrainingArguments):
         prior: class prior, for a classifier that the trainer wraps; by default uniform, or learned
             where the search says so.
         aggregator: for a classifier that the trainer wraps; `interaction` also hears what two labels
-            say only together.
+            say only together, `factored` is for very many annotators and classes.
         aggregator_learning_rate: rate of W and of a learned prior; by default searched for, and for
             the prior not under ten times `learning_rate`.
         search_rate: whether to search for it, where it is not given.
@@ -115,11 +115,13 @@ class MaxMIGTrainingArguments(TrainingArguments):
             "held-out votes is clearly higher with it: see `search_rate`."
         },
     )
-    aggregator: Literal["weighted_average", "interaction"] = field(
+    aggregator: Literal["weighted_average", "interaction", "factored"] = field(
         default="weighted_average",
         metadata={
-            "help": "Aggregator, for a classifier that the trainer wraps: the paper's, or one that also hears what two "
-            "labels say only together, if the gain on held-out votes is clearly higher with it: see `search_rate`."
+            "help": "Aggregator, for a classifier that the trainer wraps: the paper's; `interaction`, which also hears "
+            "what two labels say only together, if the gain on held-out votes is clearly higher with it, see "
+            "`search_rate`; or `factored`, which has 2 C numbers an annotator instead of C^2: for crowds that are too "
+            "large for these."
         },
     )
     aggregator_learning_rate: float | None = field(

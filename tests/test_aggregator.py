@@ -7,12 +7,16 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from hf_maxmig import aggregator as module_under_test
 from hf_maxmig.aggregator import (
     AGGREGATORS,
     EMBEDDING_SCALE,
+    MOST_NUMBERS,
     PRIORS,
     ClassPrior,
+    FactoredAggregator,
     InteractionAggregator,
     WeightedAverageAggregator,
     check_aggregator,
@@ -50,6 +54,13 @@ def some_interaction(M: int = M, C: int = C) -> InteractionAggregator:
     """Return an interaction aggregator in evaluation mode, its pairs as loud as its W."""
     aggregator = some_aggregator(M, C, "interaction")
     assert isinstance(aggregator, InteractionAggregator)
+    return aggregator
+
+
+def some_factored(M: int = M, C: int = C) -> FactoredAggregator:
+    """Return a factored aggregator in evaluation mode, no two of its numbers alike."""
+    aggregator = some_aggregator(M, C, "factored")
+    assert isinstance(aggregator, FactoredAggregator)
     return aggregator
 
 
@@ -180,9 +191,266 @@ def test_every_parameter_of_an_aggregator_is_trained_in_training_mode(kind: str)
 
 def test_unknown_aggregator_is_refused() -> None:
     """A misspelt name must not fall back to something."""
-    message = "`aggregator` must be one of weighted_average, interaction, got 'attention'."
+    message = (
+        "`aggregator` must be one of weighted_average, interaction, factored, got 'attention'."
+    )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         check_aggregator("attention")
+
+
+def test_only_pairs_of_labels_are_on_trial() -> None:
+    """A choice for size that the search drops where it gains no more would ask for the 40 GB after all."""
+    assert [name for name, kind in AGGREGATORS.items() if kind.on_trial] == ["interaction"]
+
+
+@every_aggregator
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [],
+        [(torch.full((2, 3), -1), torch.full((2, 3), -1))],
+        [(torch.full((2, 3), -1), torch.zeros(2, 3, dtype=torch.int64))],
+        [(torch.zeros(2, 3, dtype=torch.int64), torch.full((2, 3), -1))],
+    ],
+    ids=["nothing", "padding", "nobody", "no label"],
+)
+def test_initialize_without_labels_is_refused(
+    batches: list[tuple[Tensor, Tensor]], kind: str
+) -> None:
+    """A misnamed column gives an aggregator that says nothing, and a gain of zero for ever."""
+    message = (
+        "the training set must have at least one label by a known annotator, got none: "
+        "check the columns `annotators` and `annotations`."
+    )
+    aggregator = some_aggregator(kind=kind)
+    before = [parameter.detach().clone() for parameter in aggregator.parameters()]
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        aggregator.initialize(batches, smoothing=0.01)
+    for parameter, kept in zip(aggregator.parameters(), before, strict=True):
+        assert torch.equal(parameter, kept)
+
+
+# --- the factored aggregator
+# ---------------------------------------------------------------------------------------------------
+
+# Labels missing on either side or on both, two by one annotator, the same one twice, none at all.
+WHO = torch.tensor([[0, 2, 1], [1, 1, 0], [-1, 2, 0], [2, 2, -1], [-1, -1, -1]])
+SAID = torch.tensor([[1, 2, 0], [2, 0, 1], [1, 0, -1], [1, 1, 2], [-1, 0, -1]])
+
+
+@every_size
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_factored_is_the_weighted_average_of_the_w_that_it_stands_for(
+    M: int, C: int, exchanged: bool
+) -> None:
+    """Forward and gradient: a factor gathered for somebody else's label is learned all the same."""
+    aggregator = some_factored(M, C)
+    if exchanged:
+        aggregator.reorder_classes(torch.arange(C).roll(1))
+    log_p = torch.arange(1.0, C + 1).div(C * (C + 1) / 2).log().requires_grad_()
+    leaves = [log_p, *aggregator.parameters()]
+    told, gradients = [], []
+    weight = torch.empty(M, C, C)
+    for m in range(M):
+        for c in range(C):
+            for r in range(C):
+                weight[m, c, r] = (
+                    aggregator.scale[m] * aggregator.table[r, c] + aggregator.shift[m, c]
+                )
+                if aggregator.speaks_for[r] == c:
+                    weight[m, c, r] += aggregator.diagonal[m, r]
+    torch.testing.assert_close(aggregator.weight, weight)
+    mask = torch.randn(len(WHO), C, generator=torch.Generator().manual_seed(1))
+    for log_g in (aggregator(log_p, WHO, SAID), aggregate(weight, log_p, WHO, SAID)):
+        told.append(log_g)
+        gradients.append(torch.autograd.grad((log_g * mask).sum(), leaves))
+    torch.testing.assert_close(*told)
+    expected = reference.aggregate(weight.detach(), log_p.detach().exp(), WHO, SAID)
+    torch.testing.assert_close(told[0].exp().double(), expected, rtol=1e-5, atol=1e-5)
+    for own, dense in zip(*gradients, strict=True):
+        assert dense.abs().max() > 0
+        torch.testing.assert_close(own, dense, rtol=1e-4, atol=1e-5)
+
+
+def test_factored_starts_ignorant() -> None:
+    """Before any crowd is seen every annotator must say nothing: g is the prior."""
+    log_g = FactoredAggregator(M, C)(LOG_P, ANNOTATORS, ANNOTATIONS)
+    torch.testing.assert_close(log_g, LOG_P.expand(5, C))
+
+
+def factored_start(who: Tensor, said: Tensor, M: int, C: int, smoothing: float) -> Tensor:
+    """Return W of which each annotator is right as by their own equation 2, and wrong as everybody's."""
+    pooled = reference.initial_weight(torch.where(who >= 0, 0, -1), said, 1, C, smoothing)[0].exp()
+    own = reference.initial_weight(who, said, M, C, smoothing).exp()
+    weight = torch.zeros(M, C, C, dtype=torch.float64)
+    for m in range(M):
+        labels = bool(((who == m) & (said >= 0)).any())
+        for c in range(C):
+            right = own[m, c, c] if labels else pooled[c, c]
+            for r in range(C):
+                share = pooled[c, r] / (1 - pooled[c, c])
+                weight[m, c, r] = right if r == c else (1 - right) * share
+    torch.testing.assert_close(weight.sum(dim=2), torch.ones(M, C, dtype=torch.float64))
+    return weight.log()
+
+
+@pytest.mark.parametrize("strength", [1.0, 0.25])
+@every_size
+def test_factored_starts_from_equation_2_of_all_and_each_ones_own_share_of_right_labels(
+    M: int, C: int, strength: float
+) -> None:
+    """A start that is off shows only as a class name lost much later."""
+    who, said = WHO.clamp(max=M - 2), (SAID * 2).clamp(min=-1, max=C - 1)
+    aggregator = some_factored(M, C)
+    shares = aggregator.initialize([(who, said)], smoothing=0.01, strength=strength)
+    expected = factored_start(who, said, M, C, 0.01)
+    assert (expected[0] - expected[1]).abs().max() > 0.1
+    torch.testing.assert_close(
+        aggregator.weight.double(), strength * expected, rtol=1e-4, atol=1e-4
+    )
+    given = torch.where(who >= 0, said, -1)
+    torch.testing.assert_close(shares, vote_share(given, C).sum(0))
+    assert (aggregator.scale == 1).all()
+
+
+def test_factored_lets_who_has_no_labels_start_as_everybody() -> None:
+    """Of ten thousand most are seen little; a row of 1/C would call all of them random."""
+    aggregator = some_factored()
+    aggregator.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01)
+    everyone = torch.where(ANNOTATORS >= 0, 0, -1)
+    pooled = reference.initial_weight(everyone, ANNOTATIONS, 1, C, smoothing=0.01)[0]
+    torch.testing.assert_close(aggregator.weight[2].double(), pooled, rtol=1e-5, atol=1e-5)
+    assert (aggregator.shift[2] == 0).all()
+    assert (aggregator.diagonal[2] == 0).all()
+
+
+def test_factored_start_of_two_classes_is_the_papers() -> None:
+    """With one way to be wrong nothing is shared: it must be the dense start to the digit."""
+    said = ANNOTATIONS.clamp(max=1)
+    paper, factored = WeightedAverageAggregator(M, 2), FactoredAggregator(M, 2)
+    for aggregator in (paper, factored):
+        aggregator.initialize([(ANNOTATORS, said)], smoothing=0.01, strength=0.5)
+    seen = [0, 1, 3]
+    torch.testing.assert_close(factored.weight[seen], paper.weight[seen], rtol=1e-5, atol=1e-5)
+
+
+def test_factored_starts_in_one_pass_over_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream can be read once; and 65,536 vote shares over 1,000 classes are a quarter of a gigabyte."""
+    whole, chunked = some_factored(), some_factored()
+    shares = whole.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01)
+    monkeypatch.setattr(module_under_test, "_AT_A_TIME", 2 * C)
+    counted = []
+    monkeypatch.setattr(
+        module_under_test,
+        "vote_share",
+        lambda said, C: counted.append(len(said)) or vote_share(said, C),
+    )
+    batches = ((ANNOTATORS[part], ANNOTATIONS[part]) for part in (slice(0, 3), slice(3, 5)))
+    torch.testing.assert_close(chunked.initialize(batches, smoothing=0.01), shares)
+    assert counted == [2, 1, 2]
+    for first, second in zip(whole.parameters(), chunked.parameters(), strict=True):
+        torch.testing.assert_close(first, second)
+
+
+def test_factored_start_forgets_what_was_before() -> None:
+    """Called twice, or after classes were exchanged, it must give the same start."""
+    fresh, used = FactoredAggregator(M, C), some_factored()
+    used.reorder_classes(torch.tensor([2, 0, 1]))
+    for aggregator in (fresh, used):
+        aggregator.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01)
+    for name, tensor in fresh.state_dict().items():
+        assert torch.equal(tensor, used.state_dict()[name])
+    assert all(parameter.requires_grad for parameter in used.parameters())
+    assert all(parameter.grad_fn is None for parameter in used.parameters())
+
+
+@pytest.mark.parametrize("smoothing", [0.0, -1.0, math.nan])
+def test_factored_start_without_smoothing_is_refused(smoothing: float) -> None:
+    """Log 0 in P is nan in the first gradient."""
+    with pytest.raises(ValueError, match=f"`smoothing` must be positive, got {smoothing}"):
+        some_factored().initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=smoothing)
+
+
+def test_factored_asks_how_often_each_is_right_and_wrong() -> None:
+    """Few labels are drawn towards everybody's by who starts it: told of C labels it would need M C^2."""
+    asked = []
+
+    def everyone_alike(counts: Tensor, smoothing: float | Tensor) -> Tensor:
+        asked.append((counts, smoothing))
+        return torch.tensor([0.7, 0.3]).log().expand_as(counts)
+
+    posterior = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
+    who, said = torch.tensor([[0, 1], [1, -1]]), torch.tensor([[0, 2], [2, -1]])
+    aggregator = some_factored(M, C)
+    aggregator.start_from([(posterior, who, said)], 0.1, 1.0, everyone_alike)
+    ((counts, smoothing),) = asked
+    torch.testing.assert_close(smoothing, torch.tensor([0.1, 0.2]))
+    right, wrong = [[0.5, 0, 0], [0, 0, 1.0]], [[0, 0.3, 0.2], [0.6, 0.4, 0]]
+    torch.testing.assert_close(
+        counts[:2], torch.stack([torch.tensor(right), torch.tensor(wrong)], 2)
+    )
+    diagonal = aggregator.weight.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(diagonal[:2], torch.full((2, C), 0.7).log())
+
+
+def test_factored_does_not_feel_autocast_nor_a_cast() -> None:
+    """An update of 1e-3 to a score of 4 is lost in bfloat16, and so is which of 300 classes a report speaks for."""
+    aggregator = some_factored()
+    log_g = aggregator(LOG_P, ANNOTATORS, ANNOTATIONS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (torch.eye(2) @ torch.eye(2)).dtype == torch.bfloat16
+        assert torch.equal(aggregator(LOG_P, ANNOTATORS, ANNOTATIONS), log_g)
+    aggregator.half()
+    assert {parameter.dtype for parameter in aggregator.parameters()} == {torch.float32}
+    assert aggregator.speaks_for.dtype == torch.float32
+    assert torch.equal(aggregator(LOG_P, ANNOTATORS, ANNOTATIONS), log_g)
+    exact = aggregator.double()(LOG_P.double(), ANNOTATORS, ANNOTATIONS)
+    assert exact.dtype == torch.float64
+    torch.testing.assert_close(exact.float(), log_g)
+
+
+class Largest(TorchDispatchMode):
+    """Keeps how many numbers the largest tensor has that anything makes."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        made = function(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(tensor, Tensor):
+                self.numbers = max(self.numbers, tensor.numel())
+        return made
+
+
+@pytest.mark.slow
+def test_factored_of_ten_thousand_annotators_and_a_thousand_classes_fits() -> None:
+    """One table of M C^2 on the way, and 40 GB are asked for: of the start, a step, or the naming of classes."""
+    M, C = 10_000, 1_000
+    generator = torch.Generator().manual_seed(0)
+    who, said = (torch.randint(high, (64, 5), generator=generator) for high in (M, C))
+    with Largest() as largest:
+        aggregator = FactoredAggregator(M, C)
+        aggregator.initialize([(who, said)], smoothing=0.01, strength=0.5)
+        log_g = aggregator(torch.full((C,), -math.log(C)), who, said)
+        log_g[:, 0].sum().backward()
+        aggregator.reorder_classes(torch.arange(C).roll(1))
+    assert 0 < largest.numbers <= 2 * M * C
+    kept = sum(2 * parameter.nbytes for parameter in aggregator.parameters())  # and gradients
+    assert kept < 200e6
+    assert log_g.isfinite().all()
+    assert log_g.exp().gather(1, said).sum(dim=1).mean() > 0.5  # it has heard what was said
+    message = f"`weight` must have M C^2 <= {MOST_NUMBERS:,} numbers to be written out, got M = 10,000, C = 1,000"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        assert aggregator.weight is None
+    assert aggregator.weight_of(torch.tensor([7, 3])).shape == (2, C, C)
+
+
+def test_factored_w_of_some_is_that_of_all() -> None:
+    """Read some at a time, rows must not be those of the first ones."""
+    aggregator = some_factored()
+    some = torch.tensor([3, 1])
+    assert torch.equal(aggregator.weight_of(some), aggregator.weight[some])
+    assert not torch.equal(aggregator.weight[some], aggregator.weight[:2])
 
 
 # --- the interaction aggregator
@@ -391,29 +659,6 @@ def test_initialize_forgets_the_table_before() -> None:
     assert torch.equal(fresh.table, used.table)
     assert used.table.requires_grad
     assert used.table.grad_fn is None
-
-
-@pytest.mark.parametrize(
-    "batches",
-    [
-        [],
-        [(torch.full((2, 3), -1), torch.full((2, 3), -1))],
-        [(torch.full((2, 3), -1), torch.zeros(2, 3, dtype=torch.int64))],
-        [(torch.zeros(2, 3, dtype=torch.int64), torch.full((2, 3), -1))],
-    ],
-    ids=["nothing", "padding", "nobody", "no label"],
-)
-def test_initialize_without_labels_is_refused(batches: list[tuple[Tensor, Tensor]]) -> None:
-    """A misnamed column gives an aggregator that says nothing, and a gain of zero for ever."""
-    message = (
-        "the training set must have at least one label by a known annotator, got none: "
-        "check the columns `annotators` and `annotations`."
-    )
-    aggregator = some_aggregator()
-    table = aggregator.table.detach().clone()
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        aggregator.initialize(batches, smoothing=0.01)
-    assert torch.equal(aggregator.table, table)
 
 
 # --- the prior

@@ -27,6 +27,7 @@ def test_config_survives_the_disk(classifier, tmp_path):
         id2label={0: "cat", 1: "dog", 2: "emu"},
         divergence="pearson",
         prior=[2, 1, 1],
+        aggregator="factored",
     )
     config.save_pretrained(tmp_path)
     again = AutoConfig.from_pretrained(tmp_path)
@@ -34,6 +35,7 @@ def test_config_survives_the_disk(classifier, tmp_path):
     assert (again.annotators, again.num_annotators) == (["ann", "bob"], 2)
     assert again.class_names == ["cat", "dog", "emu"]
     assert (again.divergence, again.prior) == ("pearson", [0.5, 0.25, 0.25])
+    assert again.aggregator == "factored"
     assert type(again.classifier_config) is type(classifier)
     assert again.classifier_config.id2label == {0: "cat", 1: "dog", 2: "emu"}
     assert again.classifier_config.label2id == {"cat": 0, "dog": 1, "emu": 2}
@@ -71,6 +73,7 @@ def test_annotators_may_be_numbers_or_unnamed():
         ({"prior": "flat"}, "`prior` must be one of uniform, vote_share, learned"),
         ({"prior": [0.5, 0.5]}, "C = 3 numbers, one a class, got 2"),
         ({"prior": [1, 1, 0]}, "must be positive"),
+        ({"aggregator": "low_rank"}, "`aggregator` must be one of weighted_average, .*'low_rank'"),
     ],
 )
 def test_config_refuses(fields, message):

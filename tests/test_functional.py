@@ -13,8 +13,10 @@ from hf_maxmig import divergences
 from hf_maxmig.divergences import DIVERGENCES
 from hf_maxmig.functional import (
     aggregate,
+    aggregate_factored,
     confusion,
     confusion_counts,
+    confusion_sums,
     forecast,
     initial_weight,
     mutual_information_gain,
@@ -592,6 +594,101 @@ def test_vote_share_without_annotations_is_zero() -> None:
     assert shares.tolist() == [[0, 0, 0], [0, 1, 0]]
 
 
+# --- shared factors
+# ---------------------------------------------------------------------------------------------------
+
+
+def some_factors(C: int = C) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return P, a, s and d of four annotators, no two numbers alike."""
+    generator = torch.Generator().manual_seed(4)
+    shapes = ((C, C), (M,), (M, C), (M, C))
+    return tuple(torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)  # type: ignore[return-value]
+
+
+def written_out(factors: tuple[Tensor, Tensor, Tensor, Tensor], speaks_for: Tensor) -> Tensor:
+    """Return the W that factors stand for, one number at a time."""
+    pooled, scale, shift, diagonal = factors
+    C = len(pooled)
+    weight = torch.zeros(M, C, C, dtype=torch.float64)
+    for m in range(M):
+        for c in range(C):
+            for r in range(C):
+                weight[m, c, r] = scale[m] * pooled[c, r] + shift[m, c]
+                if speaks_for[r] == c:
+                    weight[m, c, r] += diagonal[m, r]
+    return weight
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]], ids=["itself", "another"])
+def test_aggregate_factored_equals_the_loops(order: list[int]) -> None:
+    """Padding, doubled labels and an empty item included; scored and reported classes must not be exchanged."""
+    speaks_for, factors = torch.tensor(order), some_factors()
+    log_g = aggregate_factored(*factors, LOG_P, ANNOTATORS, ANNOTATIONS, speaks_for)
+    weight = written_out(factors, speaks_for)
+    expected = reference.aggregate(weight, LOG_P.exp(), ANNOTATORS, ANNOTATIONS)
+    swapped = reference.aggregate(weight.mT, LOG_P.exp(), ANNOTATORS, ANNOTATIONS)
+    assert (swapped - expected).abs().max() > 0.05
+    torch.testing.assert_close(log_g.exp(), expected, rtol=1e-10, atol=1e-12)
+    if order == sorted(order):
+        plain = aggregate_factored(*factors, LOG_P, ANNOTATORS, ANNOTATIONS)
+        assert torch.equal(plain, log_g)
+
+
+def test_aggregate_factored_with_more_classes_than_annotators() -> None:
+    """With C > M an index built the wrong way round leaves the table."""
+    factors, log_p = some_factors(7), torch.full((7,), 1 / 7, dtype=torch.float64).log()
+    log_g = aggregate_factored(*factors, log_p, ANNOTATORS, ANNOTATIONS * 3)
+    weight = written_out(factors, torch.arange(7))
+    expected = reference.aggregate(weight, log_p.exp(), ANNOTATORS, ANNOTATIONS * 3)
+    torch.testing.assert_close(log_g.exp(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_aggregate_factored_passes_gradcheck() -> None:
+    """All four factors, and the prior if it is learned, train through this function only."""
+    leaves = [*some_factors(), LOG_P.clone()]
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    assert torch.autograd.gradcheck(
+        lambda *leaves: aggregate_factored(*leaves, ANNOTATORS, ANNOTATIONS), leaves
+    )
+
+
+def test_aggregate_factored_does_not_feel_autocast() -> None:
+    """Evidence adds up over labels: bfloat16 has two digits."""
+    factors = tuple(factor.float() for factor in some_factors())
+    outside = aggregate_factored(*factors, LOG_P.float(), ANNOTATORS, ANNOTATIONS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = aggregate_factored(*factors, LOG_P.float(), ANNOTATORS, ANNOTATIONS)
+    assert inside.dtype == torch.float32
+    assert torch.equal(inside, outside)
+
+
+def test_confusion_sums_are_those_of_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In parts, a few labels at a time, with labels missing: one counted for another annotator shifts both."""
+    monkeypatch.setattr("hf_maxmig.functional._CELLS", 2 * C)
+    posterior = posterior_table()
+    counts = confusion_counts(posterior, ANNOTATORS, ANNOTATIONS, M)
+    parts = ((posterior[p], ANNOTATORS[p], ANNOTATIONS[p]) for p in (slice(0, 2), slice(2, 5)))
+    sums = confusion_sums(parts, M, C)
+    right = counts.diagonal(dim1=1, dim2=2)
+    assert (counts.sum(0) - counts.sum(0).mT).abs().max() > 0.1
+    torch.testing.assert_close(sums.pooled, counts.sum(dim=0), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(sums.right.double(), right, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(sums.wrong.double(), counts.sum(dim=2) - right, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(sums.said.double(), counts.sum(dim=1), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(sums.mass.double(), posterior.sum(dim=0), rtol=1e-6, atol=1e-6)
+
+
+def test_confusion_sums_leave_out_items_of_which_nothing_is_thought() -> None:
+    """A row of zeros is an item that nobody looked at: its labels speak for no annotator."""
+    posterior = posterior_table()
+    posterior[1:] = 0
+    sums = confusion_sums([(posterior, ANNOTATORS, ANNOTATIONS)], M, C)
+    alone = confusion_sums([(posterior[:1], ANNOTATORS[:1], ANNOTATIONS[:1])], M, C)
+    for found, expected in zip(sums, alone, strict=True):
+        torch.testing.assert_close(found, expected)
+    assert sums.said.sum() > 0
+
+
 def posterior_table() -> Tensor:
     """Return (5, C) posteriors of the items of the batch, unlike and not the vote share."""
     return log_tables(5, C, seed=9)[0].exp()
@@ -654,6 +751,16 @@ def test_normalize_counts_smooths_every_cell() -> None:
     assert normalize_counts(counts).tolist() == [
         [[0.75, 0.25, 0.0], pytest.approx([1 / 3] * 3), [0.0, 1.0, 0.0]]
     ]
+
+
+def test_normalize_counts_takes_pseudo_labels_by_column() -> None:
+    """Two reports put together have the pseudo-labels of both."""
+    counts = torch.tensor([[[3.0, 1.0, 2.0], [0.0, 0.0, 1.0]]])
+    apart = normalize_counts(counts, smoothing=0.5)
+    together = torch.stack([counts[..., 0], counts[..., 1:].sum(-1)], dim=-1)
+    found = normalize_counts(together, torch.tensor([0.5, 1.0]))
+    torch.testing.assert_close(found[..., 0], apart[..., 0])
+    torch.testing.assert_close(found.sum(-1), torch.ones(1, 2))
 
 
 def counts_of_the_crowd() -> Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hf_maxmig import MaxMIGTrainer, information
-from hf_maxmig.functional import confusion_counts, initial_weight, vote_share
+from hf_maxmig.functional import confusion_counts, confusion_sums, initial_weight, vote_share
 from hf_maxmig.information import (
     FOLDS,
     ROUNDS,
@@ -39,14 +39,15 @@ def test_agreement_is_the_covariance_of_votes_and_posterior():
     """Against loops; without chance taken off, the one who always says the largest class would win."""
     who, said = votes()
     q = posterior()
-    found = agreement(confusion_counts(q, who, said, M))
+    found = agreement(confusion_sums([(q, who, said)], M, C))
     for m in range(M):
         places = [(i, said[i, k]) for i in range(N) for k in range(K) if who[i, k] == m]
         assert places
         agreed = sum(q[i, r] for i, r in places) / len(places)
         chance = sum(q[i, r] for i, _ in places for _, r in places) / len(places) ** 2
         assert found[m] == pytest.approx(float(agreed - chance), abs=1e-6)
-    constant = confusion_counts(q, torch.zeros(N, 1).long(), torch.ones(N, 1).long(), 2)
+    alone = q, torch.zeros(N, 1).long(), torch.ones(N, 1).long()
+    constant = confusion_sums([alone], 2, C)
     torch.testing.assert_close(agreement(constant), torch.zeros(2), rtol=0, atol=1e-6)
 
 
@@ -171,6 +172,29 @@ def test_start_takes_up_the_share(make_model):
     torch.testing.assert_close(model.aggregator.weight, 0.5 * shrunk_weight(counts, 0.3))
     assert model.prior().exp().sum() == pytest.approx(1, abs=1e-6)
     assert (model.prior().exp() - 1 / num_classes).abs().max() > 1e-3
+
+
+def test_factored_start_takes_up_the_share(make_model):
+    """Each is right as often as their labels and everybody's say, wrong as everybody is; few labels are drawn far."""
+    model = make_model(aggregator="factored")
+    num_annotators, num_classes = model.aggregator.diagonal.shape
+    generator = torch.Generator().manual_seed(0)
+    who = torch.stack([torch.randperm(num_annotators, generator=generator)[:2] for _ in range(9)])
+    said = torch.randint(num_classes, (9, 2), generator=generator)
+    share = torch.rand(9, num_classes, generator=generator).softmax(-1)
+    start_from_share(model, [(who[:4], said[:4]), (who[4:], said[4:])], share, 0.3, 0.5)
+    counts = confusion_counts(share, who, said, num_annotators)
+    right = counts.diagonal(dim1=1, dim2=2)
+    two = torch.stack([right, counts.sum(dim=2) - right], dim=2)
+    own = shrunk_weight(two, torch.tensor([0.3, 0.3 * (num_classes - 1)]))
+    weight = 2 * model.aggregator.weight
+    torch.testing.assert_close(weight.diagonal(dim1=1, dim2=2), own[..., 0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(weight.exp().sum(dim=2), torch.ones(num_annotators, num_classes))
+    pooled = initial_weight(counts.sum(dim=0, keepdim=True), 0.3)
+    off = ~torch.eye(num_classes, dtype=torch.bool)
+    mistakes = (weight.exp() * off).div((weight.exp() * off).sum(dim=2, keepdim=True))
+    expected = (pooled.exp() * off).div((pooled.exp() * off).sum(dim=2, keepdim=True))
+    torch.testing.assert_close(mistakes, expected.expand_as(mistakes), rtol=1e-4, atol=1e-4)
 
 
 def started(crowd, make_model, make_args, **kwargs):

@@ -38,6 +38,7 @@ from hf_maxmig import (
     HeadClassifier,
     HeadConfig,
     MaxMIGModel,
+    MaxMIGTrainer,
     VGG16Config,
     WeightedAverageAggregator,
     aggregate,
@@ -45,8 +46,9 @@ from hf_maxmig import (
     mutual_information_gain,
     peer,
 )
-from hf_maxmig.aggregator import AGGREGATORS
+from hf_maxmig.aggregator import AGGREGATORS, FactoredAggregator
 from hf_maxmig.classifiers import reorder_outputs
+from tests.worlds import make_crowd
 
 ANNOTATORS = torch.tensor([[0, 3], [2, -1], [1, 1], [-1, -1]])
 ANNOTATIONS = torch.tensor([[1, 4], [0, -1], [2, 2], [-1, -1]])
@@ -222,6 +224,125 @@ def test_pair_with_interaction_comes_back_whole(prior, tmp_path):
     torch.testing.assert_close(half.aggregator.mix, model.aggregator.mix, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("prior", ["uniform", "learned"])
+def test_factored_pair_comes_back_whole(prior, tmp_path):
+    """Also after its classes were exchanged: which class a report speaks for is no parameter, and must be saved."""
+    model = make_pair(resnet, prior=prior, aggregator="factored")
+    assert model.reorder_classes(torch.tensor([3, 0, 1, 4, 2]), {"pixel_values": pictures(1)})
+    first = outputs(model)
+    log_g = aggregate(model.aggregator.weight, model.prior(), ANNOTATORS, ANNOTATIONS)
+    torch.testing.assert_close(first.aggregator_logits, log_g)
+    model.save_pretrained(tmp_path)
+    tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    assert {n: tuple(t.shape) for n, t in tensors.items() if n.startswith("aggregator.")} == {
+        "aggregator.table": (5, 5),
+        "aggregator.scale": (4,),
+        "aggregator.shift": (4, 5),
+        "aggregator.diagonal": (4, 5),
+        "aggregator.speaks_for": (5,),
+    }
+    for auto_class in (AutoModel, AutoModelForImageClassification):
+        again = auto_class.from_pretrained(tmp_path).eval()
+        assert again.config.aggregator == "factored"
+        second = outputs(again)
+        for name in ("logits", "aggregator_logits", "forecast_logits"):
+            torch.testing.assert_close(second[name], first[name], rtol=0, atol=1e-6)
+        own = {id(parameter) for parameter in again.aggregator.parameters()}
+        assert own == {id(parameter) for parameter in again.crowd_parameters()}
+        assert len(own) == 4
+    half = AutoModel.from_pretrained(tmp_path, dtype=torch.bfloat16).eval()
+    assert {p.dtype for p in half.aggregator.parameters()} == {torch.float32}
+    for name, tensor in model.aggregator.state_dict().items():
+        torch.testing.assert_close(half.aggregator.state_dict()[name], tensor, rtol=0, atol=0)
+
+
+def test_factored_pair_starts_ignorant_on_any_way_to_build_it(tmp_path):
+    """What `_init_weights` forgets is uninitialised memory: scales of anything, classes out of range."""
+    model = MaxMIGModel.from_classifier(resnet(), num_annotators=4, aggregator="factored")
+    model.save_pretrained(tmp_path)
+    tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    kept = {n: t for n, t in tensors.items() if not n.startswith("aggregator.")}
+    safetensors.torch.save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    for pair in (model, AutoModel.from_pretrained(tmp_path)):
+        aggregator = pair.aggregator
+        assert (aggregator.scale == 1).all()
+        assert aggregator.speaks_for.tolist() == [0, 1, 2, 3, 4]
+        assert aggregator.weight.abs().sum() == 0
+
+
+@pytest.mark.parametrize("names", [("factored", "weighted_average"), ("interaction", "factored")])
+def test_factors_and_matrices_are_not_taken_for_each_other(names):
+    """A pair resumed under another name would go on from a W that nobody trained."""
+    model = make_pair(head, aggregator=names[0])
+    before = model.aggregator
+    with pytest.raises(
+        ValueError, match=f"`aggregator` must be '{names[0]}', that of the pair, got '{names[1]}'"
+    ):
+        model.use_aggregator(names[1])
+    assert model.config.aggregator == names[0]
+    model.use_aggregator(names[0])
+    assert model.aggregator is before
+
+
+def test_interaction_is_given_up_with_its_w(tmp_path):
+    """What single labels say was learned, and stays."""
+    model = make_pair(head, aggregator="interaction")
+    table = model.aggregator.table.detach().clone()
+    model.use_aggregator("weighted_average")
+    assert type(model.aggregator) is WeightedAverageAggregator
+    assert model.config.aggregator == "weighted_average"
+    assert torch.equal(model.aggregator.table, table)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("init", [None, "vote_share"])
+def test_factored_pair_learns_the_classes_and_resumes(init, make_args):
+    """The whole way, from what is given by name to a checkpoint in the middle, with its rate searched for."""
+    settings = {
+        "num_train_epochs": 15, "aggregator": "factored", "init": init, "search_rate": init is None,
+        "save_strategy": "steps", "save_steps": 50,
+    }  # fmt: skip
+
+    def make_trainer():
+        torch.manual_seed(0)
+        classifier = HeadClassifier(HeadConfig(input_size=5, hidden_size=16, num_labels=3))
+        args = make_args(**settings)
+        return MaxMIGTrainer(model=classifier, args=args, train_dataset=make_crowd())
+
+    trainer = make_trainer()
+    metrics = trainer.train().metrics
+    aggregator = trainer.crowd_model.aggregator
+    assert type(aggregator) is FactoredAggregator
+    assert metrics.get("aggregator", "factored") == "factored"
+    told = trainer.evaluate(make_crowd(seed=1))
+    assert told["eval_accuracy"] > 0.9
+    assert told["eval_forecast_accuracy"] > 0.9
+    group = trainer.optimizer.param_groups[-1]["params"]
+    assert set(map(id, group)) == {id(parameter) for parameter in aggregator.parameters()}
+    if init is None:
+        first = trainer.state.log_history[0]
+        assert "search_gain_0.1" in first
+        assert not [name for name in first if "factored" in name or "average" in name]
+    again = make_trainer()
+    again.train(resume_from_checkpoint=f"{trainer.args.output_dir}/checkpoint-50")
+    for name, tensor in trainer.crowd_model.state_dict().items():
+        torch.testing.assert_close(again.crowd_model.state_dict()[name], tensor, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_report_on_a_factored_pair_judges_annotators(make_args, tmp_path):
+    """W is written out for it, as long as it is small."""
+    pytest.importorskip("matplotlib")
+    torch.manual_seed(0)
+    classifier = HeadClassifier(HeadConfig(input_size=5, hidden_size=16, num_labels=3))
+    args, crowd = make_args(aggregator="factored", num_train_epochs=10), make_crowd(300)
+    trainer = MaxMIGTrainer(model=classifier, args=args, train_dataset=crowd)
+    trainer.train()
+    report = trainer.report(crowd, tmp_path / "report")
+    assert set(report.verdict[:3]) <= {"expert", "ordinary"}
+    assert report.votes.sum() == sum(map(len, crowd["annotators"]))
+
+
 @pytest.mark.parametrize("device_map", ["cpu", "auto", {"": "cpu"}], ids=str)
 def test_pair_is_loaded_to_a_device(device_map, tmp_path):
     """Large classifiers are loaded straight to where they run."""
@@ -254,7 +375,8 @@ def test_aggregator_of_another_method_is_not_exchanged():
 
 def test_unknown_aggregator_is_refused_by_the_config():
     """A misspelt name must not fall back to the default."""
-    with pytest.raises(ValueError, match="must be one of weighted_average, interaction, got 'mlp'"):
+    message = "must be one of weighted_average, interaction, factored, got 'mlp'"
+    with pytest.raises(ValueError, match=message):
         MaxMIGModel.from_classifier(head(), num_annotators=4, aggregator="mlp")
 
 
@@ -457,6 +579,7 @@ def test_weights_are_safetensors_with_few_kinds_of_keys(tmp_path):
         (resnet, "weighted_average"),
         (head_on_backbone, "interaction"),
         (timm_model, "weighted_average"),
+        (head, "factored"),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

@@ -17,6 +17,7 @@ from hf_maxmig import (
     search,
     simulate_crowd,
 )
+from hf_maxmig.aggregator import AGGREGATORS
 from hf_maxmig.search import Try, chosen, search_rate, start_and_search
 from tests.worlds import make_crowd
 
@@ -35,7 +36,7 @@ def told(gains, merged=()):
         asked.append((multiple, rows, held_out, prior, kind))
         rate = multiple * trainer.args.learning_rate
         gain = gains.get((multiple, prior), 0.0 if prior == "learned" else gains.get(multiple))
-        gain = gain if kind == "weighted_average" else gains[kind]
+        gain = gains[kind] if AGGREGATORS[kind].on_trial else gain
         return attempt(rate, gain, prior, multiple in merged, kind=kind)
 
     train.asked = asked
@@ -265,6 +266,36 @@ def test_pairs_of_labels_are_heard_where_they_tell_more(gain, taken, make_args, 
     assert resumed.crowd_model.config.aggregator == taken
     for a, b in zip(resumed.model.parameters(), trainer.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["given", "wrapped"])
+def test_factored_pair_is_trained_as_asked_at_a_rate_that_is_searched_for(
+    given, crowd, make_model, make_args, monkeypatch
+):
+    """It is chosen for its size: the paper's, tried beside it, is what does not fit in memory."""
+    train = told({10: 0.5, 100: 0.7})
+    monkeypatch.setattr(search, "_try", train)
+    if given:
+        args = make_args(init=None, search_rate=True, max_steps=2)
+        model = make_model(aggregator="factored")
+        trainer = MaxMIGTrainer(model=model, args=args, train_dataset=crowd)
+    else:
+        trainer = wrapped(make_args, uneven_crowd(), aggregator="factored", max_steps=2)
+    aggregator = trainer.crowd_model.aggregator
+    metrics = trainer.train().metrics
+    assert {asked[4] for asked in train.asked} == {"factored"}
+    assert trainer.crowd_model.aggregator is aggregator
+    assert metrics["aggregator"] == "factored"
+    assert trainer.aggregator_rate == pytest.approx(1.0)
+    assert trainer.state.log_history[0]["search_gain_1"] == 0.7
+
+
+def test_factored_pair_that_tells_nothing_is_no_pair_of_labels():
+    """All of its tries are named alike: the last would win, whatever it gained."""
+    tries = [attempt(0.1, -0.5, kind="factored"), attempt(1.0, -0.7, kind="factored")]
+    assert not tries[0].tells_something
+    assert chosen(tries) is tries[0]
+    assert [one.name for one in tries] == ["gain_0.1", "gain_1"]
 
 
 def test_given_optimizer_is_left_as_it_is(crowd, make_model, make_args, monkeypatch):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hf_maxmig.aggregator import InteractionAggregator
+from hf_maxmig.aggregator import FactoredAggregator, InteractionAggregator
 from hf_maxmig.data.experts import Experts, uniform_mistakes
 from hf_maxmig.data.simulation import simulate_latent_seniors
 from hf_maxmig.divergences import DIVERGENCES
@@ -300,6 +300,69 @@ def test_log_confusion_of_independent_annotators_is_the_posterior(C: int, X: int
     log_g = world.aggregate(confusion.log())
     assert (world.aggregate(confusion.mT.log()).exp() - g).abs().max() > 0.01
     torch.testing.assert_close(log_g.exp(), g, rtol=1e-12, atol=1e-12)
+
+
+def factors_of(right: Tensor, mistakes: Tensor) -> FactoredAggregator:
+    """Return the factored aggregator of annotators right with (M, C) chances, and wrong by (C, C)."""
+    M, C = right.shape
+    aggregator, itself = FactoredAggregator(M, C).double(), torch.eye(C, dtype=torch.bool)
+    usual = torch.full((C, 1), 0.6, dtype=torch.float64)  # whatever it is, each departs from it
+    pooled = torch.where(itself, usual, (1 - usual) * mistakes).log()
+    shift = (1 - right).log() - (1 - usual[:, 0]).log()
+    with torch.no_grad():
+        aggregator.table.copy_(pooled.T)
+        aggregator.shift.copy_(shift)
+        aggregator.diagonal.copy_(right.log() - usual[:, 0].log() - shift)
+    return aggregator
+
+
+@every_row
+@every_world
+def test_factors_are_the_posterior_of_annotators_who_are_wrong_alike(
+    name: str, C: int, X: int, M: int
+) -> None:
+    """Proposition D.3 for shared factors: each right as often as they are, on each class, and wrong as all.
+
+    With two classes it is said of everyone.
+    """
+    generator = torch.Generator().manual_seed(5)
+    right, itself = fractions(generator, M, C + 1)[:, :C], torch.eye(C, dtype=torch.bool)
+    mistakes = fractions(generator, C, C).masked_fill(itself, 0)
+    mistakes = mistakes / mistakes.sum(dim=1, keepdim=True)
+    confusion = torch.where(itself, right[:, :, None], (1 - right)[:, :, None] * mistakes)
+    torch.testing.assert_close(confusion.sum(dim=2), torch.ones(M, C, dtype=torch.float64))
+    prior = torch.arange(1, C + 1).double()
+    world = World(prior / prior.sum(), fractions(generator, C, X), independent_crowd(confusion))
+    assert (right[0] - right[1]).abs().max() > 0.1
+    h, g, _ = world.bayes()
+    log_p = world.prior.log()
+    aggregator = factors_of(right, mistakes)
+    torch.testing.assert_close(aggregator.weight, confusion.log(), rtol=1e-12, atol=1e-12)
+    log_g = aggregator(log_p, world.annotators, world.annotations).detach()
+    torch.testing.assert_close(log_g.exp(), g, rtol=1e-12, atol=1e-12)
+    gain = expected_gain(world.joint, h.log(), log_g, log_p, name)
+    assert float(gain) == pytest.approx(world.information(name), rel=1e-10)
+
+
+@every_row
+def test_factors_can_leave_out_a_junior(name: str) -> None:
+    """Theorem 3.4 needs juniors at zero: a matrix that all share must not speak for them."""
+    C, right = 3, torch.tensor([[0.8, 0.6, 0.7], [0.5, 0.9, 0.6]], dtype=torch.float64)
+    mistakes = torch.tensor([[0, 0.3, 0.7], [0.6, 0, 0.4], [0.5, 0.5, 0]], dtype=torch.float64)
+    itself = torch.eye(C, dtype=torch.bool)
+    confusion = torch.where(itself, right[:, :, None], (1 - right)[:, :, None] * mistakes)
+    crowd = with_junior(independent_crowd(confusion), 0, copy_carelessly(C))
+    prior = torch.full((C,), 1 / C, dtype=torch.float64)
+    world = World(prior, fractions(torch.Generator().manual_seed(6), C, 5), crowd)
+    aggregator = factors_of(torch.cat([right, right[:1]]), mistakes)
+    with torch.no_grad():
+        for factor in (aggregator.scale, aggregator.shift, aggregator.diagonal):
+            factor[2] = 0
+    h, g, _ = world.bayes()
+    log_g = aggregator(prior.log(), world.annotators, world.annotations).detach()
+    torch.testing.assert_close(log_g.exp(), g, rtol=1e-10, atol=1e-12)
+    gain = expected_gain(world.joint, h.log(), log_g, prior.log(), name)
+    assert float(gain) == pytest.approx(world.information(name), rel=1e-10)
 
 
 @every_world

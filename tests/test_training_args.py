@@ -4,6 +4,7 @@ import pytest
 from transformers import HfArgumentParser
 
 from hf_maxmig import MaxMIGTrainingArguments
+from hf_maxmig.aggregator import AGGREGATORS
 from hf_maxmig.training_args import PAPER_PRESETS
 
 
@@ -98,6 +99,17 @@ def test_prior_reads_names_and_numbers(tmp_path):
     assert make(tmp_path, prior="0.8,0.2").prior_value == [0.8, 0.2]
     with pytest.raises(ValueError, match="numbers separated by commas, got '0.8,x'"):
         assert make(tmp_path, prior="0.8,x").prior_value
+
+
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_every_aggregator_can_be_asked_for_on_the_command_line(name, tmp_path):
+    """One that the config knows and the flag does not is out of reach of the recipes."""
+    parser = HfArgumentParser(MaxMIGTrainingArguments)
+    given = ["--output_dir", str(tmp_path), "--use_cpu", "True", "--report_to", "none"]
+    (args,) = parser.parse_args_into_dataclasses([*given, "--aggregator", name])
+    assert args.aggregator == name
+    with pytest.raises(SystemExit):
+        parser.parse_args_into_dataclasses([*given, "--aggregator", "low_rank"])
 
 
 def test_every_field_of_ours_has_help_and_parses(tmp_path):

@@ -254,7 +254,7 @@ def crowd_batches(
 def _flat_chunks(dataset: Any, batch_size: int) -> Iterator[tuple[dict[str, FlatLists], int]]:
     if isinstance(dataset, Dataset) and "annotations" in dataset.column_names:
         columns = [name for name in CROWD_COLUMNS if name in dataset.column_names]
-        rows = dataset.select_columns(columns).with_format("arrow")
+        rows = dataset.with_format("arrow", columns=columns)
         for start in range(0, len(rows), batch_size):
             table = rows[start : start + batch_size]
             yield {name: flat_lists(name, table[name], start) for name in columns}, start
@@ -376,7 +376,8 @@ def arrow_rows(dataset: Any, collator: Any) -> Any:
     columns = [
         name for name in dataset.format["columns"] if name in NOT_INPUTS or collator.takes(name)
     ]
-    if any(require_decoding(dataset.features[name]) for name in columns):
+    features = dataset.features  # a copy, with all the annotators' names
+    if any(require_decoding(features[name]) for name in columns):
         return dataset
     return dataset if {*columns} <= {*NOT_INPUTS} else ArrowRows(dataset, columns)
 
