@@ -4,16 +4,19 @@ Any other h comes from transformers or timm. None of these knows of a crowd: a p
 train them too.
 """
 
+import copy
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import ImageClassifierOutput
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 class FourLayerCNNConfig(PreTrainedConfig):
@@ -272,6 +275,85 @@ def keep_weights(model: PreTrainedModel) -> PreTrainedModel:
     for module in model.modules():
         module._is_hf_initialized = True
     return model
+
+
+def without_peft_model(model: Any) -> Any:
+    """Take `PeftModel` off a classifier; its adapters stay inside.
+
+    Args:
+        model: any.
+
+    Returns:
+        The classifier of transformers inside a `PeftModel`; anything else as it is.
+
+    Raises:
+        TypeError: if the classifier's layers are as they were: prompts are learned in front of it.
+
+    Example:
+        >>> classifier = HeadClassifier(HeadConfig(input_size=5, num_labels=3))
+        >>> without_peft_model(classifier) is classifier
+        True
+    """
+    if not (hasattr(model, "get_base_model") and hasattr(model, "active_peft_config")):
+        return model
+    if model.active_peft_config.is_prompt_learning:
+        raise TypeError(
+            "adapters must be inside the classifier's layers, as those of LoRA are, got "
+            f"{model.active_peft_config.peft_type.value}."
+        )
+    return model.get_base_model()
+
+
+def adapter_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Find what PEFT has put in the place of layers: adapted ones, and copies that are trained.
+
+    Args:
+        model: any.
+
+    Returns:
+        The outermost of them by name.
+
+    Example:
+        >>> adapter_layers(HeadClassifier(HeadConfig(input_size=5, num_labels=3)))
+        {}
+    """
+    found: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        adapted = hasattr(module, "base_layer") and hasattr(module, "merge")
+        inside = any(name.startswith(f"{outer}.") for outer in found)
+        if not inside and (adapted or hasattr(module, "unload_and_optionally_merge_module")):
+            found[name] = module
+    return found
+
+
+def merge_adapters(model: Model) -> Model:
+    """Copy a model with the adapters of PEFT merged into its layers: it needs PEFT no more.
+
+    Args:
+        model: a classifier, or a pair with one; it stays as it is.
+
+    Returns:
+        The copy, whose layers are the usual ones.
+
+    Example:
+        >>> classifier = HeadClassifier(HeadConfig(input_size=5, num_labels=3))
+        >>> [*merge_adapters(classifier).state_dict()] == [*classifier.state_dict()]
+        True
+    """
+    merged = copy.deepcopy(model)
+    for name, layer in adapter_layers(merged).items():
+        unload: Any = getattr(layer, "unload_and_optionally_merge_module", None)
+        if unload is not None:
+            plain = unload(merge=True, safe_merge=True, adapter_names=None)
+        else:
+            adapted: Any = layer
+            adapted.merge(safe_merge=True)
+            plain = adapted.get_base_layer()
+        merged.set_submodule(name, plain)
+    for module in merged.modules():
+        for name in ("peft_config", "_hf_peft_config_loaded"):
+            vars(module).pop(name, None)
+    return merged
 
 
 def output_layers(classifier: nn.Module, num_classes: int) -> list[nn.Linear | nn.Conv2d]:

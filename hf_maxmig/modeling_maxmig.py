@@ -31,7 +31,14 @@ from .aggregator import (
     check_aggregator,
     check_prior,
 )
-from .classifiers import CLASSIFIERS, keep_weights, reorder_outputs
+from .classifiers import (
+    CLASSIFIERS,
+    adapter_layers,
+    keep_weights,
+    merge_adapters,
+    reorder_outputs,
+    without_peft_model,
+)
 from .configuration_maxmig import MaxMIGConfig, hashed_names
 from .functional import (
     forecast,
@@ -174,9 +181,13 @@ class CrowdModel(PreTrainedModel):
     def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
         self.classifier._set_gradient_checkpointing(*args, **kwargs)
 
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the classifier's, for text."""
-        return self.classifier.get_input_embeddings()
+    def get_input_embeddings(self) -> nn.Module | None:
+        """Return the classifier's, for text; None for others: FSDP would spread patches twice."""
+        try:
+            embeddings = self.classifier.get_input_embeddings()
+        except NotImplementedError:
+            return None
+        return embeddings if isinstance(embeddings, nn.Embedding) else None
 
     def forward(
         self,
@@ -350,7 +361,8 @@ class CrowdModel(PreTrainedModel):
             batch: `annotators` and `annotations`, each (B, K) int64 padded with -1;
                 `crowd_posterior`, (B, C), if `prepare` has added it; `labels`, (B,) gold labels,
                 only if the method learns from them.
-            gather: joins a (B, ...) tensor over the devices, with gradient.
+            gather: joins a (B, ...) tensor over the devices, with gradient; may add rows of zeros,
+                False.
 
         Returns:
             The loss, and whether it is empty: with fewer than `least_items` annotated items it is
@@ -407,10 +419,15 @@ class CrowdModel(PreTrainedModel):
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Save like any model of transformers, but whole or not at all: see `written_whole`.
 
+        Adapters of PEFT are merged into the layers: whoever loads the model needs no PEFT.
+
         Args:
             save_directory: the folder, made if absent.
             **kwargs: as in `PreTrainedModel.save_pretrained`.
         """
+        if kwargs.get("state_dict") is None and adapter_layers(self):
+            merge_adapters(self).save_pretrained(save_directory, **kwargs)
+            return
         if self.is_remote_code():
             reference = f"{type(self).__module__.rsplit('.', 1)[-1]}.{type(self).__name__}"
             auto_map = getattr(self.config, "auto_map", None) or {}
@@ -646,6 +663,7 @@ def as_hub_classifier(classifier: nn.Module) -> PreTrainedModel:
     Raises:
         TypeError: if it is neither.
     """
+    classifier = without_peft_model(classifier)
     if isinstance(classifier, PreTrainedModel):
         return classifier
     architecture = (getattr(classifier, "pretrained_cfg", None) or {}).get("architecture")

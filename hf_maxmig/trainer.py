@@ -16,9 +16,11 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from datasets import IterableDataset as HubStream
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset, Subset
 from tqdm.auto import tqdm
 from transformers import (
     EvalPrediction,
@@ -35,14 +37,17 @@ from transformers.trainer_utils import (
     PredictionOutput,
     SaveStrategy,
     TrainOutput,
+    has_length,
 )
 from transformers.utils import logging
 
+from .aggregator import AGGREGATORS
 from .annotators import AnnotatorReport, judge_annotators
+from .classifiers import adapter_layers, merge_adapters, output_layers, without_peft_model
 from .data.collator import POSTERIOR_COLUMN, CrowdCollator, arrow_rows, crowd_batches, input_names
 from .data.columns import check_is_dataset, crowd_names, has_votes
 from .data.describe import describe
-from .distributed import gather_with_gradient
+from .distributed import WholeBatches, gather_with_gradient, own_class, whole_parameters
 from .hub import portable_processor
 from .metrics import LEAST_ITEMS, NO_LABEL, accuracies, gain_ceiling, gain_interval
 from .modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
@@ -51,7 +56,6 @@ from .plots import need_matplotlib
 from .relabel import most_suspect_first, relabelled, write_parquet
 from .report import write_report
 from .search import (
-    PAPERS_AGGREGATOR,
     Try,
     can_start_from_information,
     chosen,
@@ -65,6 +69,7 @@ from .watch import Watch
 logger = logging.get_logger(__name__)
 
 LEAST_STEPS = 200  # of a short training before the training, if an epoch has as many
+ADAPTED = "adapted.safetensors"  # in a checkpoint: what is trained of a pair with adapters
 
 # What a user has not touched, the gain may choose: see `MaxMIGTrainingArguments.select_by_gain`.
 LEFT_OPEN = (
@@ -91,11 +96,16 @@ class CrowdTrainer(SharingTrainer):
         processing_class: the image processor, or the tokenizer; saved with the model.
         compute_metrics: further metrics. Its `predictions` are the three (N, C) log-probabilities
             of h, g and the forecast, its `label_ids` the gold labels, -100 where there are none.
+        start_from: whose votes start the aggregator and name the classes: a number of items, the
+            first of the training set; or a data set with crowd columns, of which nothing else is
+            read. All training items by default: a stream is read once more for either.
         **kwargs: as in `Trainer`.
 
     Raises:
         TypeError: if `args` are not `MaxMIGTrainingArguments`.
-        ValueError: if a data set's annotators or classes are not the model's.
+        ValueError: if a data set's annotators or classes are not the model's; if `start_from` is no
+            positive number; or where several devices cannot do what is asked: evaluate a stream,
+            share the items of a batch, spread adapters.
     """
 
     args: MaxMIGTrainingArguments
@@ -112,6 +122,7 @@ class CrowdTrainer(SharingTrainer):
         eval_dataset: Any = None,
         processing_class: Any = None,
         compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
+        start_from: Any = None,
         **kwargs: Any,
     ) -> None:
         args = MaxMIGTrainingArguments() if args is None else args
@@ -124,8 +135,13 @@ class CrowdTrainer(SharingTrainer):
             args = copy.copy(args)  # a user may give theirs to another trainer
             sized = train_dataset is not None and hasattr(train_dataset, "__len__")
             args.num_train_epochs = args.epochs_for(len(train_dataset) if sized else None)
+        if isinstance(start_from, int) and start_from < 1:
+            raise ValueError(
+                f"`start_from` must be a number of items, 1 or more, or a data set, got {start_from}."
+            )
         processing_class = portable_processor(processing_class)
         self._user_metrics = compute_metrics
+        self.start_from = start_from
         self.pair_is_ours = False
         self._optimizer_given = (
             kwargs.get("optimizers", (None, None))[0] is not None
@@ -135,7 +151,15 @@ class CrowdTrainer(SharingTrainer):
         def wrap(model: nn.Module) -> PreTrainedModel:
             # Of a pair that is made here, not of one that was given, the search may choose the parts.
             self.pair_is_ours = not hasattr(model, "crowd_loss")
-            return self.as_crowd_model(model, args, train_dataset)
+            # A stream that was mapped has often lost its features.
+            named = start_from if None in crowd_names(train_dataset) else train_dataset
+            plain = without_peft_model(model)
+            if plain is not model and not self.pair_is_ours:
+                raise TypeError(
+                    "adapters must be put around the classifier, got them around a whole pair, whose aggregator they "
+                    "would freeze: make the pair of `get_peft_model(classifier, ...)`."
+                )
+            return self.as_crowd_model(plain, args, named)
 
         self._wrap = wrap
         super().__init__(
@@ -166,9 +190,46 @@ class CrowdTrainer(SharingTrainer):
         self._short_trainings: Any = None  # a progress bar
         if args.select_by_gain and self.crowd_model.loss_is_minus_gain and has_votes(eval_dataset):
             self._select_by_gain()
-        for dataset in (train_dataset, eval_dataset):
+        for dataset in (train_dataset, eval_dataset, start_from):
             for part in dataset.values() if isinstance(dataset, dict) else [dataset]:
                 self._check_names(part)
+        self._check_devices()
+
+    def _check_devices(self) -> None:
+        """Refuse what several devices cannot do, before anything is trained."""
+        ways = getattr(self.accelerator, "parallelism_config", None)
+        if ways is not None and ways.non_data_parallel_size > 1:
+            raise ValueError(
+                "`parallelism_config` must share out items only, got devices that share those of one batch "
+                f"({ways.non_data_parallel_size} each): an item would be compared with itself. Use FSDP for a large model."
+            )
+        dataset = self.eval_dataset
+        for part in dataset.values() if isinstance(dataset, dict) else [dataset]:
+            self._check_can_evaluate(part)
+        if self.args.fsdp and self.args.world_size > 1 and not self.is_fsdp_enabled:
+            logger.warning_once(
+                "`fsdp` is left out of account: accelerate spreads no parameters over processes without accelerators."
+            )
+        if not adapter_layers(self.crowd_model):
+            return
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            raise ValueError(
+                "a classifier with adapters must be whole on each device, got FSDP or DeepSpeed: adapters are merged "
+                "when the pair is saved. Leave `fsdp` and `deepspeed` off."
+            )
+        outputs = output_layers(self.crowd_model.classifier, self.crowd_model.config.num_labels)
+        if outputs and not any(layer.weight.requires_grad for layer in outputs):
+            logger.warning_once(
+                "The classifier's output layer is frozen: name it in `modules_to_save` of the adapter's config."
+            )
+
+    def _check_can_evaluate(self, dataset: Any) -> None:
+        if isinstance(dataset, IterableDataset) and self.args.world_size > 1:
+            raise ValueError(
+                f"a stream must be evaluated on one device, got {self.args.world_size}: accelerate would fill up the "
+                "last batch with items of the first. Give a `datasets.Dataset`, such as "
+                "`Dataset.from_list(list(stream.take(1000)), features=stream.features)`."
+            )
 
     def _select_by_gain(self) -> None:
         """Let the gain on the evaluation set choose the epoch, if the arguments leave that open."""
@@ -243,9 +304,10 @@ class CrowdTrainer(SharingTrainer):
         return output
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        # After a `model_init` and before anything wraps the model.
+        # After a `model_init` and before anything wraps the model, unless it is trained again.
         if self._fresh and self.args.init != "keep":
-            self._start()
+            with whole_parameters(self.model):
+                self._start()
         return super()._inner_training_loop(*args, **kwargs)
 
     def _start(self) -> None:
@@ -258,13 +320,18 @@ class CrowdTrainer(SharingTrainer):
                 "full batch of items in each half of it, got 'information' with "
                 f"{type(self.train_dataset).__name__}: each half of the items is predicted."
             )
+        if args.init == "information" and self.start_from is not None:
+            raise ValueError(
+                "`start_from` must not be given with `init='information'`, which asks all training items, got "
+                f"{_shown(self.start_from)}."
+            )
         quiet = args.disable_tqdm or not self.is_local_process_zero()
         with tqdm(
             desc="Short trainings, to find a start and a rate", unit="", disable=quiet
         ) as bar:
             self._short_trainings = bar
-            if not model.blind_to_class_names or args.init == "vote_share" or not can:
-                crowd = self.crowd_of(self.train_dataset)
+            if not model.blind_to_class_names or self._init == "vote_share":
+                crowd = self.crowd_of(self._start_items())
                 model.initialize_crowd(crowd, args.smoothing, args.init_strength)
                 if model.loss_is_minus_gain and self.searches and can:
                     self._tries = search_rate(self)
@@ -280,14 +347,28 @@ class CrowdTrainer(SharingTrainer):
             self.optimizer = None  # that of an earlier training has its rates
 
     @property
+    def _init(self) -> str:
+        """How a fresh run starts, also where the arguments leave it open."""
+        if self.args.init is not None:
+            return self.args.init
+        by_votes = self.start_from is not None or not can_start_from_information(self)
+        return "vote_share" if by_votes else "information"
+
+    def _start_items(self) -> Any:
+        """Return the items whose votes start the aggregator and name the classes."""
+        if isinstance(self.start_from, int):
+            return _first(self.train_dataset, self.start_from)
+        return self.train_dataset if self.start_from is None else self.start_from
+
+    @property
     def searches(self) -> bool:
         """Whether rate, prior and aggregator are searched for.
 
-        Not if the rate is given, or a whole optimizer is; nor if the pair was given with another
-        aggregator than the paper's: its pairs of labels start at random, and at a slow rate stay so.
+        Not if the rate is given, or a whole optimizer is; nor if the pair was given with an
+        aggregator that is on trial: its pairs of labels start at random, and at a slow rate stay so.
         """
-        paper = getattr(self.crowd_model.config, "aggregator", None) == PAPERS_AGGREGATOR
-        known = paper or self.pair_is_ours
+        kind = AGGREGATORS.get(getattr(self.crowd_model.config, "aggregator", ""))
+        known = self.pair_is_ours or (kind is not None and not kind.on_trial)
         return self.args.searches_rate and not self._optimizer_given and known
 
     @property
@@ -373,28 +454,77 @@ class CrowdTrainer(SharingTrainer):
                 f"{', '.join(inputs) or 'nothing'}: see `add_annotations`."
             )
         outputs = model(**{n: value for n, value in inputs.items() if n != POSTERIOR_COLUMN})
-        loss, empty = crowd_model.crowd_loss(
-            outputs, inputs, gather_with_gradient if self.args.gather_across_devices else _as_it_is
-        )
+        loss, empty = crowd_model.crowd_loss(outputs, inputs, self._gather)
         self._empty_steps += empty
         self._watch.step(loss)
         return (loss, outputs) if return_outputs else loss
+
+    def _gather(self, tensor: Tensor) -> Tensor:
+        if not self.args.gather_across_devices:
+            return tensor
+        # Batches that are balanced by their lengths have any number of items.
+        balanced = self.args.train_sampling_strategy == "batch_rebalance"
+        return gather_with_gradient(tensor, None if balanced else self._train_batch_size)
 
     def get_train_dataloader(self) -> DataLoader:
         """Load what the method has prepared; over several devices without the incomplete last batch.
 
         Filling it up, as accelerate does, would compare an item with itself.
+
+        Raises:
+            ValueError: if there is no full batch.
         """
         prepared = self.crowd_model.prepare(self.train_dataset, self.crowd_of(self.train_dataset))
         drop = self.args.dataloader_drop_last or self.args.world_size > 1
         with swapped(self, "train_dataset", prepared), self._drop_last(drop):
-            return super().get_train_dataloader()
+            loader = super().get_train_dataloader()
+        if drop and has_length(loader) and len(loader) == 0:
+            raise ValueError(
+                f"the training set must fill a batch of {self._train_batch_size} items on each of "
+                f"{self.args.world_size} device(s), got {len(self.train_dataset)} items: lower "
+                "`per_device_train_batch_size`."
+            )
+        return loader
 
-    def _get_dataloader(self, dataset: Any, *args: Any, **kwargs: Any) -> DataLoader:
+    def _get_dataloader(
+        self, dataset: Any, description: str, batch_size: int, *args: Any, **kwargs: Any
+    ) -> DataLoader:
+        if isinstance(dataset, IterableDataset) and self.args.world_size > 1:
+            if not kwargs.get("is_training"):
+                self._check_can_evaluate(dataset)
+            return self._shared_stream(dataset, description, batch_size, *args, **kwargs)
         # Samplers by length look at single items.
         if self.args.train_sampling_strategy in ("random", "sequential"):
             dataset = arrow_rows(dataset, self.data_collator)
-        return super()._get_dataloader(dataset, *args, **kwargs)
+        return super()._get_dataloader(dataset, description, batch_size, *args, **kwargs)
+
+    def _shared_stream(
+        self, stream: Any, description: str, batch_size: int, *args: Any, **kwargs: Any
+    ) -> DataLoader:
+        """Let each process read the stream and keep its part of each batch, as one process would have it.
+
+        Unless it is told to read shards of its own, by `dispatch_batches=False`.
+        """
+        config, world = self.accelerator.dataloader_config, self.args.world_size
+        own_shards = config.dispatch_batches is False and isinstance(stream, HubStream)
+        if not own_shards or stream.num_shards < world:
+            stream = WholeBatches(stream, batch_size * world)
+        # Else the first process collates for all, and joins batches of unlike widths.
+        dispatch = bool(config.dispatch_batches)
+        with swapped(config, "dispatch_batches", dispatch):
+            return super()._get_dataloader(stream, description, batch_size, *args, **kwargs)
+
+    def _init_training_state(
+        self, max_steps: int, steps: int, epochs: int, checkpoint: str | None, trial: Any
+    ) -> tuple[int, int]:
+        done = super()._init_training_state(max_steps, steps, epochs, checkpoint, trial)
+        if checkpoint is None or has_length(self.train_dataset):
+            return done
+        # `Trainer` takes all steps for one pass; how many passes over a stream there were, and what
+        # share of all steps the last one had, is in `epoch`.
+        passes = int(self.state.epoch)
+        batches = (self.state.epoch - passes) * max_steps * self.args.gradient_accumulation_steps
+        return passes, 0 if self.args.ignore_data_skip else round(batches)
 
     def _drop_last(self, drop: bool) -> contextlib.AbstractContextManager[None]:
         return swapped(self.args, "dataloader_drop_last", drop)
@@ -458,7 +588,8 @@ class CrowdTrainer(SharingTrainer):
             )  # fmt: skip
 
     def _end_epoch(self, progress: float) -> None:
-        self.crowd_model.end_epoch(self.posteriors_of(self.train_dataset), progress)
+        with whole_parameters(self.model):
+            self.crowd_model.end_epoch(self.posteriors_of(self.train_dataset), progress)
 
     def posteriors_of(
         self, dataset: Any
@@ -497,9 +628,10 @@ class CrowdTrainer(SharingTrainer):
                 .cpu(),
                 torch.where(annotators >= 0, annotations, -1),
             )
-            for annotators, annotations in self.crowd_of(self.train_dataset)
+            for annotators, annotations in self.crowd_of(self._start_items())
         )
-        with swapped(model.aggregator, "training", False):  # it may drop out; only now is it asked
+        # It may drop out; only now is it asked.
+        with whole_parameters(model), swapped(model.aggregator, "training", False):
             return best_names(votes_by_class(posteriors))
 
     def name_classes(self) -> list[str] | None:
@@ -515,11 +647,13 @@ class CrowdTrainer(SharingTrainer):
         model, order = self.crowd_model, self.class_order()
         if torch.equal(order, torch.arange(len(order))):
             return None
-        batch = self.data_collator(_first(self.train_dataset, 8))
+        batch = self.data_collator(list(_first(self.train_dataset, 8)))
         skipped = {"annotators", "annotations", "labels"}
         inputs = {n: t.to(self.args.device) for n, t in batch.items() if n not in skipped}
         names = [model.config.class_names[c] for c in order]
-        if not model.reorder_classes(order, inputs):
+        with whole_parameters(model):
+            found = model.reorder_classes(order, inputs)
+        if not found:
             logger.warning(
                 "The votes say that classes came out exchanged (%s should be %s), but the output layer of %s was not "
                 "found: rename them in `id2label`, or set `name_classes=False`.",
@@ -534,11 +668,53 @@ class CrowdTrainer(SharingTrainer):
 
     def listed_arguments(self) -> dict[str, Any]:
         """Tell what the card says of the training, with what the search found."""
-        init = "information" if can_start_from_information(self) else "vote_share"
         return super().listed_arguments() | {
             "aggregator_learning_rate": self.aggregator_rate,
-            "init": self.args.init or init,
+            "init": self._init,
         }
+
+    # Saving
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        model = self.crowd_model
+        if not (self.args.should_save and adapter_layers(model)):
+            with own_class(model):
+                super()._save(output_dir, state_dict)
+            return
+        with swapped(self, "model", merge_adapters(model)):
+            super()._save(output_dir)
+        folder = Path(output_dir or self.args.output_dir)
+        if folder.name.startswith(PREFIX_CHECKPOINT_DIR):
+            frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
+            trained = {n: t.contiguous() for n, t in model.state_dict().items() if n not in frozen}
+            save_file(trained, folder / ADAPTED)
+
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: nn.Module | None = None
+    ) -> None:
+        pair = self.crowd_model
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        elif adapter_layers(pair):
+            path = Path(resume_from_checkpoint, ADAPTED)
+            if not path.is_file():
+                raise ValueError(
+                    f"a checkpoint of a classifier with adapters must have {ADAPTED}, got none in "
+                    f"{resume_from_checkpoint}: it is of a training without them."
+                )
+            pair.load_state_dict(load_file(path), strict=False)
+        else:
+            # Not as `Trainer` does, by the names in the file: they are those that layers had when a
+            # model was published, and what has another name now (ViT's) would stay as it is.
+            pair.load_state_dict(type(pair).from_pretrained(resume_from_checkpoint).state_dict())
+
+    def _load_best_model(self) -> None:
+        checkpoint = self.state.best_model_checkpoint
+        spread = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        if spread or not os.path.isdir(checkpoint):
+            super()._load_best_model()  # it tells a node without the checkpoint what to do
+        else:
+            self._load_from_checkpoint(checkpoint)
 
     # Evaluation
 
@@ -722,7 +898,8 @@ class MaxMIGTrainer(CrowdTrainer):
     Args:
         model: a `MaxMIGModel`; or a classifier of transformers or timm, which is wrapped in one:
             annotators and classes are read off the training set's features, divergence, prior and
-            aggregator off `args`.
+            aggregator off `args`. It may have adapters of PEFT (`get_peft_model`, LoRA): only they
+            are trained, and what else is not frozen; saved they are merged.
         args: the arguments.
         train_dataset: with crowd columns.
         **kwargs: as in `CrowdTrainer`.
@@ -804,7 +981,7 @@ class MaxMIGTrainer(CrowdTrainer):
         output = self._posteriors(dataset)
         told = self._relabel(dataset, output, folder / "relabelled.parquet")
         model = self.crowd_model
-        with torch.no_grad():
+        with torch.no_grad(), whole_parameters(model):
             judged = judge_annotators(
                 torch.from_numpy(output.predictions[0]),
                 model.aggregator.weight.cpu(),
@@ -877,18 +1054,22 @@ def _check_built_in(model: PreTrainedModel, args: MaxMIGTrainingArguments) -> No
             )
 
 
-def _first(dataset: Any, number: int) -> list[Any]:
-    if hasattr(dataset, "__getitem__"):
-        return [dataset[i] for i in range(min(number, len(dataset)))]
-    return list(itertools.islice(dataset, number))
+def _first(dataset: Any, number: int) -> Any:
+    """Take the first items, without reading any that is not asked for."""
+    if isinstance(dataset, HubStream):
+        return dataset.take(number)
+    if not hasattr(dataset, "__len__"):
+        return itertools.islice(dataset, number)
+    rows = range(min(number, len(dataset)))
+    return dataset.select(rows) if isinstance(dataset, Dataset) else Subset(dataset, rows)
 
 
 def _rising(base: Callable[[int], float], rise: int, step: int) -> float:
     return base(step) * min(1.0, (step + 1) / rise) ** 2
 
 
-def _as_it_is(tensor: Tensor) -> Tensor:
-    return tensor
+def _shown(start_from: Any) -> str:
+    return f"{start_from} items" if isinstance(start_from, int) else type(start_from).__name__
 
 
 def _last_whole_checkpoint(output_dir: str) -> str:

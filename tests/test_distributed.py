@@ -1,75 +1,292 @@
 """Several devices must take the step of one process with the same global batch."""
 
+import functools
+import json
+import logging
+from types import SimpleNamespace
+
 import pytest
 import torch
+from accelerate import Accelerator
+from torch import nn
 
-from hf_maxmig.distributed import gather_with_gradient
+from hf_maxmig import MaxMIGModel, MaxMIGTrainer, MaxMIGTrainingArguments
+from hf_maxmig.distributed import WholeBatches, gather_with_gradient, whole_parameters
+from tests import several_processes
 from tests.processes import run_script
+from tests.several_processes import GLOBAL_BATCH, ITEMS, RUNS
+from tests.worlds import CLASSES, small_vit
 
-
-def run(root, out, processes, batch_size, *flags):
-    run_script(root, processes, root / "tests" / "two_processes.py", out, batch_size, *flags)
-    return torch.load(out, weights_only=True)
+# A launch costs ten seconds, so much is looked at in each; that on four takes what may depend on their number.
+INEXACT = ("bf16", "each_alone")
+LAUNCHES = {2: [name for name in RUNS if name != "each"], 4: ["kl", "bf16", "stream"]}
 
 
 @pytest.fixture(scope="module")
-def one_process(root, tmp_path_factory):
-    return run(root, tmp_path_factory.mktemp("one") / "one.pt", 1, 16)
+def launched(root, tmp_path_factory):
+    """What each process tells, of a launch on so many."""
+
+    @functools.cache
+    def by_number(processes, *flags):
+        out = tmp_path_factory.mktemp("several") / "told"
+        runs = [] if flags else LAUNCHES[processes]
+        run_script(root, processes, root / "tests" / "several_processes.py", out, *runs, *flags)
+        told = [torch.load(f"{out}.{rank}") for rank in range(processes)]
+        return told, out.with_name("told.saved")
+
+    return by_number
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    """What one process comes to by one of the runs."""
+
+    @functools.cache
+    def by_name(name):
+        return several_processes.train(tmp_path_factory.mktemp("one") / "told", name)
+
+    return by_name
+
+
+def largest_gap(first, second):
+    assert first.keys() == second.keys()
+    return max((first[name] - second[name]).abs().max().item() for name in first)
+
+
+def assert_same_training(several, one, parameters=1e-6, posteriors=1e-5):
+    """Compare two trainings; the parameters must have moved by far more than they may differ."""
+    assert several["steps"] == one["steps"] > 0
+    assert largest_gap(several["parameters"], one["parameters"]) < parameters
+    start = several_processes.head().state_dict()
+    moved = {name: one["parameters"][f"classifier.{name}"] for name in start}
+    assert largest_gap(start, moved) > 10 * parameters
+    assert one["parameters"]["prior.logits"].std() > 1e-3
+    assert_same_outcome(several, one, posteriors)
+
+
+def assert_same_outcome(several, one, atol):
+    """Compare losses, and what is made of each item: none may come twice."""
+    assert several["losses"] == pytest.approx(one["losses"], abs=atol)
+    assert several["metrics"].keys() == one["metrics"].keys()
+    for name in ("eval_gain", "eval_gain_low", "eval_gain_high", "eval_loss"):
+        assert several["metrics"][name] == pytest.approx(one["metrics"][name], abs=atol)
+    for first, second in zip(one["posteriors"], several["posteriors"], strict=True):
+        assert first.shape == second.shape == (ITEMS, len(CLASSES))
+        torch.testing.assert_close(first, second, rtol=0, atol=atol)
 
 
 @pytest.mark.slow
-def test_two_processes_take_the_step_of_one(one_process, root, tmp_path):
-    """Without gradient through the gather, or with the prior's counted twice, training only looks right."""
-    two = run(root, tmp_path / "two.pt", 2, 8)
-    assert one_process["steps"] == two["steps"] == 4
-    for name, tensor in one_process["parameters"].items():
-        torch.testing.assert_close(two["parameters"][name], tensor, rtol=0, atol=1e-6, msg=name)
-    assert one_process["parameters"]["prior.logits"].std() > 1e-3
-    assert two["metrics"] == pytest.approx(one_process["metrics"], abs=1e-6)
-    assert two["losses"] == pytest.approx(one_process["losses"], abs=1e-6)
-    for first, second in zip(one_process["posteriors"], two["posteriors"], strict=True):
-        assert first.shape == second.shape == (70, 3)
-        torch.testing.assert_close(first, second, rtol=0, atol=1e-5)
+@pytest.mark.parametrize(
+    ("processes", "name"),
+    [(n, name) for n, names in LAUNCHES.items() for name in names if name not in INEXACT],
+)
+def test_several_processes_take_the_step_of_one(processes, name, launched, one_process):
+    """Without gradient through the gather, with the prior's counted twice, or an item filled in, it only looks right."""
+    told, _ = launched(processes)
+    # Compiled or not must not matter either.
+    assert_same_training(told[0][name], one_process("each" if name == "compiled" else name))
+    assert largest_gap(told[-1][name]["parameters"], told[0][name]["parameters"]) == 0.0
 
 
 @pytest.mark.slow
-def test_gain_of_each_device_alone_is_another_objective(one_process, root, tmp_path):
-    """If this were the same, the test above would show nothing; and the flag must do something."""
-    local = run(root, tmp_path / "local.pt", 2, 8, "--local-gain")
-    gaps = [
-        (local["parameters"][name] - tensor).abs().max()
-        for name, tensor in one_process["parameters"].items()
-    ]
-    assert max(gaps) > 1e-4
+@pytest.mark.parametrize("processes", [2, 4])
+def test_several_processes_take_the_step_of_one_in_bf16(processes, launched, one_process):
+    """The gain is in float32 all the same; what the network rounds is rounded before it is averaged."""
+    told, _ = launched(processes)
+    one = one_process("bf16")
+    assert_same_training(told[0]["bf16"], one, parameters=5e-4, posteriors=2e-2)
+    # It must be another training than that in float32, or nothing was in bfloat16.
+    assert largest_gap(one["parameters"], one_process("each")["parameters"]) > 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
+def test_stream_is_resumed_in_its_second_pass_by_several_too(processes, launched):
+    """Each process skips what it has had itself, not what all have."""
+    for each in launched(processes)[0]:
+        assert largest_gap(each["stream"]["resumed"], each["stream"]["parameters"]) == 0.0
+
+
+@pytest.mark.slow
+def test_gain_of_each_device_alone_is_another_objective(launched, one_process):
+    """If this were the same, the tests above would show nothing; and the flag must do something."""
+    told, _ = launched(2)
+    one = one_process("kl")
+    assert largest_gap(told[0]["each_alone"]["parameters"], one["parameters"]) > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
+def test_bytes_of_a_step_are_as_the_formula_says(processes, launched):
+    """An N x N table, a gradient sent back that each has already, or lengths exchanged, would only be slow."""
+    told, _ = launched(processes)
+    items, classes = GLOBAL_BATCH // processes, len(CLASSES)
+    for each in told:
+        assert sum(size for _, size in each["sent"]) == items * (8 * classes + 1)
+        assert {collective for collective, _ in each["sent"]} == {"all_gather"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
+def test_several_processes_refuse_what_they_cannot_do(processes, launched):
+    """No step at all, or items counted twice, in silence."""
+    for each in launched(processes)[0]:
+        refused = each["refused"]
+        needed = f"a batch of {GLOBAL_BATCH // processes} items on each of {processes}"
+        assert needed in refused["too few items"]
+        assert "lower `per_device_train_batch_size`" in refused["too few items"]
+        assert f"must be evaluated on one device, got {processes}" in refused["stream"]
+        assert "at most 2 items on each device" in refused["too many rows"]
+
+
+@pytest.mark.slow
+def test_gather_takes_uneven_batches(launched):
+    """The batches of processes may differ: a plain all-gather would hang, or give rows of others to one."""
+    whole = torch.arange(10.0).reshape(5, 2) + 1
+    first, second = (each["gathers"] for each in launched(2)[0])
+    for size in ("None", "4", "6"):
+        rows = 4 if size == "None" else int(size)
+        expected = torch.zeros(2 * rows, 2)
+        expected[:4], expected[rows] = whole[:4], whole[4]
+        for told in (first, second):
+            torch.testing.assert_close(told[size]["joined"], expected)
+            assert torch.equal(told[size]["flags"], expected.any(dim=1))
+        # Averaged over the processes, as DDP does, this is the gradient of one loss of all rows.
+        torch.testing.assert_close(first[size]["gradient"], 2 * 2 * whole[:4])
+        torch.testing.assert_close(second[size]["gradient"], 2 * 2 * whole[4:])
+
+
+def test_stream_for_several_devices_is_refused_before_training(
+    crowd, make_model, make_args, monkeypatch
+):
+    """An evaluation that fails after the first epoch."""
+    monkeypatch.setattr(MaxMIGTrainingArguments, "world_size", 2)
+    stream = crowd.to_iterable_dataset()
+    for dataset in (stream, {"one": crowd, "other": stream}):
+        with pytest.raises(ValueError, match="a stream must be evaluated on one device, got 2"):
+            MaxMIGTrainer(
+                model=make_model(), args=make_args(), train_dataset=crowd, eval_dataset=dataset
+            )
+
+
+def test_devices_that_share_items_are_refused(crowd, make_model, make_args, monkeypatch):
+    """Under tensor parallelism each item would come from several devices, and be compared with itself."""
+    trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
+    trainer._check_devices()
+    ways = SimpleNamespace(non_data_parallel_size=2)
+    monkeypatch.setattr(Accelerator, "parallelism_config", ways, raising=False)
+    with pytest.raises(ValueError, match=r"must share out items only.*\(2 each\)"):
+        trainer._check_devices()
+
+
+def test_fsdp_that_does_nothing_is_told(crowd, make_model, make_args, monkeypatch, caplog):
+    """Whoever has no room for a whole model would wonder; accelerate passes over it in silence."""
+    monkeypatch.setattr(MaxMIGTrainingArguments, "world_size", 2)
+    trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
+    trainer.args.fsdp = True
+    logging.getLogger("hf_maxmig").propagate = True
+    with caplog.at_level("WARNING"):
+        trainer._check_devices()
+    assert "`fsdp` is left out of account" in caplog.text
 
 
 def test_gather_in_one_process_is_the_tensor_itself():
     """A copy would cost memory, a detached one the gradient."""
     tensor = torch.ones(3, requires_grad=True)
     assert gather_with_gradient(tensor) is tensor
+    assert gather_with_gradient(tensor, size=2) is tensor
+
+
+@pytest.fixture(scope="module")
+def spread(launched, tmp_path_factory):
+    """What a transformer comes to by FSDP on two processes, and whole on one; and where they are saved."""
+    told, saved = launched(2, "--fsdp")
+    folder = tmp_path_factory.mktemp("whole")
+    one = several_processes.spread(folder / "told", folder / "saved")
+    return [each["spread"] for each in told], one, saved, folder / "saved"
 
 
 @pytest.mark.slow
-def test_gather_takes_uneven_batches(root, tmp_path):
-    """The last batch of an epoch may differ between processes: a plain all-gather would hang or pad with zeros."""
-    script = tmp_path / "gather.py"
-    script.write_text(
-        "import sys, torch, torch.distributed as dist\n"
-        "from hf_maxmig.distributed import gather_with_gradient\n"
-        "dist.init_process_group('gloo')\n"
-        "rank = dist.get_rank()\n"
-        "whole = torch.arange(10.0).reshape(5, 2) + 1\n"
-        "mine = (whole[:4] if rank == 0 else whole[4:]).clone().requires_grad_()\n"
-        "joined = gather_with_gradient(mine)\n"
-        "assert torch.equal(joined, whole)\n"
-        "weights = torch.arange(10.0).reshape(5, 2)\n"
-        "(joined * weights).sum().backward()\n"
-        "own = weights[:4] if rank == 0 else weights[4:]\n"
-        "assert torch.equal(mine.grad, 2 * own), mine.grad\n"
-        "flags = gather_with_gradient(torch.tensor([True] * (3 - rank)))\n"
-        "assert flags.dtype == torch.bool and flags.tolist() == [True] * 5\n"
-        "dist.destroy_process_group()\n"
-        "open(sys.argv[1] + str(rank), 'w').write('done')\n"
-    )
-    run_script(root, 2, script, tmp_path / "rank")
-    assert (tmp_path / "rank0").read_text() == (tmp_path / "rank1").read_text() == "done"
+def test_parameters_spread_by_fsdp_train_as_whole_ones(spread):
+    """Aggregator and prior are used outside the forward pass, where FSDP has but a part of them."""
+    several, one, *_ = spread
+    torch.manual_seed(0)
+    start = {f"classifier.{name}": tensor for name, tensor in small_vit().state_dict().items()}
+    after = {name: one["whole"]["parameters"][name] for name in start}
+    assert largest_gap(start, after) > 1e-2
+    assert largest_gap(several[0]["whole"]["parameters"], one["whole"]["parameters"]) < 1e-4
+    for each in several:
+        assert_same_outcome(each["whole"], one["whole"], 1e-4)
+
+
+@pytest.mark.slow
+def test_training_by_fsdp_goes_on_from_a_checkpoint(spread):
+    """Moments of the optimizer that are lost, or parts of it given to another parameter."""
+    several, one, *_ = spread
+    for each in (several[0], one):
+        assert each["whole"]["steps"] == each["resumed"]["steps"] == 8
+        gap = largest_gap(each["whole"]["parameters"], each["resumed"]["parameters"])
+        assert gap < 1e-6
+
+
+@pytest.mark.slow
+def test_classes_are_named_where_parameters_are_spread(spread):
+    """Rows exchanged in a copy that FSDP throws away; or an error at the end of a long training."""
+    several, one, saved, whole = spread
+    assert one["renamed"] == [CLASSES[c] for c in (2, 0, 1)]
+    for each in several:
+        assert each["renamed"] == one["renamed"]
+        assert torch.equal(each["order"], one["order"])
+    first, second = (MaxMIGModel.from_pretrained(folder).state_dict() for folder in (saved, whole))
+    assert largest_gap(first, second) < 1e-4
+    for name, rows in (
+        ("prior.logits", 0),
+        ("classifier.classifier.weight", 0),
+        ("aggregator.table", 2),
+    ):
+        before = one["resumed"]["parameters"][name]
+        expected = before.index_select(rows, torch.tensor([2, 0, 1]))
+        assert (expected - before).abs().max() > 1e-3
+        torch.testing.assert_close(second[name], expected)
+
+
+@pytest.mark.slow
+def test_pair_trained_by_fsdp_is_saved_as_any_other(spread):
+    """FSDP puts a class of its own in the model's place: the Hub would be sent torch's source."""
+    _, _, saved, whole = spread
+    names = [{path.name for path in folder.iterdir()} for folder in (saved, whole)]
+    assert names[0] == names[1]
+    assert "modeling_maxmig.py" in names[0]
+    configs = [json.loads((folder / "config.json").read_text()) for folder in (saved, whole)]
+    assert configs[0] == configs[1]
+    assert configs[0]["auto_map"]["AutoModel"] == "modeling_maxmig.MaxMIGModel"
+
+
+def test_whole_parameters_leaves_an_ordinary_model_alone():
+    """Every training passes by here, with FSDP or without."""
+    model = nn.Linear(2, 2)
+    before = model.weight
+    with whole_parameters(model), torch.no_grad():
+        model.weight.fill_(3.0)
+    assert model.weight is before
+    assert (model.weight == 3.0).all()
+
+
+class Shuffled(torch.utils.data.IterableDataset):
+    """A stream in another order each epoch."""
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        return iter(range(7))
+
+
+def test_whole_batches_are_shuffled_as_the_stream_is():
+    """Each epoch in the same order, as nobody told the stream."""
+    stream = Shuffled()
+    batches = WholeBatches(stream, size=3)
+    batches.set_epoch(5)
+    assert stream.epoch == 5
+    assert list(batches) == list(batches) == [0, 1, 2, 3, 4, 5]
+    assert not hasattr(batches, "generator")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset, DatasetDict, concatenate_datasets
+from safetensors.torch import load_file
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -29,7 +30,9 @@ from hf_maxmig import (
 )
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.metrics import gain_interval
-from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd
+from hf_maxmig.watch import Watch
+from tests.several_processes import make_pictures
+from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd, small_vit
 
 
 def parameters(model):
@@ -859,3 +862,113 @@ def test_report_needs_votes(make_model, make_args, crowd):
     trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
     with pytest.raises((KeyError, ValueError), match="annotations"):
         trainer.report(crowd.select_columns("features"))
+
+
+# Checkpoints of a network whose layers have other names in a file than in memory
+
+
+@pytest.fixture
+def make_vit_trainer(make_args):
+    pictures = make_pictures()
+
+    def build(**changes):
+        torch.manual_seed(0)
+        args = make_args(learning_rate=1e-2, name_classes=False, **changes)
+        return MaxMIGTrainer(
+            model=small_vit(), args=args, train_dataset=pictures, eval_dataset=pictures
+        )
+
+    return build
+
+
+def test_transformer_that_is_resumed_equals_the_uninterrupted_one(make_vit_trainer):
+    """`Trainer` looks for layers by their names in the file, finds none, warns, and goes on from a random backbone."""
+    whole = make_vit_trainer(save_strategy="steps", save_steps=8)
+    whole.train()
+    checkpoint = whole.args.output_dir + "/checkpoint-8"
+    names = load_file(checkpoint + "/model.safetensors").keys()
+    assert names != whole.crowd_model.state_dict().keys()  # else this would show nothing
+    again = make_vit_trainer(save_strategy="steps", save_steps=8)
+    again.train(resume_from_checkpoint=checkpoint)
+    assert_same(parameters(whole.model), parameters(again.model))
+
+
+def test_chosen_epoch_of_a_transformer_comes_back_whole(make_vit_trainer):
+    """The head of one epoch on the backbone of another is a model that nobody has measured."""
+    trainer = make_vit_trainer(
+        num_train_epochs=4, eval_strategy="epoch", save_strategy="epoch", load_best_model_at_end=True,
+        greater_is_better=False,
+    )  # fmt: skip
+    trainer.train()
+    gains = [entry["eval_gain"] for entry in trainer.state.log_history if "eval_gain" in entry]
+    assert gains[0] == min(gains) < gains[-1] - 0.1
+    assert trainer.evaluate()["eval_gain"] == pytest.approx(gains[0], abs=1e-5)
+
+
+# What a step waits for
+
+# What torch itself says of an operation.
+BY_VALUE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
+
+
+class Waits(torch.utils._python_dispatch.TorchDispatchMode):
+    """Notes what makes the host wait for the device: a value it asks for, or a shape that depends on values."""
+
+    def __init__(self, monkeypatch):
+        super().__init__()
+        self.seen = []
+        # These read memory without an operation.
+        for name in ("tolist", "numpy", "cpu", "__array__"):
+            monkeypatch.setattr(torch.Tensor, name, self.noted(name, getattr(torch.Tensor, name)))
+
+    def noted(self, name, method):
+        def call(*args, **kwargs):
+            self.seen.append(name)
+            return method(*args, **kwargs)
+
+        return call
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        by_value = bool(BY_VALUE & {*func.tags})
+        if func.overloadpacket in INDEXED:  # places are known, a mask is not
+            by_value = any(i is not None and i.dtype == torch.bool for i in args[1])
+        if by_value:
+            self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("aggregator", ["weighted_average", "interaction"])
+@pytest.mark.parametrize("divergence", ["kl", "pearson", "jensen_shannon"])
+def test_step_does_not_wait_for_the_device(
+    divergence, aggregator, crowd, make_model, make_args, monkeypatch
+):
+    """One `if` on a loss, and a device stands still in each step until the host has caught up."""
+    trainer = MaxMIGTrainer(
+        model=make_model(divergence=divergence, aggregator=aggregator, prior="learned"),
+        args=make_args(guards=True, gradient_accumulation_steps=2),
+        train_dataset=crowd,
+    )
+    trainer._watch = Watch(trainer, on=True)
+    batch = batch_of(trainer, range(24))
+    with Waits(monkeypatch) as waits:
+        loss = trainer.compute_loss(trainer.model, batch)
+        loss.backward()
+    assert waits.seen == []
+    assert trainer.crowd_model.aggregator.table.grad.abs().sum() > 0
+    assert trainer._watch.guards._steps == 1
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda t: t.sum().item(), lambda t: bool(t.sum() > 0), lambda t: float(t[0]), lambda t: int(t[0]),
+        lambda t: t.tolist(), lambda t: t.numpy(), lambda t: t.cpu(), lambda t: t[t > 0], lambda t: t.nonzero(),
+        lambda t: t.unique(), lambda t: 1 if t[0] else 0, lambda t: np.asarray(t), lambda t: torch.equal(t, t),
+    ],
+)  # fmt: skip
+def test_what_waits_is_seen(wait, monkeypatch):
+    """A check that sees nothing passes for ever."""
+    with Waits(monkeypatch) as waits:
+        wait(torch.arange(3.0) + 1)
+    assert waits.seen

@@ -262,7 +262,7 @@ def _flat_chunks(dataset: Any, batch_size: int) -> Iterator[tuple[dict[str, Flat
     examples: list[dict[str, Any]] = []
     start = 0
     for example in _examples(dataset):
-        examples.append(example)
+        examples.append({name: example[name] for name in CROWD_COLUMNS if name in example})
         if len(examples) == min(batch_size, 1024):
             yield _flat_columns(_columns(examples), start), start
             start += len(examples)

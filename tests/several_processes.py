@@ -1,0 +1,220 @@
+"""Training runs for `test_distributed.py`: the same on one process and on several.
+
+Usage, under torchrun: python several_processes.py OUT RUN... [--fsdp]
+"""
+
+import contextlib
+import os
+import sys
+from functools import partial
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from accelerate import PartialState
+from accelerate.utils import DistributedType
+from datasets import Dataset, concatenate_datasets
+
+from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel, MaxMIGTrainingArguments
+from hf_maxmig.distributed import gather_with_gradient
+from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd, small_vit
+
+GLOBAL_BATCH = 16
+# 70 items: four global batches of 16 and six items over, which no batch may be filled up with;
+# processes get unlike numbers of labels.
+ITEMS = 70
+RUNS = {
+    "kl": {"divergence": "kl", "gradient_accumulation_steps": 2},
+    "pearson": {"divergence": "pearson"},
+    "jensen_shannon": {"divergence": "jensen_shannon"},
+    "each": {},
+    "bf16": {"bf16": True},
+    "stream": {"max_steps": 10, "save_strategy": "steps", "save_steps": 6},
+    "each_alone": {"gather_across_devices": False, "gradient_accumulation_steps": 2},
+    "compiled": {"torch_compile": True, "torch_compile_backend": "aot_eager"},
+}
+
+
+def make_pictures(**changes):
+    """The small crowd, with a picture of 16 x 16 for each item."""
+    crowd = make_crowd(features=3 * 16 * 16, **changes)
+    pictures = np.asarray(crowd["features"][:], dtype="float32").reshape(-1, 3, 16, 16)
+    column = Dataset.from_dict({"pixel_values": pictures})
+    return concatenate_datasets([crowd.remove_columns("features"), column], axis=1)
+
+
+def head():
+    torch.manual_seed(0)
+    config = HeadConfig(
+        input_size=5, hidden_size=16, dropout=0.0, id2label=dict(enumerate(CLASSES))
+    )
+    return HeadClassifier(config)
+
+
+def make_trainer(out, classifier, dataset, divergence="kl", start_from=None, **changes):
+    """Make a trainer whose global batch is the same however many processes share it."""
+    world = dist.get_world_size() if dist.is_initialized() else int(os.getenv("WORLD_SIZE", "1"))
+    model = MaxMIGModel.from_classifier(
+        classifier,
+        annotators=ANNOTATORS,
+        id2label=dict(enumerate(CLASSES)),
+        prior="learned",
+        divergence=divergence,
+    )
+    settings = {
+        "output_dir": f"{out}.run", "use_cpu": True, "report_to": "none", "disable_tqdm": True, "save_strategy": "no",
+        "per_device_train_batch_size": GLOBAL_BATCH // world, "per_device_eval_batch_size": 8, "num_train_epochs": 2,
+        "optim": "sgd", "learning_rate": 0.05, "aggregator_learning_rate": 0.5, "max_grad_norm": 0.0,
+        "logging_strategy": "epoch", "init": "vote_share",
+        "dataloader_drop_last": world == 1,  # several do it by themselves
+    }  # fmt: skip
+    args = MaxMIGTrainingArguments(**{**settings, **changes})
+    return InOrder(model=model, args=args, train_dataset=dataset, start_from=start_from)
+
+
+def learned(trainer, crowd):
+    """Tell what a training came to."""
+    metrics = trainer.evaluate(crowd)
+    return {
+        "parameters": {n: t.clone() for n, t in trainer.accelerator.get_state_dict(trainer.model).items()},
+        "metrics": {k: v for k, v in metrics.items() if "runtime" not in k and "per_second" not in k},
+        "posteriors": [torch.from_numpy(p) for p in trainer.predict(crowd).predictions],
+        "steps": trainer.state.global_step,
+        "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+    }  # fmt: skip
+
+
+def train(out, name):
+    """Train by one of `RUNS`."""
+    crowd = make_crowd(num_items=ITEMS, unlabelled=20)
+    dataset, start = crowd, None
+    if name == "stream":
+        # Of a stream one process would use the six items over.
+        whole = ITEMS if dist.is_initialized() else ITEMS // GLOBAL_BATCH * GLOBAL_BATCH
+        dataset, start = crowd.select(range(whole)).to_iterable_dataset(), crowd
+    trainer = make_trainer(out, head(), dataset, start_from=start, **RUNS[name])
+    trainer.train()
+    told = learned(trainer, crowd)
+    if name == "stream":
+        again = make_trainer(out, head(), dataset, start_from=start, **RUNS[name])
+        again.train(resume_from_checkpoint=f"{out}.run/checkpoint-6")
+        told["resumed"] = again.crowd_model.state_dict()
+    return told
+
+
+@contextlib.contextmanager
+def counted(sent):
+    """Note the bytes that each process hands to collectives, those of DDP in C++ aside."""
+    plain = {name: getattr(dist, name) for name in ("all_gather", "all_reduce", "broadcast")}
+
+    def note(name, *args, **kwargs):
+        tensor = args[1] if name == "all_gather" else args[0]
+        sent.append((name, tensor.numel() * tensor.element_size()))
+        return plain[name](*args, **kwargs)
+
+    for name in plain:
+        setattr(dist, name, partial(note, name))
+    try:
+        yield
+    finally:
+        for name, collective in plain.items():
+            setattr(dist, name, collective)
+
+
+def bytes_of_a_step(out):
+    """Count what is sent in one step; the second, for the first also sets up DDP."""
+    crowd = make_crowd(num_items=ITEMS, unlabelled=20)
+    trainer = make_trainer(out, head(), crowd, max_steps=2)
+    step, sent = trainer.training_step, []
+
+    def training_step(*args, **kwargs):
+        sent.clear()
+        with counted(sent):
+            return step(*args, **kwargs)
+
+    trainer.training_step = training_step
+    trainer.train()
+    return sent
+
+
+def refusals(out):
+    """Tell what several processes refuse."""
+    crowd = make_crowd(num_items=ITEMS, unlabelled=20)
+    told = {}
+    for name, call in {
+        "too few items": lambda: make_trainer(out, head(), crowd.select(range(15))).train(),
+        "stream": lambda: make_trainer(out, head(), crowd).evaluate(crowd.to_iterable_dataset()),
+        "too many rows": lambda: gather_with_gradient(torch.zeros(3), size=2),
+    }.items():
+        try:
+            call()
+        except ValueError as error:
+            told[name] = str(error)
+    return told
+
+
+def uneven_gathers():
+    """Join four rows of the first process and one of the second, with and without a known size."""
+    rank = dist.get_rank()
+    whole = torch.arange(10.0).reshape(5, 2) + 1
+    told = {}
+    for size in (None, 4, 6):
+        mine = (whole[:4] if rank == 0 else whole[4:]).clone().requires_grad_()
+        joined = gather_with_gradient(mine, size)
+        joined.square().sum().backward()
+        flags = gather_with_gradient(torch.tensor([True] * len(mine)), size)
+        told[str(size)] = {"joined": joined.detach(), "gradient": mine.grad, "flags": flags}
+    return told
+
+
+def spread_on_processors():
+    """Have accelerate take processors for devices: it spreads parameters by FSDP over no others."""
+    os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
+    if "WORLD_SIZE" in os.environ:
+        dist.init_process_group("gloo")
+        several = "gloo", DistributedType.MULTI_GPU
+        PartialState._prepare_backend = lambda self, *args, **kwargs: several
+
+
+def spread(out, folder):
+    """Train a transformer, again from the middle, and save it renamed; by FSDP if there are several processes."""
+    several = dist.is_initialized()
+    crowd = make_pictures(num_items=ITEMS, unlabelled=20)
+    changes = {"learning_rate": 0.01, "optim": "adamw_torch", "max_grad_norm": 1.0}
+    changes |= {"save_strategy": "steps", "save_steps": 3, "name_classes": False}
+    if several:
+        layers = {"transformer_layer_cls_to_wrap": ["ViTLayer"]}
+        changes |= {"fsdp": True, "fsdp_config": {"version": 2, **layers}}
+    told = {}
+    for checkpoint in (None, f"{out}.run/checkpoint-3"):
+        torch.manual_seed(0)
+        trainer = make_trainer(out, small_vit(), crowd, **changes)
+        assert trainer.is_fsdp_enabled == several
+        trainer.train(resume_from_checkpoint=checkpoint)
+        told["resumed" if checkpoint else "whole"] = learned(trainer, crowd)
+    told["order"] = trainer.class_order()
+    trainer.class_order = lambda: torch.tensor([2, 0, 1])
+    told["renamed"] = trainer.name_classes()
+    trainer.save_model(folder)
+    return told
+
+
+def main(out, names, fsdp):
+    torch.set_num_threads(1)
+    if fsdp:
+        spread_on_processors()
+        told = {"spread": spread(out, f"{out}.saved")}
+    else:
+        told = {name: train(out, name) for name in names}
+        told |= {"sent": bytes_of_a_step(out), "refused": refusals(out)}
+        if dist.get_world_size() == 2:
+            told["gathers"] = uneven_gathers()
+    torch.save(told, f"{out}.{dist.get_rank()}")
+    # Whoever leaves at once may leave while a thread of gloo still holds a tensor, and is then aborted.
+    state = PartialState()
+    state.wait_for_everyone()
+    state.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], [n for n in sys.argv[2:] if n in RUNS], "--fsdp" in sys.argv)
