@@ -1,10 +1,11 @@
-"""What a trainer takes to the Hub: the pair, as much of the crowd as may be seen, the card, the results.
+"""What a trainer saves, and what it takes to the Hub: the pair, the card, as much of the crowd as may be seen.
 
 Nothing pickled goes up, and no secret. What the card says is in `hub.py`.
 """
 
 import contextlib
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,17 @@ from typing import Any
 
 import transformers.trainer
 from huggingface_hub import create_branch
+from safetensors.torch import load_file, save_file
+from torch import nn
 from transformers import Trainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
 from .annotators import AnnotatorReport
+from .classifiers import adapter_layers, merge_adapters
 from .data.columns import has_votes
 from .data.describe import Description, describe
+from .distributed import own_class
 from .exporting import save_classifier
 from .hub import model_card
 from .modeling_maxmig import CrowdModel
@@ -28,6 +34,7 @@ from .version import __version__
 logger = logging.get_logger(__name__)
 
 RESULTS = "results.json"
+ADAPTED = "adapted.safetensors"  # in a checkpoint: what is trained of a pair with adapters
 _LISTED = (
     "learning_rate", "aggregator_warmup_ratio", "lr_scheduler_type", "per_device_train_batch_size",
     "gradient_accumulation_steps", "num_train_epochs", "world_size", "init_strength", "smoothing", "seed",
@@ -56,13 +63,53 @@ class SharingTrainer(Trainer):
         values = {name: getattr(self.args, name) for name in _LISTED}
         return {name: getattr(value, "value", value) for name, value in values.items()}
 
+    # Saving
+
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        with arguments_in_json(self.args, output_dir or self.args.output_dir):
+        model, folder = self.crowd_model, Path(output_dir or self.args.output_dir)
+        with arguments_in_json(self.args, folder):
             if self._shared_as == "dropped":
-                folder = output_dir or self.args.output_dir
-                save_classifier(self.crowd_model, folder, self.processing_class)
+                save_classifier(model, folder, self.processing_class)
+            elif self.args.should_save and adapter_layers(model):
+                with swapped(self, "model", merge_adapters(model)):
+                    super()._save(output_dir)
+                if folder.name.startswith(PREFIX_CHECKPOINT_DIR):
+                    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
+                    state = model.state_dict().items()
+                    trained = {n: t.contiguous() for n, t in state if n not in frozen}
+                    save_file(trained, folder / ADAPTED)
             else:
-                super()._save(output_dir, state_dict)
+                with own_class(model):
+                    super()._save(output_dir, state_dict)
+
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: nn.Module | None = None
+    ) -> None:
+        pair = self.crowd_model
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        elif adapter_layers(pair):
+            path = Path(resume_from_checkpoint, ADAPTED)
+            if not path.is_file():
+                raise ValueError(
+                    f"a checkpoint of a classifier with adapters must have {ADAPTED}, got none in "
+                    f"{resume_from_checkpoint}: it is of a training without them."
+                )
+            pair.load_state_dict(load_file(path), strict=False)
+        else:
+            # Not as `Trainer` does, by the names in the file: they are those that layers had when a
+            # model was published, and what has another name now (ViT's) would stay as it is.
+            pair.load_state_dict(type(pair).from_pretrained(resume_from_checkpoint).state_dict())
+
+    def _load_best_model(self) -> None:
+        checkpoint = self.state.best_model_checkpoint
+        spread = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        if spread or not os.path.isdir(checkpoint):
+            super()._load_best_model()  # it tells a node without the checkpoint what to do
+        else:
+            self._load_from_checkpoint(checkpoint)
+
+    # Sharing
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         if self.args.hub_annotators != "names":
@@ -183,7 +230,9 @@ def swapped(target: Any, name: str, value: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def arguments_in_json(args: MaxMIGTrainingArguments, folder: str) -> Iterator[None]:
+def arguments_in_json(
+    args: MaxMIGTrainingArguments, folder: str | os.PathLike[str]
+) -> Iterator[None]:
     """Have the arguments written as JSON, not pickled: a pickle runs code, and holds the Hub's token.
 
     What starts with an underscore `push_to_hub` leaves out.
@@ -199,3 +248,22 @@ def arguments_in_json(args: MaxMIGTrainingArguments, folder: str) -> Iterator[No
             yield
         finally:
             Path(folder, pickled).unlink(missing_ok=True)
+
+
+def last_whole_checkpoint(output_dir: str) -> str:
+    """Find the newest checkpoint that is whole: the trainer's state is what is written last."""
+    checkpoints = sorted(
+        (
+            p
+            for p in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")
+            if p.name.split("-")[-1].isdigit()
+        ),
+        key=lambda path: int(path.name.split("-")[-1]),
+    )
+    for path in reversed(checkpoints):
+        if (path / "trainer_state.json").is_file():
+            return str(path)
+        logger.warning("%s was not written to its end and is passed over.", path)
+    raise ValueError(
+        f"`resume_from_checkpoint=True` needs a whole checkpoint in {output_dir}, got {len(checkpoints)} incomplete."
+    )

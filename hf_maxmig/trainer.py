@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from datasets import Dataset
 from datasets import IterableDataset as HubStream
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader, IterableDataset, Subset
@@ -32,7 +31,6 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer_utils import (
-    PREFIX_CHECKPOINT_DIR,
     IntervalStrategy,
     PredictionOutput,
     SaveStrategy,
@@ -43,11 +41,11 @@ from transformers.utils import logging
 
 from .aggregator import AGGREGATORS
 from .annotators import AnnotatorReport, judge_annotators
-from .classifiers import adapter_layers, merge_adapters, output_layers, without_peft_model
+from .classifiers import adapter_layers, output_layers, without_peft_model
 from .data.collator import POSTERIOR_COLUMN, CrowdCollator, arrow_rows, crowd_batches, input_names
 from .data.columns import check_is_dataset, crowd_names, has_votes
 from .data.describe import describe
-from .distributed import WholeBatches, gather_with_gradient, own_class, whole_parameters
+from .distributed import WholeBatches, gather_with_gradient, whole_parameters
 from .hub import portable_processor
 from .metrics import LEAST_ITEMS, NO_LABEL, accuracies, gain_ceiling, gain_interval
 from .modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
@@ -62,14 +60,13 @@ from .search import (
     search_rate,
     start_and_search,
 )
-from .sharing import SharingTrainer, swapped
+from .sharing import SharingTrainer, last_whole_checkpoint, swapped
 from .training_args import AGGREGATOR_RATE_MULTIPLE, MaxMIGTrainingArguments
 from .watch import Watch
 
 logger = logging.get_logger(__name__)
 
 LEAST_STEPS = 200  # of a short training before the training, if an epoch has as many
-ADAPTED = "adapted.safetensors"  # in a checkpoint: what is trained of a pair with adapters
 
 # What a user has not touched, the gain may choose: see `MaxMIGTrainingArguments.select_by_gain`.
 LEFT_OPEN = (
@@ -284,7 +281,7 @@ class CrowdTrainer(SharingTrainer):
             As `Trainer.train`; the metrics also have what the search chose.
         """
         if resume_from_checkpoint is True:
-            resume_from_checkpoint = _last_whole_checkpoint(self.args.output_dir)
+            resume_from_checkpoint = last_whole_checkpoint(self.args.output_dir)
         self._fresh, self._tries = not resume_from_checkpoint, []
         if resume_from_checkpoint and self.pair_is_ours:
             found = type(self.crowd_model.config).from_pretrained(resume_from_checkpoint)
@@ -673,49 +670,6 @@ class CrowdTrainer(SharingTrainer):
             "init": self._init,
         }
 
-    # Saving
-
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        model = self.crowd_model
-        if not (self.args.should_save and adapter_layers(model)):
-            with own_class(model):
-                super()._save(output_dir, state_dict)
-            return
-        with swapped(self, "model", merge_adapters(model)):
-            super()._save(output_dir)
-        folder = Path(output_dir or self.args.output_dir)
-        if folder.name.startswith(PREFIX_CHECKPOINT_DIR):
-            frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
-            trained = {n: t.contiguous() for n, t in model.state_dict().items() if n not in frozen}
-            save_file(trained, folder / ADAPTED)
-
-    def _load_from_checkpoint(
-        self, resume_from_checkpoint: str, model: nn.Module | None = None
-    ) -> None:
-        pair = self.crowd_model
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-        elif adapter_layers(pair):
-            path = Path(resume_from_checkpoint, ADAPTED)
-            if not path.is_file():
-                raise ValueError(
-                    f"a checkpoint of a classifier with adapters must have {ADAPTED}, got none in "
-                    f"{resume_from_checkpoint}: it is of a training without them."
-                )
-            pair.load_state_dict(load_file(path), strict=False)
-        else:
-            # Not as `Trainer` does, by the names in the file: they are those that layers had when a
-            # model was published, and what has another name now (ViT's) would stay as it is.
-            pair.load_state_dict(type(pair).from_pretrained(resume_from_checkpoint).state_dict())
-
-    def _load_best_model(self) -> None:
-        checkpoint = self.state.best_model_checkpoint
-        spread = self.is_fsdp_enabled or self.is_deepspeed_enabled
-        if spread or not os.path.isdir(checkpoint):
-            super()._load_best_model()  # it tells a node without the checkpoint what to do
-        else:
-            self._load_from_checkpoint(checkpoint)
-
     # Evaluation
 
     def prediction_step(
@@ -1070,22 +1024,3 @@ def _rising(base: Callable[[int], float], rise: int, step: int) -> float:
 
 def _shown(start_from: Any) -> str:
     return f"{start_from} items" if isinstance(start_from, int) else type(start_from).__name__
-
-
-def _last_whole_checkpoint(output_dir: str) -> str:
-    """Find the newest checkpoint that is whole: the trainer's state is what is written last."""
-    checkpoints = sorted(
-        (
-            p
-            for p in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")
-            if p.name.split("-")[-1].isdigit()
-        ),
-        key=lambda path: int(path.name.split("-")[-1]),
-    )
-    for path in reversed(checkpoints):
-        if (path / "trainer_state.json").is_file():
-            return str(path)
-        logger.warning("%s was not written to its end and is passed over.", path)
-    raise ValueError(
-        f"`resume_from_checkpoint=True` needs a whole checkpoint in {output_dir}, got {len(checkpoints)} incomplete."
-    )
