@@ -68,6 +68,7 @@ OURS: dict[str, dict[str, Any]] = {
     # name: what differs from the recipe's arguments
     "max_mig": {},
     "max_mig_vote_share": {"init": "vote_share", "search_rate": False},
+    "max_mig_factored": {"aggregator": "factored"},
 }
 FOUND = ("aggregator_learning_rate", "prior")  # by the trainer itself
 METHODS = (*OURS, *PEERS)

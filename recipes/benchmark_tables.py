@@ -79,6 +79,7 @@ METHODS = {
     "zero_based_skill": "Zero-based skill",
     "max_mig": MaxMIGModel.method,
     "max_mig_vote_share": f"{MaxMIGModel.method}, eq. 2 start",
+    "max_mig_factored": f"{MaxMIGModel.method}, factored",
 }
 # The paper starts Crowd Layer at the identity, and on CIFAR-10 at equation 2 (Appendix B.2).
 OF_PAPER = (
