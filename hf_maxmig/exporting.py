@@ -52,7 +52,7 @@ def save_classifier(
     Example:
         >>> import tempfile
         >>> from transformers import AutoModelForImageClassification
-        >>> from hf_maxmig import FourLayerCNN, FourLayerCNNConfig
+        >>> from hf_maxmig import FourLayerCNN, FourLayerCNNConfig, MaxMIGModel
         >>> cnn = FourLayerCNN(FourLayerCNNConfig(image_size=16, id2label={0: "cat", 1: "dog"}))
         >>> pair = MaxMIGModel.from_classifier(cnn, annotators=["ann", "bob"])
         >>> folder = tempfile.mkdtemp()
