@@ -410,6 +410,7 @@ def wrapped(make_args, dataset, **changes):
     return MaxMIGTrainer(model=head, args=args, train_dataset=dataset)
 
 
+@pytest.mark.slow
 def test_learned_prior_is_taken_where_classes_are_uneven_and_the_gain_says_so(make_args):
     """With even ones as its prior, a pair calls five times as many items malignant as there are."""
     trainer = wrapped(make_args, uneven_crowd(), num_train_epochs=8)

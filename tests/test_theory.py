@@ -601,6 +601,7 @@ def test_ascent_from_the_papers_start_reaches_the_information(name: str, X: int,
     assert information - 1e-3 < reached <= information + 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "prior", [(0.85, 0.15), (0.98, 0.02), (0.6, 0.3, 0.1)], ids=["LUNA16", "rare", "three"]
 )
