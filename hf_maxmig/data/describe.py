@@ -34,7 +34,7 @@ gold labels, -1 or nothing where there is none.
 {summary}
 ```
 
-Made for [hf_maxmig](https://pypi.org/project/hf_maxmig/): its trainers take these columns as they are.
+Made for `hf_maxmig` (`pip install hf_maxmig`): its trainers take these columns as they are.
 """
 
 
