@@ -18,7 +18,13 @@ import torch
 from huggingface_hub import close_session
 from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
-from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel, MaxMIGTrainingArguments
+from hf_maxmig import (
+    HeadClassifier,
+    HeadConfig,
+    MaxMIGModel,
+    MaxMIGTrainer,
+    MaxMIGTrainingArguments,
+)
 from tests.hub_server import HubServer
 from tests.worlds import ANNOTATORS, CLASSES, make_crowd
 
@@ -121,3 +127,22 @@ def backbone(tmp_path):
     model.save_pretrained(tmp_path / "backbone")
     ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / "backbone")
     return model
+
+
+@pytest.fixture
+def ann(hub, monkeypatch):
+    """The token of somebody of the organisation, who is logged in."""
+    token = hub.add_user("ann", organisations=["org"])
+    hub.log_in(monkeypatch, token)
+    return token
+
+
+@pytest.fixture
+def make_trainer(make_model, make_args, crowd):
+    """Build a trainer of a pair that is shared as `org/pair`."""
+
+    def build(**changes):
+        args = make_args(hub_model_id="org/pair", **changes)
+        return MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
+
+    return build

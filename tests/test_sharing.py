@@ -9,7 +9,7 @@ import torch
 from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoModel, AutoModelForImageClassification
 
-from hf_maxmig import MaxMIGModel, MaxMIGTrainer
+from hf_maxmig import MaxMIGModel
 from hf_maxmig.loading import check_version, check_weights
 from hf_maxmig.version import __version__
 from tests.hub_server import Fault
@@ -18,23 +18,6 @@ NAME = "org/pair"
 
 # The client hands a file to its own client in a manner that is going out of use.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
-
-
-@pytest.fixture
-def ann(hub, monkeypatch):
-    """The token of somebody of the organisation, who is logged in."""
-    token = hub.add_user("ann", organisations=["org"])
-    hub.log_in(monkeypatch, token)
-    return token
-
-
-@pytest.fixture
-def make_trainer(make_model, make_args, crowd):
-    def build(**args):
-        args = make_args(hub_model_id=NAME, **args)
-        return MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
-
-    return build
 
 
 @pytest.fixture

@@ -37,22 +37,6 @@ SALT = "not to be guessed by anybody"
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
 
 
-@pytest.fixture
-def ann(hub, monkeypatch):
-    token = hub.add_user("ann", organisations=["org"])
-    hub.log_in(monkeypatch, token)
-    return token
-
-
-@pytest.fixture
-def make_trainer(make_model, make_args, crowd):
-    def build(**args):
-        args = make_args(hub_model_id=NAME, **args)
-        return MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
-
-    return build
-
-
 def uploaded(hub):
     """What any commit holds, by commit and file; the code has examples with such names."""
     return {

@@ -58,14 +58,7 @@ assert ("hf_maxmig" in sys.modules) == (way == "package")
 
 
 @pytest.fixture
-def account(hub, monkeypatch):
-    token = hub.add_user("ann", organisations=["org"])
-    hub.log_in(monkeypatch, token)
-    return hub
-
-
-@pytest.fixture
-def push(account, load, monkeypatch, tmp_path):
+def push(ann, load, tmp_path):
     """Train on the digits by a recipe, and push."""
 
     def by_recipe(kind):
@@ -104,7 +97,7 @@ def arguments(page, *kinds):
 
 
 @pytest.mark.parametrize("kind", ["digits", "timm", "transformers"])
-def test_pair_comes_back_three_ways(kind, push, account, tmp_path):
+def test_pair_comes_back_three_ways(kind, push, hub, tmp_path):
     """By the package, by remote code without it, and in a pipeline: the same numbers each time."""
     folder = push(kind)
     generator = torch.Generator().manual_seed(0)
@@ -124,7 +117,7 @@ def test_pair_comes_back_three_ways(kind, push, account, tmp_path):
         ended = subprocess.run(
             [sys.executable, *(["-I"] if way == "remote_code" else []), "-c", PULL, NAME, way, *files],
             cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
-            env={**os.environ, **account.environment(tmp_path / f"home_{way}")},
+            env={**os.environ, **hub.environment(tmp_path / f"home_{way}")},
         )  # fmt: skip
         assert ended.returncode == 0, ended.stderr
         answers, scores = torch.load(tmp_path / "told.pt", weights_only=True)
@@ -139,9 +132,7 @@ def test_pair_comes_back_three_ways(kind, push, account, tmp_path):
         assert [scores[str(c)] for c in range(10)] == pytest.approx(wanted, abs=1e-6)
 
 
-def test_pair_of_labelme_loads_exactly_as_its_card_says(
-    account, load, shared_data, monkeypatch, tmp_path
-):
+def test_pair_of_labelme_loads_exactly_as_its_card_says(ann, hub, load, shared_data, tmp_path):
     """`AutoModel.from_pretrained("org/maxmig-labelme")`, as on the card that went up with it."""
     page = load("labelme")
     folder = str(tmp_path / "out")
@@ -150,7 +141,7 @@ def test_pair_of_labelme_loads_exactly_as_its_card_says(
         "--data_dir", str(shared_data / "labelme"), "--output_dir", folder, "--push_to_hub", "True",
         "--hub_model_id", name, "--report_to", "none", *SHORT,
     ]))  # fmt: skip
-    card = ModelCard(account.repository(name).files["README.md"].content.decode())
+    card = ModelCard(hub.repository(name).files["README.md"].content.decode())
     examples = re.findall(r"```python\n(.*?)```", card.text, flags=re.DOTALL)
     (pair,) = [example for example in examples if "AutoModel.from_pretrained" in example]
     assert f'model = AutoModel.from_pretrained("{name}")' in pair
