@@ -16,10 +16,11 @@ nothing is timed before both agree.
     python recipes/benchmark_columns.py --output_dir out/benchmark_columns
 
 takes 3 to 5 minutes on two cores, 4 GiB of memory and 1 GB of disk, prints a table and writes it to
-`benchmark_columns.json`. Expect ten million votes to be joined in 11 s of the processor (twice that
-by the clock where others work beside) and 3 GiB, read from CSV in 18 s and 4 GiB, from Parquet in
-8 s, batched in 1 s, described in 3 s, crowd-kit 6 s more; plain Python takes three times as long to
-join. The columns take 16 bytes a vote, two int64 (`ClassLabel` has no other type), and 8 an item
+`benchmark_columns.json`. Expect ten million votes to be joined in 10 s (twice that where others work
+beside) and 3 GiB, read from CSV in 16 s and 4 GiB, from Parquet in 6 s, batched in 1 s, W started in
+2 s, a training to be found a start and a rate and to take 100 steps in a minute and 0.9 GiB above
+data and model, the votes to be described in 2 s, crowd-kit 4 s more; plain Python takes three
+times as long to join. The columns take 16 bytes a vote, two int64 (`ClassLabel` has no other type), and 8 an item
 that say where its lists begin, 16.8 in all; 3.4 in a Parquet file. `--votes 5000 --items 700
 --annotators 90 --plain_votes 3000` shows in a minute that it runs.
 """
