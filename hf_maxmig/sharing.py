@@ -20,7 +20,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
 from .annotators import AnnotatorReport
-from .classifiers import adapter_layers, merge_adapters
+from .classifiers import adapter_layers
 from .data.columns import has_votes
 from .data.describe import Description, describe
 from .distributed import own_class
@@ -70,17 +70,16 @@ class SharingTrainer(Trainer):
         with arguments_in_json(self.args, folder):
             if self._shared_as == "dropped":
                 save_classifier(model, folder, self.processing_class)
-            elif self.args.should_save and adapter_layers(model):
-                with swapped(self, "model", merge_adapters(model)):
-                    super()._save(output_dir)
-                if folder.name.startswith(PREFIX_CHECKPOINT_DIR):
-                    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
-                    state = model.state_dict().items()
-                    trained = {n: t.contiguous() for n, t in state if n not in frozen}
-                    save_file(trained, folder / ADAPTED)
-            else:
-                with own_class(model):
-                    super()._save(output_dir, state_dict)
+                return
+            with own_class(model):
+                super()._save(output_dir, state_dict)
+        in_checkpoint = folder.name.startswith(PREFIX_CHECKPOINT_DIR)
+        if self.args.should_save and in_checkpoint and adapter_layers(model):
+            # What was saved has them merged; to go on, they are needed as they are.
+            frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
+            state = model.state_dict().items()
+            trained = {n: t.contiguous() for n, t in state if n not in frozen}
+            save_file(trained, folder / ADAPTED)
 
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: nn.Module | None = None
@@ -152,8 +151,10 @@ class SharingTrainer(Trainer):
             ValueError: as `CrowdModel.shared_as`.
         """
         token, revision = token or self.args.hub_token, revision or self.args.hub_revision
-        annotators, salt = annotators or self.args.hub_annotators, salt or self.args.hub_salt
-        with self._sharing(annotators, salt if annotators == "hashed" else None):
+        annotators = annotators or self.args.hub_annotators
+        if salt is None and annotators == "hashed":
+            salt = self.args.hub_salt
+        with self._sharing(annotators, salt):
             if revision is not None and self.is_world_process_zero():
                 if self.hub_model_id is None:
                     self.init_hf_repo(token=token, private=private)

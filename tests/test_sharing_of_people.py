@@ -122,8 +122,9 @@ def test_nothing_is_pushed_before_names_are_taken_out(annotators, hub, ann, make
         ({"annotators": "secret"}, "`annotators` must be one of names, hashed, dropped, got 'secret'"),
         ({"annotators": "hashed"}, "`salt` must be given with `annotators='hashed'`, and only with it, got none"),
         ({"annotators": "hashed", "salt": "short"}, "`salt` must have at least 16 characters, got 5"),
+        ({"salt": SALT}, "`salt` must be given with `annotators='hashed'`, and only with it, got one with 'names'"),
     ],
-    ids=["unknown", "unsalted", "short"],
+    ids=["unknown", "unsalted", "short", "salt_alone"],
 )  # fmt: skip
 def test_nothing_goes_up_if_it_is_unclear_what_may_be_seen(asked, told, hub, ann, make_trainer):
     trainer = make_trainer()
