@@ -21,6 +21,7 @@ from .functional import (
     vote_share,
     vote_share_prior,
 )
+from .rows import TableRows
 
 PRIORS = ("uniform", "vote_share", "learned")
 # Tried out on seeds 0 to 7 of the crowds that `recipes/latent_seniors.py` measures on other seeds.
@@ -166,6 +167,7 @@ class WeightedAverageAggregator(Float32Module):
         self.table = nn.Parameter(
             torch.zeros(num_annotators, num_classes, num_classes, dtype=torch.float32)
         )
+        self.read = TableRows()
 
     @property
     def weight(self) -> Tensor:
@@ -174,7 +176,7 @@ class WeightedAverageAggregator(Float32Module):
 
     def forward(self, log_p: Tensor, annotators: Tensor, annotations: Tensor) -> Tensor:
         """Aggregate (B, K) annotators and annotations under a (C,) log prior to (B, C) log g."""
-        return aggregate(self.weight, log_p, annotators, annotations)
+        return aggregate(self.weight, log_p, annotators, annotations, self.read)
 
     def reset(self, init: Any) -> None:
         """Go back to where no crowd was seen.
@@ -311,7 +313,7 @@ class InteractionAggregator(WeightedAverageAggregator):
     def forward(self, log_p: Tensor, annotators: Tensor, annotations: Tensor) -> Tensor:
         """Aggregate (B, K) annotators and annotations under a (C,) log prior to (B, C) log g."""
         log_g = super().forward(log_p, annotators, annotations)
-        pairs = label_pairs(self.embedding, annotators, annotations)
+        pairs = label_pairs(self.embedding, annotators, annotations, self.read)
         with torch.autocast(log_g.device.type, enabled=False):
             scores = dropout(pairs, PAIR_DROPOUT, self.training) @ self.mix
             return (log_g + scores).log_softmax(dim=-1)
@@ -373,6 +375,7 @@ class FactoredAggregator(WeightedAverageAggregator):
         # Which scored class a report speaks for: its own, until classes are exchanged. In float32,
         # for as such `from_pretrained` reads all of an aggregator.
         self.register_buffer("speaks_for", torch.arange(C, dtype=torch.float32))
+        self.read = TableRows()
 
     @property
     def weight(self) -> Tensor:
@@ -407,7 +410,7 @@ class FactoredAggregator(WeightedAverageAggregator):
         """Aggregate (B, K) annotators and annotations under a (C,) log prior to (B, C) log g."""
         return aggregate_factored(
             self.table.T, self.scale, self.shift, self.diagonal, log_p, annotators, annotations,
-            self.speaks_for.long(),
+            self.speaks_for.long(), self.read,
         )  # fmt: skip
 
     def reset(self, init: Any) -> None:

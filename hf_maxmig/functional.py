@@ -5,7 +5,7 @@ annotators, C classes. What has parameters lives in `aggregator.py`, the rows of
 `divergences.py`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,8 @@ from torch.nn.functional import embedding
 from .divergences import get_divergence
 
 _CELLS = 2**22  # numbers held at a time, where labels are counted
+
+Read = Callable[[Tensor, Tensor], Tensor]  # (...) rows of an (R, D) table, to (..., D)
 
 
 def mutual_information_gain(
@@ -109,7 +111,13 @@ def reward_and_penalty(
         )
 
 
-def aggregate(weight: Tensor, log_p: Tensor, annotators: Tensor, annotations: Tensor) -> Tensor:
+def aggregate(
+    weight: Tensor,
+    log_p: Tensor,
+    annotators: Tensor,
+    annotations: Tensor,
+    read: Read = embedding,
+) -> Tensor:
     """Combine an item's crowd labels into a posterior: the weighted-average aggregator g.
 
     g(y) = softmax(sum_m W^m e(y^m) + b) with b = log p (paper, Section 3.1): each label picks a
@@ -122,6 +130,7 @@ def aggregate(weight: Tensor, log_p: Tensor, annotators: Tensor, annotations: Te
         log_p: (C,), log of the class prior.
         annotators: (B, K) int64, who labelled each item, padded with -1.
         annotations: (B, K) int64, what each of them said, padded with -1.
+        read: what takes rows out of a table: `embedding`, or `TableRows`.
 
     Returns:
         (B, C), log-probabilities; the prior where an item has no annotations.
@@ -138,7 +147,7 @@ def aggregate(weight: Tensor, log_p: Tensor, annotators: Tensor, annotations: Te
     table = weight.transpose(1, 2).reshape(num_annotators * num_classes, num_classes)
     index = torch.where(given, annotators * num_classes + annotations, 0)
     with torch.autocast(weight.device.type, enabled=False):
-        columns = torch.where(given[..., None], widen(embedding(index, table)), 0.0)
+        columns = torch.where(given[..., None], widen(read(index, table)), 0.0)
         return (columns.sum(dim=1) + widen(log_p)).log_softmax(dim=-1)
 
 
@@ -151,6 +160,7 @@ def aggregate_factored(
     annotators: Tensor,
     annotations: Tensor,
     speaks_for: Tensor | None = None,
+    read: Read = embedding,
 ) -> Tensor:
     """Combine crowd labels as `aggregate` does, by a W that annotators share but for two numbers a class.
 
@@ -173,6 +183,7 @@ def aggregate_factored(
         annotators: (B, K) int64, who labelled each item, padded with -1.
         annotations: (B, K) int64, what each of them said, padded with -1.
         speaks_for: (C,) int64, the class that each report speaks for; itself by default.
+        read: what takes rows out of a table: `embedding`, or `TableRows`.
 
     Returns:
         (B, C), log-probabilities; the prior where an item has no annotations.
@@ -190,14 +201,16 @@ def aggregate_factored(
     meant = said if speaks_for is None else speaks_for[said]
     label = who * diagonal.shape[1] + said
     with torch.autocast(pooled.device.type, enabled=False):
-        columns = embedding(who, scale[:, None]) * embedding(said, pooled.T) + embedding(who, shift)
-        own = widen(embedding(label, diagonal.reshape(-1, 1)))
+        columns = read(who, scale[:, None]) * read(said, pooled.T) + read(who, shift)
+        own = widen(read(label, diagonal.reshape(-1, 1)))
         columns = widen(columns).scatter_add(2, meant[..., None], own)
         columns = torch.where(given[..., None], columns, 0.0)
         return (columns.sum(dim=1) + widen(log_p)).log_softmax(dim=-1)
 
 
-def label_pairs(table: Tensor, annotators: Tensor, annotations: Tensor) -> Tensor:
+def label_pairs(
+    table: Tensor, annotators: Tensor, annotations: Tensor, read: Read = embedding
+) -> Tensor:
     """Pool which labels were given together: products of two labels' features, over all pairs.
 
     sum_{a < b} v_a v_b = ((sum_a v_a)^2 - sum_a v_a^2) / 2, feature by feature, where v_a is the row
@@ -208,6 +221,7 @@ def label_pairs(table: Tensor, annotators: Tensor, annotations: Tensor) -> Tenso
         table: (M, C, D): annotator, reported class, feature.
         annotators: (B, K) int64, who labelled each item, padded with -1.
         annotations: (B, K) int64, what each of them said, padded with -1.
+        read: what takes rows out of a table: `embedding`, or `TableRows`.
 
     Returns:
         (B, D), in float32 or wider.
@@ -222,7 +236,7 @@ def label_pairs(table: Tensor, annotators: Tensor, annotations: Tensor) -> Tenso
     given = is_given(annotators, annotations)
     index = torch.where(given, annotators * num_classes + annotations, 0)
     with torch.autocast(table.device.type, enabled=False):
-        rows = widen(embedding(index, table.reshape(num_annotators * num_classes, -1)))
+        rows = widen(read(index, table.reshape(num_annotators * num_classes, -1)))
         rows = torch.where(given[..., None], rows, 0.0)
         return (rows.sum(dim=1).square() - rows.square().sum(dim=1)) / 2
 

@@ -95,7 +95,7 @@ class SpeedArguments:
         metadata={"help": "Threads of torch; of several, all jobs but `trainer` take the first."},
     )
     rounds: int = field(
-        default=15, metadata={"help": "Times that both sides of a job are measured, at the most."}
+        default=30, metadata={"help": "Times that both sides of a job are measured, at the most."}
     )
     quick: bool = field(
         default=False,

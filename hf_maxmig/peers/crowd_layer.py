@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding
 from transformers import initialization as init
 
 from ..aggregator import Float32Module, WeightedAverageAggregator
 from ..configuration_maxmig import MaxMIGConfig
 from ..functional import widen
 from ..modeling_maxmig import CrowdModel, Gather, MaxMIGOutput
+from ..rows import TableRows
 from .cross_entropy import against_annotations
 
 STARTS = ("identity", "vote_share")
@@ -65,12 +65,13 @@ class AnnotatorMatrices(Float32Module):
         super().__init__()
         # annotator, reported class, true class: a label reads one contiguous block
         self.table = nn.Parameter(torch.eye(num_classes).repeat(num_annotators, 1, 1))
+        self.read = TableRows()
 
     def forward(self, h: Tensor, annotators: Tensor) -> Tensor:
         """Turn (B, C) probabilities and (B, K) annotators into (B, K, C) logits, of no use at -1."""
         num_annotators, num_classes, _ = self.table.shape
         with torch.autocast(h.device.type, enabled=False):
-            rows = embedding(annotators.clamp(min=0), self.table.view(num_annotators, -1))
+            rows = self.read(annotators.clamp(min=0), self.table.view(num_annotators, -1))
             matrices = widen(rows).view(*annotators.shape, num_classes, num_classes)
             return (matrices @ widen(h)[:, None, :, None]).squeeze(-1)
 

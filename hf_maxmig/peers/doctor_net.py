@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
@@ -18,6 +17,7 @@ from ..aggregator import Float32Module, check_any_label
 from ..configuration_maxmig import MaxMIGConfig
 from ..functional import is_given, vote_share, widen
 from ..modeling_maxmig import CrowdModel, Gather, MaxMIGOutput, Told
+from ..rows import TableRows
 from .cross_entropy import against_annotations, against_targets
 from .output_layer import output_layer
 
@@ -89,16 +89,17 @@ class AnnotatorHeads(Float32Module):
         self.importance = nn.Parameter(torch.zeros(num_annotators)) if learned else None
         # Who has labels to learn from; the head of anybody else has nothing to say.
         self.register_buffer("active", torch.ones(num_annotators))
+        self.read = TableRows()
 
     def forward(self, features: Tensor, annotators: Tensor) -> Tensor:
         """Turn (B, D) features and (B, K) annotators into (B, K, C) logits, of no use at -1."""
         num_annotators, num_classes, num_features = self.weight.shape
         with torch.autocast(features.device.type, enabled=False):
             index = annotators.clamp(min=0)
-            weight = embedding(index, self.weight.view(num_annotators, -1))
+            weight = self.read(index, self.weight.view(num_annotators, -1))
             weight = weight.view(*annotators.shape, num_classes, num_features)
             logits = (weight @ widen(features)[:, None, :, None]).squeeze(-1)
-            return logits + embedding(index, self.bias)
+            return logits + self.read(index, self.bias)
 
     def log_weights(self) -> Tensor:
         """Return the (M,) log weights of the average."""

@@ -1,0 +1,80 @@
+"""Rows of tables as large as the crowd, and the memory of their gradients."""
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.nn.functional import embedding
+
+
+class TableRows:
+    """Reads rows of tables as `torch.nn.functional.embedding` does, and keeps the gradients' memory.
+
+    A gradient is as large as its table, however few rows were read: 40 MB of 100,000 annotators
+    and ten classes. A CPU's system takes memory of that size back after each step and hands out empty
+    pages in the next, which costs more than all else that an aggregator does. Here the memory stays,
+    and is used again once nobody holds a gradient in it: not as long as gradients are accumulated,
+    or somebody keeps one. An accelerator's allocator keeps memory by itself.
+
+    A copy of it, or one read from a file, starts without memory.
+
+    Example:
+        >>> read = TableRows()
+        >>> table = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=True)
+        >>> rows = read(torch.tensor([2, 0, 2]), table)
+        >>> rows.tolist()
+        [[5.0, 6.0], [1.0, 2.0], [5.0, 6.0]]
+        >>> rows.sum().backward()
+        >>> table.grad.tolist()
+        [[1.0, 1.0], [0.0, 0.0], [2.0, 2.0]]
+    """
+
+    def __init__(self) -> None:
+        # By shape and kind: memory, and a reference that is dead once the last tensor on it is.
+        self._kept: dict[tuple[torch.Size, torch.dtype], tuple[Tensor, weakref.ref]] = {}
+
+    def __reduce__(self) -> tuple[type["TableRows"], tuple[()]]:
+        return TableRows, ()
+
+    def __call__(self, index: Tensor, table: Tensor) -> Tensor:
+        """Read (...) int64 rows of a (R, D) table: (..., D)."""
+        plain = type(table) in (Tensor, Parameter) and table.dtype in (torch.float32, torch.float64)
+        if not plain or table.device.type != "cpu" or torch.compiler.is_compiling():
+            return embedding(index, table)
+        return _Read.apply(table, index, self)
+
+    def zeros(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        """Return zeros on the CPU, in the memory of those before if nobody holds them any more."""
+        memory, lent = self._kept.get((shape, dtype), (None, None))
+        if memory is None or (lent is not None and lent() is not None):
+            memory = torch.zeros(shape, dtype=dtype)
+        else:
+            memory.zero_()
+        array = memory.numpy()  # a new object, which all tensors on it keep alive
+        self._kept[shape, dtype] = memory, weakref.ref(array)
+        return torch.from_numpy(array)
+
+
+class _Read(torch.autograd.Function):
+    """`embedding`, with its gradient in kept memory."""
+
+    @staticmethod
+    def forward(table: Tensor, index: Tensor, rows: TableRows) -> Tensor:
+        return embedding(index, table)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, TableRows], output: Tensor) -> None:
+        table, index, ctx.rows = inputs
+        ctx.shape = table.shape
+        ctx.save_for_backward(index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (index,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradient is to have one itself
+            zeros = grad.new_zeros(ctx.shape)
+            return zeros.index_add(0, index.flatten(), grad.reshape(-1, ctx.shape[1])), None, None
+        zeros = ctx.rows.zeros(ctx.shape, grad.dtype)
+        return zeros.index_add_(0, index.flatten(), grad.reshape(-1, ctx.shape[1])), None, None
