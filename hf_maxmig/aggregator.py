@@ -245,6 +245,11 @@ class WeightedAverageAggregator(Float32Module):
         return mass
 
     @torch.no_grad()
+    def strengthen(self, strength: float) -> None:
+        """Multiply W, and whatever else is added up to a score, by a number: see `strength.py`."""
+        self.table.mul_(strength)
+
+    @torch.no_grad()
     def reorder_classes(self, order: Tensor) -> None:
         """Exchange the scored classes: r becomes what was `order[r]`; what was reported stays."""
         self.table.copy_(self.table[:, :, order].clone())
@@ -326,6 +331,12 @@ class InteractionAggregator(WeightedAverageAggregator):
         shares = super().initialize(batches, smoothing, strength)
         self.draw_pairs(nn.init.normal_)
         return shares
+
+    @torch.no_grad()
+    def strengthen(self, strength: float) -> None:
+        """Multiply W and what pairs say by a number, see `WeightedAverageAggregator.strengthen`."""
+        super().strengthen(strength)
+        self.mix.mul_(strength)
 
     @torch.no_grad()
     def reorder_classes(self, order: Tensor) -> None:
@@ -462,6 +473,12 @@ class FactoredAggregator(WeightedAverageAggregator):
         self.diagonal.copy_((own[..., 0] - right - shift) * strength)
         self.speaks_for.copy_(torch.arange(C))
         return sums.mass
+
+    @torch.no_grad()
+    def strengthen(self, strength: float) -> None:
+        """Multiply all factors of W by a number, see `WeightedAverageAggregator.strengthen`."""
+        for scores in (self.table, self.shift, self.diagonal):
+            scores.mul_(strength)
 
     @torch.no_grad()
     def reorder_classes(self, order: Tensor) -> None:

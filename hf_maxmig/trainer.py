@@ -61,6 +61,7 @@ from .search import (
     start_and_search,
 )
 from .sharing import SharingTrainer, last_whole_checkpoint, swapped
+from .strength import best_strength
 from .training_args import AGGREGATOR_RATE_MULTIPLE, MaxMIGTrainingArguments
 from .watch import Watch
 
@@ -82,7 +83,8 @@ class CrowdTrainer(SharingTrainer):
     `Trainer` works as ever, with one default more: if the method maximises the gain, `eval_dataset`
     is a `datasets.Dataset` with votes, and the arguments say nothing of evaluating and saving, both
     happen each epoch, one checkpoint is kept, and the epoch with the highest gain on that set is
-    what `train` ends with (`select_by_gain=False` turns it off).
+    what `train` ends with (`select_by_gain=False` turns it off); whatever the arguments say of those,
+    W is then given the strength that these votes say (`search_strength=False`).
 
     Args:
         model: a crowd model.
@@ -183,6 +185,7 @@ class CrowdTrainer(SharingTrainer):
         self._empty_steps_told = False
         self._watch = Watch(self, on=False)
         self.found_rate: float | None = None  # of the aggregator, by the search
+        self.found_strength: float | None = None  # of the aggregator, after training
         self._tries: list[Try] = []
         self._short_trainings: Any = None  # a progress bar
         if args.select_by_gain and self.crowd_model.loss_is_minus_gain and has_votes(eval_dataset):
@@ -291,14 +294,41 @@ class CrowdTrainer(SharingTrainer):
         self._watch = Watch(self, on=guarded)
         self._watch.begin()
         output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
-        if self.args.name_classes:
-            self.name_classes()
+        changed = self.args.name_classes and self.name_classes() is not None
         self._watch.end()
         if self._tries:
             output.metrics["aggregator_learning_rate"] = self.aggregator_rate
             output.metrics["prior"] = self.crowd_model.config.prior
             output.metrics["aggregator"] = self.crowd_model.config.aggregator
+        self.found_strength = self._strengthen()
+        if self.found_strength is not None:
+            output.metrics["aggregator_strength"] = self.found_strength
+            changed |= self.found_strength != 1.0
+        if self._results and (changed or self.args.load_best_model_at_end):
+            self.evaluate()  # the card tells of the pair as it is, not of the last epoch's
         return output
+
+    def _strengthen(self) -> float | None:
+        """Multiply W by what the votes of the evaluation set say, if it has any."""
+        model, dataset = self.crowd_model, self.eval_dataset
+        asked = self.args.search_strength and model.loss_is_minus_gain
+        if not asked or not has_votes(dataset):
+            return None
+        h, g = [], []
+        for (log_h, log_g, _), annotators, annotations in self.posteriors_of(dataset):
+            voted = is_annotated(annotators, annotations)  # by annotators whom the pair knows
+            h.append(log_h[voted])
+            g.append(log_g[voted])
+        with torch.no_grad(), whole_parameters(self.model):
+            log_p = model.log_prior().cpu()
+            strength = best_strength(torch.cat(h), torch.cat(g), log_p, model.config.divergence)
+            model.aggregator.strengthen(strength)
+        if strength != 1.0:
+            logger.info(
+                "W was multiplied by %.2f: the gain on the evaluation set is clearly higher with it.",
+                strength,
+            )
+        return strength
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> TrainOutput:
         # After a `model_init` and before anything wraps the model, unless it is trained again.
@@ -667,6 +697,7 @@ class CrowdTrainer(SharingTrainer):
         """Tell what the card says of the training, with what the search found."""
         return super().listed_arguments() | {
             "aggregator_learning_rate": self.aggregator_rate,
+            "aggregator_strength": 1.0 if self.found_strength is None else self.found_strength,
             "init": self._init,
         }
 

@@ -24,6 +24,7 @@ _PAPER: dict[str, Any] = {
     "init_strength": 1.0,
     "name_classes": False,
     "select_by_gain": False,
+    "search_strength": False,
 }
 PAPER_PRESETS: dict[str, dict[str, Any]] = {
     # Rates and batch sizes are the paper's (Appendix B.2); the epochs are those of the authors'
@@ -87,6 +88,8 @@ class MaxMIGTrainingArguments(TrainingArguments):
         name_classes: name the classes after training by the votes.
         select_by_gain: with an evaluation set that has votes, keep the epoch with the highest gain on
             it.
+        search_strength: with an evaluation set that has votes, multiply W by the strength at which the
+            gain on it is highest, when training has ended.
         guards: warn of what almost surely went wrong.
         preset: the paper's protocol for one of its data sets.
         hub_annotators: what the Hub sees of the crowd.
@@ -189,6 +192,14 @@ class MaxMIGTrainingArguments(TrainingArguments):
             "gain on it is highest, for which no gold label is needed. Only where `eval_strategy`, `save_strategy`, "
             "`save_total_limit`, `load_best_model_at_end` and `metric_for_best_model` are all left at their defaults; "
             "a dictionary of evaluation sets is only looked at as these say."
+        },
+    )
+    search_strength: bool = field(
+        default=True,
+        metadata={
+            "help": "With an `eval_dataset` that has votes, after training multiply the aggregator's W by the number at "
+            "which the gain on it is highest, if it clearly is: where the classifier has learned items by heart, the "
+            "votes would count too much."
         },
     )
     guards: bool = field(

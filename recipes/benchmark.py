@@ -16,7 +16,8 @@ methods are trained. Expect on digits what the tables of the README show.
 
 The protocol is the same for every method: the network, the rates, the batches and the epochs of the
 data set's recipe; a tenth of the training items are kept back, and the epoch with the highest gain
-on their votes is the label-free pick of the methods that have a g. Each cell tells of the last epoch,
+on their votes is the label-free pick of the methods that have a g; in it Max-MIG's W has the strength
+that these votes give it, as after any training with held-out votes. Each cell tells of the last epoch,
 which is the headline, of the label-free pick and of the best epoch on the test items, side by side.
 Gold labels train `true_labels`, the ceiling, and nothing else.
 """
@@ -53,15 +54,19 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 from tqdm import tqdm
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_utils import PredictionOutput
 
 from hf_maxmig import CrowdTrainer, HeadClassifier, MaxMIGTrainer, confusion
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.data.columns import crowd_names, has_votes
 from hf_maxmig.data.simulation import CASES
+from hf_maxmig.functional import forecast
 from hf_maxmig.metrics import accuracies
+from hf_maxmig.modeling_maxmig import is_annotated
 from hf_maxmig.peers import PEERS, peer
 from hf_maxmig.peers.aggregated import ALGORITHMS
 from hf_maxmig.staging import staged
+from hf_maxmig.strength import best_strength, with_strength
 
 EXPERTISE = ("high", "low")
 OURS: dict[str, dict[str, Any]] = {
@@ -178,6 +183,7 @@ class Looks(TrainerCallback):
         self.voted = has_votes(recipe.test, items=1)
         self.trainer: CrowdTrainer | None = None
         self.rows: list[dict[str, float]] = []
+        self.strengthened: list[dict[str, float]] = []  # what of a row the strength of W changes
         self.seconds = 0.0
 
     def on_epoch_end(
@@ -189,22 +195,48 @@ class Looks(TrainerCallback):
             return
         started = time.perf_counter()
         with torch.random.fork_rng():
-            self.rows.append({"epoch": epoch, **self.look()})
+            row, strengthened = self.look()
+        self.rows.append({"epoch": epoch, **row})
+        self.strengthened.append(strengthened)
         self.seconds += time.perf_counter() - started
 
-    def look(self) -> dict[str, float]:
-        """Measure the classifier on the test items; g and forecast there, or where votes are."""
+    @torch.no_grad()
+    def look(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Measure the classifier on the test items; g and forecast there, or where votes are.
+
+        Returns:
+            The row; and what else it would be if the training ended here with votes that were held
+            out, which then say how much g's count.
+        """
         assert self.trainer is not None
         trainer, recipe = self.trainer, self.recipe
         order = trainer.class_order()  # the names that the classes get at the end
-        row = measured(trainer, recipe.test, order)
+        told = trainer.predict(recipe.test)
+        row = measured(trainer, told, order)
         if not self.voted:
-            on_train = measured(trainer, recipe.train, order)
-            row |= {name: value for name, value in on_train.items() if name != "accuracy"}
-        if recipe.held_out is not None:
-            gain = trainer.predict(recipe.held_out).metrics.get("test_gain")
-            row |= {} if gain is None or "aggregator_accuracy" not in row else {"gain": gain}
-        return row
+            told = trainer.predict(recipe.train)
+            row |= {n: v for n, v in measured(trainer, told, order).items() if n != "accuracy"}
+        if recipe.held_out is None or "aggregator_accuracy" not in row:
+            return row, {}
+        held_out = trainer.predict(recipe.held_out)
+        if "test_gain" not in held_out.metrics:
+            return row, {}
+        row["gain"] = held_out.metrics["test_gain"]
+        if not trainer.crowd_model.loss_is_minus_gain:
+            return row, {}
+        voted = torch.cat([is_annotated(*part) for part in trainer.crowd_of(recipe.held_out)])
+        log_h, log_g = (torch.from_numpy(log)[voted] for log in held_out.predictions[:2])
+        log_p, divergence = trainer.crowd_model.log_prior(), trainer.crowd_model.config.divergence
+        strength = best_strength(log_h, log_g, log_p, divergence)
+        found = measured(trainer, told, order, strength)
+        return row, {"strength": strength} | {n: v for n, v in found.items() if n != "accuracy"}
+
+    def label_free(self) -> dict[str, float] | None:
+        """Return what a training with held-out votes would have ended with."""
+        if "gain" not in self.rows[-1]:
+            return None
+        place = max(range(len(self.rows)), key=lambda k: self.rows[k]["gain"])
+        return self.rows[place] | self.strengthened[place]
 
 
 def looks_at(epoch: int, epochs: int) -> bool:
@@ -212,13 +244,19 @@ def looks_at(epoch: int, epochs: int) -> bool:
     return (epochs - epoch) % math.ceil(epochs / LOOKS) == 0
 
 
-def measured(trainer: CrowdTrainer, dataset: Any, order: Tensor) -> dict[str, float]:
+def measured(
+    trainer: CrowdTrainer, output: PredictionOutput, order: Tensor, strength: float = 1.0
+) -> dict[str, float]:
     """Accuracies of h, and of g and the forecast where the method has a g and the items votes."""
-    output = trainer.predict(dataset)
-    log_h, log_g, log_forecast = (log[:, order.numpy()] for log in output.predictions)
+    log_h, log_g, log_forecast = (torch.from_numpy(log) for log in output.predictions)
+    if strength != 1.0:
+        log_p = trainer.crowd_model.log_prior()
+        log_g = with_strength(log_g, log_p, strength)
+        log_forecast = forecast(log_h, log_g, log_p)
+    logs = (log[:, order].numpy() for log in (log_h, log_g, log_forecast))
     with_g = "test_aggregator_accuracy" in output.metrics
     annotated = torch.full((len(log_h),), with_g).numpy()
-    return accuracies(log_h, log_g, log_forecast, output.label_ids, annotated)
+    return accuracies(*logs, output.label_ids, annotated)
 
 
 def confusion_error(trainer: CrowdTrainer, recipe: Recipe) -> float:
@@ -301,7 +339,7 @@ def run_cell(cell: Cell, flags: list[str], held_out: float, folder: Path) -> dic
         "expertise": cell.expertise,
         "seed": cell.seed,
         "last": rows[-1],
-        "label_free": max(rows, key=lambda row: row["gain"]) if "gain" in rows[-1] else None,
+        "label_free": looks.label_free(),
         "best_on_test": max(rows, key=lambda row: row["accuracy"]),
         "found": {name: told[name] for name in FOUND if name in told},
         "forecast_items": "test" if looks.voted else "train",

@@ -112,6 +112,7 @@ def make_args(tmp_path):
             "learning_rate": 1e-2,
             "init": "vote_share",
             "search_rate": False,
+            "search_strength": False,
         }
         return MaxMIGTrainingArguments(**{**settings, **changes})
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_maxmig import CrowdTrainer, confusion
+from hf_maxmig import CrowdTrainer, MaxMIGTrainer, MaxMIGTrainingArguments, confusion
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.peers import PEERS
 from tests import reference
@@ -86,7 +86,7 @@ def test_a_cell_says_what_was_measured_and_how(benchmark, results):
     assert json.loads((folder / "digits/max_mig-correlated-high-seed0.json").read_text()) == result
     names = {"epoch", "accuracy", "aggregator_accuracy", "forecast_accuracy", "gain"}
     for pick in ("last", "label_free", "best_on_test"):
-        assert set(result[pick]) == names, pick
+        assert set(result[pick]) == names | ({"strength"} if pick == "label_free" else set()), pick
     assert result["last"]["epoch"] == 2
     assert result["best_on_test"]["accuracy"] >= result["last"]["accuracy"]
     assert result["label_free"]["gain"] >= result["last"]["gain"]
@@ -109,7 +109,7 @@ def test_a_method_without_aggregator_claims_none(results):
     assert set(found["majority_vote"]["last"]) == {"epoch", "accuracy"}
     assert found["majority_vote"]["label_free"] is None
     assert "forecast_accuracy" in found["aggnet"]["last"]
-    assert found["aggnet"]["label_free"] is not None
+    assert set(found["aggnet"]["label_free"]) == set(found["aggnet"]["last"])
 
 
 def test_flags_that_say_where_things_lie_are_not_written(benchmark):
@@ -142,6 +142,34 @@ def test_looking_does_not_change_the_training(benchmark):
         torch.testing.assert_close(first, second, rtol=0, atol=0, msg=name)
 
 
+@pytest.mark.slow
+def test_a_look_works_out_what_a_training_with_held_out_votes_would_end_with(benchmark, tmp_path):
+    """The cell's trainer is told of no held-out votes, so that all methods are trained alike."""
+    cell = digits(benchmark, "max_mig_vote_share", "independent", "low")
+    recipe = benchmark.build(cell, ["--num_train_epochs", "3", "--learning_rate", "0.01"], 0.3)
+    looks = benchmark.Looks(recipe)
+    looks.trainer = benchmark.make_trainer(cell.method, recipe, [looks])
+    looks.trainer.train()
+    told = looks.rows[-1] | looks.strengthened[-1]
+    assert told["strength"] != 1.0
+    assert told["forecast_accuracy"] != looks.rows[-1]["forecast_accuracy"]
+    hardly = MaxMIGTrainingArguments(
+        str(tmp_path), init="keep", max_steps=1, learning_rate=1e-12, save_strategy="no", use_cpu=True,
+        per_device_eval_batch_size=512, report_to="none", disable_tqdm=True,
+    )  # fmt: skip
+    trainer = MaxMIGTrainer(
+        model=looks.trainer.model,
+        args=hardly,
+        train_dataset=recipe.train,
+        eval_dataset=recipe.held_out,
+    )
+    metrics = trainer.train().metrics
+    assert metrics["aggregator_strength"] == pytest.approx(told["strength"], rel=1e-3)
+    found = trainer.predict(recipe.test).metrics
+    for name in ("accuracy", "aggregator_accuracy", "forecast_accuracy"):
+        assert found[f"test_{name}"] == pytest.approx(told[name], abs=3e-3), name
+
+
 def test_few_looks_in_a_long_training_and_always_the_last(benchmark):
     """The headline is the last epoch, whatever the number of epochs."""
     for epochs in (1, 7, 26, 100, 103):
@@ -155,12 +183,14 @@ def test_few_looks_in_a_long_training_and_always_the_last(benchmark):
 def test_accuracies_are_of_the_names_that_the_votes_give(benchmark):
     """Measured before the classes are named, two swapped ones would look like mistakes."""
     recipe, _, trainer = train(benchmark, "max_mig", looking=False)
-    straight = benchmark.measured(trainer, recipe.test, torch.arange(10))
+    straight = benchmark.measured(trainer, trainer.predict(recipe.test), torch.arange(10))
     order = torch.arange(10).roll(1)
     inputs = torch.tensor(np.stack(recipe.test["features"][:8]))
     assert trainer.crowd_model.reorder_classes(order, {"features": inputs})
-    assert benchmark.measured(trainer, recipe.test, torch.arange(10)) != straight
-    assert benchmark.measured(trainer, recipe.test, torch.argsort(order)) == straight
+    assert benchmark.measured(trainer, trainer.predict(recipe.test), torch.arange(10)) != straight
+    assert (
+        benchmark.measured(trainer, trainer.predict(recipe.test), torch.argsort(order)) == straight
+    )
     assert set(straight) == {"accuracy", "aggregator_accuracy", "forecast_accuracy"}
     torch.testing.assert_close(trainer.class_order(), torch.argsort(order))
 

@@ -1,0 +1,86 @@
+"""How much the votes count: the strength of the aggregator, by the gain on held-out votes.
+
+Classifier and aggregator learn from the same items. A classifier that learns some of these by heart
+agrees with the annotators on their mistakes too, and W grows beyond log confusion: the forecast then
+believes the votes too much, and can be worse than the classifier alone. On other items there is
+nothing to agree on but the classes, and the gain is highest at the posteriors (Theorem 3.4): one
+number that W is multiplied by, the strength, is found there, and no gold label is needed.
+"""
+
+import math
+
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from .functional import mutual_information_gain
+from .metrics import gain_parts
+
+LEAST_ITEMS = 30  # of fewer nothing is clear
+LARGEST = 8.0  # and its inverse the smallest: what lies beyond has no votes left, or no doubt
+
+
+def with_strength(log_g: Tensor, log_p: Tensor, strength: float) -> Tensor:
+    """Compute what g would be if W were multiplied by a strength.
+
+    softmax(s sum_m W^m e(y^m) + log p), from g itself.
+
+    Args:
+        log_g: (N, C), log-probabilities of the aggregator.
+        log_p: (C,), log of the class prior.
+        strength: s; 0 leaves the prior, 1 changes nothing.
+
+    Returns:
+        (N, C), log-probabilities.
+
+    Example:
+        >>> half, says = torch.tensor([0.5, 0.5]).log(), torch.tensor([[0.8, 0.2]]).log()
+        >>> with_strength(says, half, 2.0).exp()
+        tensor([[0.9412, 0.0588]])
+    """
+    return ((log_g - log_p) * strength + log_p).log_softmax(dim=-1)
+
+
+@torch.no_grad()
+def best_strength(log_h: Tensor, log_g: Tensor, log_p: Tensor, divergence: str = "kl") -> float:
+    """Find what W should be multiplied by: the strength at which the gain is highest.
+
+    Args:
+        log_h: (N, C), log-probabilities of the classifier for items with annotations that neither
+            it nor the aggregator was trained on, in nats.
+        log_g: (N, C), log-probabilities of the aggregator for the same items.
+        log_p: (C,), log of the class prior.
+        divergence: a row of Table 1.
+
+    Returns:
+        The strength, between 1 / `LARGEST` and `LARGEST`; 1 unless the gain is higher with it by
+        more than a standard error of the difference, and for fewer than `LEAST_ITEMS` items.
+
+    Raises:
+        ValueError: if the shapes do not fit.
+
+    Example:
+        >>> half, item = torch.tensor([0.5, 0.5]).log(), torch.arange(1000)
+        >>> right, sure = (torch.tensor([[p, 1 - p], [1 - p, p]]).log() for p in (0.8, 0.99))
+        >>> truth = item % 2  # h and g are right on 80 %, each for itself; g claims 99 %
+        >>> h, g = right[truth ^ (item // 2 % 5 < 1)], sure[truth ^ (item // 10 % 5 < 1)]
+        >>> round(best_strength(h, g, half), 2)  # log 4 / log 99
+        0.3
+    """
+    if len(log_h) < LEAST_ITEMS:
+        return 1.0
+
+    def minus_gain(log_strength: float) -> float:
+        g = with_strength(log_g, log_p, math.exp(log_strength))
+        return -float(mutual_information_gain(log_h, g, log_p, divergence))
+
+    ends = -math.log(LARGEST), math.log(LARGEST)
+    found = minimize_scalar(minus_gain, bounds=ends, method="bounded")
+    strength = math.exp(found.x)
+    ours, plain = (
+        gain_parts(log_h, g, log_p, divergence)
+        for g in (with_strength(log_g, log_p, strength), log_g)
+    )
+    difference = ours - plain
+    sure = minus_gain(0.0) - found.fun > float(difference.std()) / len(difference) ** 0.5
+    return strength if sure else 1.0
