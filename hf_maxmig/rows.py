@@ -3,14 +3,10 @@
 import weakref
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.functional import embedding
-
-KINDS = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class TableRows:
@@ -37,14 +33,14 @@ class TableRows:
 
     def __init__(self) -> None:
         # By shape and kind: memory, and a reference that is dead once the last tensor on it is.
-        self._kept: dict[tuple[torch.Size, torch.dtype], tuple[NDArray, weakref.ref]] = {}
+        self._kept: dict[tuple[torch.Size, torch.dtype], tuple[bytearray, weakref.ref]] = {}
 
     def __reduce__(self) -> tuple[type["TableRows"], tuple[()]]:
         return TableRows, ()
 
     def __call__(self, index: Tensor, table: Tensor) -> Tensor:
         """Read (...) int64 rows of a (R, D) table: (..., D)."""
-        plain = type(table) in (Tensor, Parameter) and table.dtype in KINDS
+        plain = type(table) in (Tensor, Parameter) and table.numel() > 0
         if not plain or table.device.type != "cpu" or torch.compiler.is_compiling():
             return embedding(index, table)
         return _Read.apply(table, index, self)
@@ -53,12 +49,10 @@ class TableRows:
         """Return zeros on the CPU, in the memory of those before if nobody holds them any more."""
         memory, lent = self._kept.get((shape, dtype), (None, None))
         if memory is None or (lent is not None and lent() is not None):
-            memory = np.zeros(shape, KINDS[dtype])
-        else:
-            memory.fill(0.0)
-        view = memory.view()  # a new object, which all tensors on it keep alive
+            memory = bytearray(shape.numel() * dtype.itemsize)
+        view = memoryview(memory)  # a new object, which all tensors on it keep alive
         self._kept[shape, dtype] = memory, weakref.ref(view)
-        return torch.from_numpy(view)
+        return torch.frombuffer(view, dtype=dtype).view(shape).zero_()
 
 
 class _Read(torch.autograd.Function):
