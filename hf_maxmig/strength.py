@@ -8,13 +8,17 @@ number that W is multiplied by, the strength, is found there, and no gold label 
 """
 
 import math
+from typing import Any
 
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from .distributed import whole_parameters
 from .functional import mutual_information_gain
 from .metrics import gain_parts
+from .modeling_maxmig import is_annotated
+from .training import CrowdTraining
 
 LEAST_ITEMS = 30  # of fewer nothing is clear
 LARGEST = 8.0  # and its inverse the smallest: what lies beyond has no votes left, or no doubt
@@ -70,12 +74,15 @@ def best_strength(log_h: Tensor, log_g: Tensor, log_p: Tensor, divergence: str =
     if len(log_h) < LEAST_ITEMS:
         return 1.0
 
+    # A search for a maximum goes by differences that float32 does not have.
+    log_h, log_g, log_p = log_h.double(), log_g.double(), log_p.double()
+
     def minus_gain(log_strength: float) -> float:
         g = with_strength(log_g, log_p, math.exp(log_strength))
         return -float(mutual_information_gain(log_h, g, log_p, divergence))
 
     ends = -math.log(LARGEST), math.log(LARGEST)
-    found = minimize_scalar(minus_gain, bounds=ends, method="bounded")
+    found = minimize_scalar(minus_gain, bounds=ends, method="bounded", options={"xatol": 1e-7})
     strength = math.exp(found.x)
     ours, plain = (
         gain_parts(log_h, g, log_p, divergence)
@@ -84,3 +91,24 @@ def best_strength(log_h: Tensor, log_g: Tensor, log_p: Tensor, divergence: str =
     difference = ours - plain
     sure = minus_gain(0.0) - found.fun > float(difference.std()) / len(difference) ** 0.5
     return strength if sure else 1.0
+
+
+def find_strength(trainer: CrowdTraining, dataset: Any) -> float:
+    """Find what the trainer's W should be multiplied by.
+
+    Args:
+        trainer: its pair stays as it is.
+        dataset: items with votes that the pair was not trained on.
+
+    Returns:
+        As `best_strength`.
+    """
+    h, g = [], []
+    for (log_h, log_g, _), annotators, annotations in trainer.posteriors_of(dataset):
+        voted = is_annotated(annotators, annotations)  # by annotators whom the pair knows
+        h.append(log_h[voted])
+        g.append(log_g[voted])
+    model = trainer.crowd_model
+    with torch.no_grad(), whole_parameters(model):
+        log_p = model.log_prior().cpu()
+    return best_strength(torch.cat(h), torch.cat(g), log_p, model.config.divergence)

@@ -61,7 +61,7 @@ from .search import (
     start_and_search,
 )
 from .sharing import SharingTrainer, last_whole_checkpoint, swapped
-from .strength import best_strength
+from .strength import find_strength
 from .training_args import AGGREGATOR_RATE_MULTIPLE, MaxMIGTrainingArguments
 from .watch import Watch
 
@@ -314,14 +314,8 @@ class CrowdTrainer(SharingTrainer):
         asked = self.args.search_strength and model.loss_is_minus_gain
         if not asked or not has_votes(dataset):
             return None
-        h, g = [], []
-        for (log_h, log_g, _), annotators, annotations in self.posteriors_of(dataset):
-            voted = is_annotated(annotators, annotations)  # by annotators whom the pair knows
-            h.append(log_h[voted])
-            g.append(log_g[voted])
-        with torch.no_grad(), whole_parameters(self.model):
-            log_p = model.log_prior().cpu()
-            strength = best_strength(torch.cat(h), torch.cat(g), log_p, model.config.divergence)
+        strength = find_strength(self, dataset)
+        with whole_parameters(self.model):
             model.aggregator.strengthen(strength)
         if strength != 1.0:
             logger.info(

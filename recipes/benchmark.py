@@ -62,11 +62,10 @@ from hf_maxmig.data.columns import crowd_names, has_votes
 from hf_maxmig.data.simulation import CASES
 from hf_maxmig.functional import forecast
 from hf_maxmig.metrics import accuracies
-from hf_maxmig.modeling_maxmig import is_annotated
 from hf_maxmig.peers import PEERS, peer
 from hf_maxmig.peers.aggregated import ALGORITHMS
 from hf_maxmig.staging import staged
-from hf_maxmig.strength import best_strength, with_strength
+from hf_maxmig.strength import find_strength, with_strength
 
 EXPERTISE = ("high", "low")
 OURS: dict[str, dict[str, Any]] = {
@@ -224,10 +223,7 @@ class Looks(TrainerCallback):
         row["gain"] = held_out.metrics["test_gain"]
         if not trainer.crowd_model.loss_is_minus_gain:
             return row, {}
-        voted = torch.cat([is_annotated(*part) for part in trainer.crowd_of(recipe.held_out)])
-        log_h, log_g = (torch.from_numpy(log)[voted] for log in held_out.predictions[:2])
-        log_p, divergence = trainer.crowd_model.log_prior(), trainer.crowd_model.config.divergence
-        strength = best_strength(log_h, log_g, log_p, divergence)
+        strength = find_strength(trainer, recipe.held_out)
         found = measured(trainer, told, order, strength)
         return row, {"strength": strength} | {n: v for n, v in found.items() if n != "accuracy"}
 

@@ -28,6 +28,7 @@ RUNS = {
     "pearson": {"divergence": "pearson"},
     "jensen_shannon": {"divergence": "jensen_shannon"},
     "each": {},
+    "strengthened": {},
     "bf16": {"bf16": True},
     "stream": {"max_steps": 10, "save_strategy": "steps", "save_steps": 6},
     "each_alone": {"gather_across_devices": False, "gradient_accumulation_steps": 2},
@@ -51,7 +52,9 @@ def head():
     return HeadClassifier(config)
 
 
-def make_trainer(out, classifier, dataset, divergence="kl", start_from=None, **changes):
+def make_trainer(
+    out, classifier, dataset, divergence="kl", start_from=None, eval_dataset=None, **changes
+):
     """Make a trainer whose global batch is the same however many processes share it."""
     world = dist.get_world_size() if dist.is_initialized() else int(os.getenv("WORLD_SIZE", "1"))
     model = MaxMIGModel.from_classifier(
@@ -69,7 +72,13 @@ def make_trainer(out, classifier, dataset, divergence="kl", start_from=None, **c
         "dataloader_drop_last": world == 1,  # several do it by themselves
     }  # fmt: skip
     args = MaxMIGTrainingArguments(**{**settings, **changes})
-    return InOrder(model=model, args=args, train_dataset=dataset, start_from=start_from)
+    return InOrder(
+        model=model,
+        args=args,
+        train_dataset=dataset,
+        eval_dataset=eval_dataset,
+        start_from=start_from,
+    )
 
 
 def learned(trainer, crowd):
@@ -81,6 +90,7 @@ def learned(trainer, crowd):
         "posteriors": [torch.from_numpy(p) for p in trainer.predict(crowd).predictions],
         "steps": trainer.state.global_step,
         "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+        "strength": trainer.found_strength or 1.0,
     }  # fmt: skip
 
 
@@ -92,7 +102,10 @@ def train(out, name):
         # Of a stream one process would use the six items over.
         whole = ITEMS if dist.is_initialized() else ITEMS // GLOBAL_BATCH * GLOBAL_BATCH
         dataset, start = crowd.select(range(whole)).to_iterable_dataset(), crowd
-    trainer = make_trainer(out, head(), dataset, start_from=start, **RUNS[name])
+    held_out = make_crowd(seed=1) if name == "strengthened" else None
+    trainer = make_trainer(
+        out, head(), dataset, start_from=start, eval_dataset=held_out, **RUNS[name]
+    )
     trainer.train()
     told = learned(trainer, crowd)
     if name == "stream":
@@ -180,6 +193,7 @@ def spread(out, folder):
     """Train a transformer, again from the middle, and save it renamed; by FSDP if there are several processes."""
     several = dist.is_initialized()
     crowd = make_pictures(num_items=ITEMS, unlabelled=20)
+    held_out = make_pictures(seed=1)
     changes = {"learning_rate": 0.01, "optim": "adamw_torch", "max_grad_norm": 1.0}
     changes |= {"save_strategy": "steps", "save_steps": 3, "name_classes": False}
     if several:
@@ -188,7 +202,7 @@ def spread(out, folder):
     told = {}
     for checkpoint in (None, f"{out}.run/checkpoint-3"):
         torch.manual_seed(0)
-        trainer = make_trainer(out, small_vit(), crowd, **changes)
+        trainer = make_trainer(out, small_vit(), crowd, eval_dataset=held_out, **changes)
         assert trainer.is_fsdp_enabled == several
         trainer.train(resume_from_checkpoint=checkpoint)
         told["resumed" if checkpoint else "whole"] = learned(trainer, crowd)
