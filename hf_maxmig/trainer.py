@@ -286,6 +286,7 @@ class CrowdTrainer(SharingTrainer):
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_whole_checkpoint(self.args.output_dir)
         self._fresh, self._tries = not resume_from_checkpoint, []
+        self._results.clear()  # of an earlier pair
         if resume_from_checkpoint and self.pair_is_ours:
             found = type(self.crowd_model.config).from_pretrained(resume_from_checkpoint)
             self.crowd_model.use_aggregator(found.aggregator)

@@ -1,6 +1,7 @@
 """Tests of `hf_maxmig.strength`: how much the votes count, found on votes that nobody has learned."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -174,6 +175,20 @@ def test_results_are_those_of_the_pair_as_it_is(make_trainer):
     )
     assert after > before + 0.01
     assert trainer.evaluate()["eval_gain"] == pytest.approx(after, abs=1e-6)
+
+
+def test_results_of_before_are_not_those_of_the_pair(make_trainer, monkeypatch):
+    """And whoever has no evaluation set cannot measure again at the end of a long training."""
+    trainer = make_trainer(eval_dataset=None)
+    trainer.evaluate(HELD_OUT)
+    monkeypatch.setattr(trainer, "name_classes", lambda: CLASSES)
+    trainer.train()
+    trainer.create_model_card()
+    card = Path(trainer.args.output_dir, "README.md").read_text(encoding="utf-8")
+    trainer.evaluate(HELD_OUT)
+    trainer.create_model_card()
+    assert "model-index" not in card
+    assert "model-index" in Path(trainer.args.output_dir, "README.md").read_text(encoding="utf-8")
 
 
 def without_votes(dataset):
