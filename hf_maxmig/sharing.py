@@ -45,6 +45,8 @@ class SharingTrainer(Trainer):
     """`Trainer`, as far as it saves and shares crowd models."""
 
     args: MaxMIGTrainingArguments
+    _wrapped: Any = None  # the model, and what is in it: accelerate takes a while to find out
+    _inside: CrowdModel
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -56,7 +58,10 @@ class SharingTrainer(Trainer):
     @property
     def crowd_model(self) -> CrowdModel:
         """The crowd model, without what accelerate or compile have put around it."""
-        return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        if self._wrapped is not self.model:
+            self._inside = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+            self._wrapped = self.model
+        return self._inside
 
     def listed_arguments(self) -> dict[str, Any]:
         """Tell what the card says of the training."""

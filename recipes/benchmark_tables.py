@@ -63,6 +63,13 @@ DATASETS = {
     "cifar10n": "CIFAR-10N",
     "cifar10n_features": "CIFAR-10N, given features",
 }
+# Why a table is as it is, below its title.
+NOTES = {
+    ("luna16", "last"): (
+        "In L the classifier knows patches by heart by then, W has grown with it, and the forecaster believes the votes too "
+        "much: with held-out votes a training does not end so, see the label-free pick."
+    ),
+}
 CEILING = "true_labels"
 METHODS = {
     # as people call them, in the order of the rows
@@ -436,7 +443,9 @@ def _title(result: Results, pick: str, seeds: int | None, others: bool) -> str:
     lines.append("Bold: the best of its column. Blank: not measured.")
     if pick == "label_free":
         lines.append("A method without an aggregator has no such pick.")
-    return " ".join(lines)
+        lines.append("Max-MIG's W has the strength that the held-out votes give it.")
+    lines.append(NOTES.get((result.dataset, pick), ""))
+    return " ".join(lines).strip()
 
 
 def _name(method: str) -> str:

@@ -149,18 +149,21 @@ class CrowdCollator:
         if column is None:
             return None
         values = columns[column]
-        arrays = [np.asarray(NO_LABEL if value is None else value) for value in values]
-        whole = np.array([array.ndim == 0 and array.dtype.kind in "biuf" for array in arrays])
-        numbers = np.array(
-            [float(a) if ok else -np.inf for a, ok in zip(arrays, whole, strict=True)]
-        )
+        if isinstance(values, np.ndarray) and values.ndim == 1:
+            numbers = values.astype(np.float64)
+        else:
+            arrays = [np.asarray(NO_LABEL if value is None else value) for value in values]
+            whole = [array.ndim == 0 and array.dtype.kind in "biuf" for array in arrays]
+            numbers = np.array(
+                [float(a) if ok else -np.inf for a, ok in zip(arrays, whole, strict=True)]
+            )
         none = np.isnan(numbers) | (numbers == -1) | (numbers == NO_LABEL)
         good = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < self.num_classes)
         if not (good | none).all():
             i = int((good | none).argmin())
             raise ValueError(
                 f"`{column}` must lie in 0..{self.num_classes - 1}, or be None, -1 or {NO_LABEL} "
-                f"for no gold label, got {values[i]!r} at item {i}."
+                f"for no gold label, got {_plain(values[i])!r} at item {i}."
             )
         return torch.from_numpy(np.where(none, NO_LABEL, numbers).astype(np.int64))
 
@@ -301,15 +304,19 @@ def _padded(
 
 def _columns(examples: list[dict[str, Any]] | pa.Table) -> Columns:
     if isinstance(examples, pa.Table):
+        examples = examples.combine_chunks()  # a chunk an item: all columns at once
         return {name: _read(name, examples[name]) for name in examples.column_names}
     names = dict.fromkeys(name for example in examples for name in example)
     return {name: [example.get(name) for example in examples] for name in names}
 
 
+def _plain(value: Any) -> Any:
+    """Give a number of numpy's as Python's, anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def _read(name: str, column: pa.ChunkedArray) -> Any:
-    if name in CROWD_COLUMNS:
-        return column
-    return column.to_pylist() if name in GOLD_COLUMNS else _values(column)
+    return column if name in CROWD_COLUMNS else _values(column)
 
 
 def _values(column: pa.ChunkedArray) -> np.ndarray | list[Any]:

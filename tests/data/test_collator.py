@@ -706,6 +706,17 @@ def test_tables_give_the_batches_that_examples_do(
 
 
 @pytest.mark.parametrize(
+    "gold", [[0, 2, -1], [-100, 1, 0], [None, 1, 0], [None, None, None]], ids=str
+)
+def test_tables_have_the_gold_labels_that_examples_have(gold: list[int | None]) -> None:
+    dataset = typed(Value("int64"), [1, 2, 3], gold=gold)
+    fast = COLLATE(arrow_rows(dataset, COLLATE).__getitems__([2, 0, 1]))["labels"]
+    assert torch.equal(fast, COLLATE(dataset.__getitems__([2, 0, 1]))["labels"])
+    expected = [-100 if label is None or label < 0 else label for label in gold]
+    assert fast.tolist() == [expected[i] for i in (2, 0, 1)]
+
+
+@pytest.mark.parametrize(
     ("kind", "values"),
     [
         (List(Value("float64")), [[1.0, 2.0], [3.0], [4.0, 5.0]]),
