@@ -318,11 +318,7 @@ class CrowdTrainer(SharingTrainer):
         strength = find_strength(self, dataset)
         with whole_parameters(self.model):
             model.aggregator.strengthen(strength)
-        if strength != 1.0:
-            logger.info(
-                "W was multiplied by %.2f: the gain on the evaluation set is clearly higher with it.",
-                strength,
-            )
+        logger.info("W was multiplied by %.2f, by the gain on the evaluation set.", strength)
         return strength
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> TrainOutput:

@@ -89,7 +89,7 @@ class MaxMIGTrainingArguments(TrainingArguments):
         select_by_gain: with an evaluation set that has votes, keep the epoch with the highest gain on
             it.
         search_strength: with an evaluation set that has votes, multiply W by the strength at which the
-            gain on it is highest, when training has ended.
+            gain on it is highest, when training has ended; see `strength.best_strength`.
         guards: warn of what almost surely went wrong.
         preset: the paper's protocol for one of its data sets.
         hub_annotators: what the Hub sees of the crowd.
@@ -198,8 +198,8 @@ class MaxMIGTrainingArguments(TrainingArguments):
         default=True,
         metadata={
             "help": "With an `eval_dataset` that has votes, after training multiply the aggregator's W by the number at "
-            "which the gain on it is highest, if it clearly is: where the classifier has learned items by heart, the "
-            "votes would count too much."
+            "which the gain on it is highest (nearer to 1, the fewer votes it has): where the classifier has learned items "
+            "by heart, the votes would count too much."
         },
     )
     guards: bool = field(
