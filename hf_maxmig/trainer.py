@@ -686,11 +686,13 @@ class CrowdTrainer(SharingTrainer):
 
     def listed_arguments(self) -> dict[str, Any]:
         """Tell what the card says of the training, with what the search found."""
-        return super().listed_arguments() | {
+        listed = super().listed_arguments() | {
             "aggregator_learning_rate": self.aggregator_rate,
-            "aggregator_strength": 1.0 if self.found_strength is None else self.found_strength,
             "init": self._init,
         }
+        if self.found_strength is not None:
+            listed["aggregator_strength"] = round(self.found_strength, 3)
+        return listed
 
     # Evaluation
 

@@ -903,9 +903,37 @@ def page(cells: Sequence[Cell]) -> str:
     return "\n\n".join(part.strip() for part in told) + "\n"
 
 
+def held_out_votes(cells: Sequence[Cell]) -> str:
+    """Write what votes that were held out are worth to Max-MIG's forecaster, on simulated crowds.
+
+    Args:
+        cells: of any data sets.
+
+    Returns:
+        A table of the last epoch beside the label-free pick; nothing if there is no such cell.
+    """
+    method, rows = "max_mig", []
+    ours = [cell for cell in cells if cell["method"] == method and cell["case"] in CASES]
+    if not ours:
+        return ""
+    for pair in zip(results(ours), results(ours, "label_free"), strict=True):
+        for pick, result in zip(("last epoch", "with held-out votes"), pair, strict=True):
+            numbers = result.row(method, "forecast_accuracy")
+            numbers = tuple(number and number._replace(seeds=None) for number in numbers)
+            rows.append(Row(f"{_dataset_name(result.dataset)}, {pick}", numbers, ours=False))
+    heading = f"{_name(method)}, forecaster (dc)"
+    table = Table(
+        "What held-out votes are worth",
+        "They choose the epoch, and say how much the votes count in it: by the gain, without a gold label.",
+        list(CROWDS.values()), [Block(heading, rows)], seeds=None,
+    )  # fmt: skip
+    return _markdown(table)
+
+
 def of_readme(cells: Sequence[Cell]) -> str:
-    """Write what the README shows: the paper's methods and our start, last epoch."""
-    return markdown([cell for cell in cells if cell["method"] in (*SHOWN, CEILING)])
+    """Write what the README shows: the paper's methods and our start, last epoch; held-out votes."""
+    shown = markdown([cell for cell in cells if cell["method"] in (*SHOWN, CEILING)])
+    return "\n".join(part for part in (shown, held_out_votes(cells)) if part)
 
 
 def main() -> None:

@@ -49,6 +49,17 @@ def small():
     ]  # fmt: skip
 
 
+def test_held_out_votes_stand_beside_the_last_epoch(tables):
+    cells = [*small(), cell("max_mig", dataset="labelme", accuracy=0.8, forecast_accuracy=0.9)]
+    rows = tables.held_out_votes(cells).splitlines()[4:]
+    told = [[entry.strip() for entry in row.strip("|").split("|")] for row in rows if row]
+    assert told[0][:2] == ["Max-MIG, forecaster (dc)", "4.1(H)"]
+    assert told[2] == ["Digits, last epoch", "96.0 ± 1.4", "", "", "", "", "75.0"]
+    assert told[3] == ["Digits, with held-out votes", "95.0 ± 1.4", "", "", "", "", "74.0"]
+    assert len(told) == 4
+    assert tables.held_out_votes([c for c in cells if c["method"] != "max_mig"]) == ""
+
+
 def test_markdown_of_a_simulated_crowd(tables):
     """A zero for a cell that was never run, or a mean over other seeds than said, is a false claim."""
     assert (
