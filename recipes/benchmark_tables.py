@@ -63,6 +63,7 @@ DATASETS = {
     "cifar10n": "CIFAR-10N",
     "cifar10n_features": "CIFAR-10N, given features",
 }
+BELOW = 1.0  # points by which ours is clearly below the paper's
 # Why a table is as it is, below its title.
 NOTES = {
     ("luna16", "last"): (
@@ -444,8 +445,25 @@ def _title(result: Results, pick: str, seeds: int | None, others: bool) -> str:
     if pick == "label_free":
         lines.append("A method without an aggregator has no such pick.")
         lines.append("Max-MIG's W has the strength that the held-out votes give it.")
-    lines.append(NOTES.get((result.dataset, pick), ""))
-    return " ".join(lines).strip()
+    lines += [_beside_paper(result), NOTES.get((result.dataset, pick), "")]
+    return " ".join(line for line in lines if line)
+
+
+def _beside_paper(result: Results) -> str:
+    """Say where ours is clearly below what the paper prints of its best test epoch."""
+    method, below, compared = "max_mig", [], False
+    for measure, what in (("accuracy", "(d)"), ("forecast_accuracy", "(dc)")):
+        printed = result.printed(measure).get(method, ())
+        ours = result.row(method, measure)
+        for crowd, number, theirs in zip(result.crowds, ours, printed, strict=False):
+            if number is not None:
+                compared = True
+                if number.mean < theirs.mean - BELOW:
+                    below.append(f"{what} of {CROWDS[crowd]}" if crowd in CROWDS else what)
+    if not compared:
+        return ""
+    where = f"Only in {', '.join(below)}" if below else "Nowhere"
+    return f"{where} is {_name(method)} more than a point below the paper's best test epoch."
 
 
 def _name(method: str) -> str:
