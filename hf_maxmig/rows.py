@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.functional import embedding
 
+LARGE = 2**23  # numbers, 32 MiB: smaller blocks of memory are not given back to the system
+
 
 class TableRows:
     """Reads rows of tables as `torch.nn.functional.embedding` does, and keeps the gradients' memory.
@@ -16,7 +18,8 @@ class TableRows:
     and ten classes. A CPU's system takes memory of that size back after each step and hands out empty
     pages in the next, which costs more than all else that an aggregator does. Here the memory stays,
     and is used again once nobody holds a gradient in it: not as long as gradients are accumulated,
-    or somebody keeps one. An accelerator's allocator keeps memory by itself.
+    or somebody keeps one. An accelerator's allocator keeps memory by itself, and so does the system
+    where tables are smaller than `LARGE`: those are read by `embedding` itself.
 
     A copy of it, or one read from a file, starts without memory.
 
@@ -40,8 +43,8 @@ class TableRows:
 
     def __call__(self, index: Tensor, table: Tensor) -> Tensor:
         """Read (...) int64 rows of a (R, D) table: (..., D)."""
-        plain = type(table) in (Tensor, Parameter) and table.numel() > 0
-        if not plain or table.device.type != "cpu" or torch.compiler.is_compiling():
+        large = type(table) in (Tensor, Parameter) and table.numel() >= LARGE
+        if not large or table.device.type != "cpu" or torch.compiler.is_compiling():
             return embedding(index, table)
         return _Read.apply(table, index, self)
 

@@ -32,10 +32,11 @@ leanest pairs), of 4,096 items 800 (200), Pearson 30 to 45, Jensen-Shannon 2.5 (
 aggregator of 59, 747 and 2,571 annotators 7, 90 and 300; initialisation 200, in 0.02 s; large batches
 1,300 and 5 MiB instead of 2 GiB for 16,384 items, 3 to 7 with a thousand classes or more. A step of
 ResNet-18 or of a small ViT takes as long as one of cross-entropy, give or take what other work on the
-machine makes of it: what Max-MIG adds is 2 ms to 700. It is 25 to 40 ms with 100,000 annotators, whose
+machine makes of it: what Max-MIG adds is 2 ms to 700. It is 12 to 26 ms with 100,000 annotators, whose
 ten million numbers have a gradient and Adam's step each time. The head on features, 6 ms a step, takes
-as long as plain, 1.4 to 1.6 times as long with the same batches, and thrice with 100,000 annotators. crowd-kit's Dawid-Skene
-takes 3 s for 100,000 votes and 20 s for a million, our start 0.02 s and 0.1 s, an epoch 0.6 s and 9 s.
+nine tenths of plain, 1.6 times as long with the same batches, and thrice with 100,000 annotators.
+crowd-kit's Dawid-Skene takes 2 s for 100,000 votes and 12 s for a million, our start 0.01 s and 0.08 s,
+an epoch 0.4 s and 4 s.
 `--jobs gain large` runs some, `--threads 1 2` takes the trainers' steps with one thread and with
 two, `--quick` shows in a minute that it runs.
 """
