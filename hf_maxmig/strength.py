@@ -91,6 +91,24 @@ def best_strength(log_h: Tensor, log_g: Tensor, log_p: Tensor, divergence: str =
     return math.exp(found.x) if math.isfinite(found.fun) else 1.0
 
 
+def voted_posteriors(trainer: CrowdTraining, dataset: Any) -> tuple[Tensor, Tensor]:
+    """Predict the items that have votes by annotators whom the pair knows.
+
+    Args:
+        trainer: whose pair it is.
+        dataset: items with votes.
+
+    Returns:
+        (N, C) log-probabilities of the classifier, and of the aggregator.
+    """
+    h, g = [], []
+    for (log_h, log_g, _), annotators, annotations in trainer.posteriors_of(dataset):
+        voted = is_annotated(annotators, annotations)
+        h.append(log_h[voted])
+        g.append(log_g[voted])
+    return torch.cat(h), torch.cat(g)
+
+
 def find_strength(trainer: CrowdTraining, dataset: Any) -> float:
     """Find what the trainer's W should be multiplied by.
 
@@ -101,12 +119,8 @@ def find_strength(trainer: CrowdTraining, dataset: Any) -> float:
     Returns:
         As `best_strength`.
     """
-    h, g = [], []
-    for (log_h, log_g, _), annotators, annotations in trainer.posteriors_of(dataset):
-        voted = is_annotated(annotators, annotations)  # by annotators whom the pair knows
-        h.append(log_h[voted])
-        g.append(log_g[voted])
+    log_h, log_g = voted_posteriors(trainer, dataset)
     model = trainer.crowd_model
     with torch.no_grad(), whole_parameters(model):
         log_p = model.log_prior().cpu()
-    return best_strength(torch.cat(h), torch.cat(g), log_p, model.config.divergence)
+    return best_strength(log_h, log_g, log_p, model.config.divergence)

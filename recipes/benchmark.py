@@ -65,7 +65,7 @@ from hf_maxmig.metrics import accuracies
 from hf_maxmig.peers import PEERS, peer
 from hf_maxmig.peers.aggregated import ALGORITHMS
 from hf_maxmig.staging import staged
-from hf_maxmig.strength import find_strength, with_strength
+from hf_maxmig.strength import best_strength, voted_posteriors, with_strength
 
 EXPERTISE = ("high", "low")
 OURS: dict[str, dict[str, Any]] = {
@@ -217,13 +217,14 @@ class Looks(TrainerCallback):
             row |= {n: v for n, v in measured(trainer, told, order).items() if n != "accuracy"}
         if recipe.held_out is None or "aggregator_accuracy" not in row:
             return row, {}
-        held_out = trainer.predict(recipe.held_out)
-        if "test_gain" not in held_out.metrics:
+        model = trainer.crowd_model
+        log_h, log_g = voted_posteriors(trainer, recipe.held_out)
+        if len(log_h) < 2:
             return row, {}
-        row["gain"] = held_out.metrics["test_gain"]
-        if not trainer.crowd_model.loss_is_minus_gain:
+        row["gain"] = float(model.gain(log_h, log_g))
+        if not model.loss_is_minus_gain:
             return row, {}
-        strength = find_strength(trainer, recipe.held_out)
+        strength = best_strength(log_h, log_g, model.log_prior(), model.config.divergence)
         found = measured(trainer, told, order, strength)
         return row, {"strength": strength} | {n: v for n, v in found.items() if n != "accuracy"}
 
