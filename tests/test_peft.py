@@ -176,6 +176,7 @@ def test_chosen_epoch_comes_back_with_its_adapters(pictures, make_args):
     *gains, at_end = (log["eval_gain"] for log in trainer.state.log_history if "eval_gain" in log)
     assert gains[0] == min(gains) < gains[-1] - 0.1
     assert at_end == pytest.approx(gains[0], abs=1e-5)
+    assert trainer.evaluate()["eval_gain"] == pytest.approx(gains[0], abs=1e-5)
 
 
 def test_checkpoint_without_adapters_is_refused(pictures, make_args, tmp_path):

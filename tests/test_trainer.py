@@ -905,6 +905,7 @@ def test_chosen_epoch_of_a_transformer_comes_back_whole(make_vit_trainer):
     *gains, at_end = (log["eval_gain"] for log in trainer.state.log_history if "eval_gain" in log)
     assert gains[0] == min(gains) < gains[-1] - 0.1
     assert at_end == pytest.approx(gains[0], abs=1e-5)
+    assert trainer.evaluate()["eval_gain"] == pytest.approx(gains[0], abs=1e-5)
 
 
 # What a step waits for
