@@ -319,17 +319,14 @@ def measure(job: str, sizes: Sizes, rounds: int, given: SpeedArguments) -> list[
     """Run a job."""
     torch.set_num_threads(given.threads[0])
     if job == "trainer":
-        rows = []
-        for threads in given.threads:
-            torch.set_num_threads(threads)
-            rows += measure_trainer(
-                sizes.networks,
-                sizes.trainer_annotators,
-                sizes.gain_classes,
-                rounds,
-                given.output_dir,
-            )
-        return rows
+        return measure_trainer(
+            sizes.networks,
+            sizes.trainer_annotators,
+            sizes.gain_classes,
+            rounds,
+            given.output_dir,
+            given.threads,
+        )
     if job == "large":
         return measure_large(sizes.large, sizes.pairwise_mib, rounds)
     if job == "crowdkit":

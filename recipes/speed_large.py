@@ -3,34 +3,20 @@
 It runs in processes of its own: one for the peaks of memory, one for the times.
 """
 
-import multiprocessing
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any
-from unittest.mock import patch
 
 import torch
-from machine import held_memory, peak_memory, reset_peak_memory
+from machine import GIVES_BACK, held_memory, in_child, peak_memory, reset_peak_memory
 from speed_plain import gain_inputs, lean_pairwise_gain, plain_gain
 from speed_rows import Row, agree, by_turns, in_turn, row
 
 from hf_maxmig import mutual_information_gain
 
 SMALL = 4096  # items of the batch whose peak says what that of a larger one would be
-# The C library keeps what is freed for the next call, which would then seem to take nothing; not
-# where it is larger than this, but that grows unless it is set. Times are taken without.
-GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}
 
 Size = tuple[str, int, int]  # divergence, N, C
 Peaks = tuple[float, float | None]  # MiB of ours, and of N x N ratios, None if that is too much
-
-
-def in_child(environment: dict[str, str], function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a fresh process, with more in its environment."""
-    context = multiprocessing.get_context("spawn")
-    with patch.dict(os.environ, environment), ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(function, *arguments).result()
 
 
 def peak_of(call: Callable[[], Any]) -> float:

@@ -3,6 +3,9 @@
 Each training is a thread that stands still but in its turn, a few steps long: whatever else the
 machine does meets all of them, and nobody's start or end falls into a turn. A step lasts from one's
 end to the next: data, forward, backward, optimizer.
+
+They share a process that gives no memory back, see `machine.KEEPS`; and each side is trained several
+times, from new memory each time, and has its turns in all of these.
 """
 
 import threading
@@ -12,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from datasets import Dataset, concatenate_datasets
+from machine import KEEPS, in_child
 from speed_plain import crowd_dataset, noise_dataset, plain_gain
 from speed_rows import OURS_OVER_PLAIN, Reading, Row, agree, now, row, since
 from transformers import (
@@ -37,6 +41,7 @@ from hf_maxmig import (
 from hf_maxmig.data.collator import arrow_rows, input_names
 
 NUM_BATCHES = 8  # of a data set: what a batch holds makes no difference
+TRAININGS = 5  # of each side: two equal ones differ by up to a hundredth, and always the same way
 
 
 class Network(NamedTuple):
@@ -288,6 +293,17 @@ def check_step(network: Network, dataset: Dataset, M: int) -> None:
         agree(1 - output.loss, 1 + gain)  # it is what is left of rewards and penalties of about one
 
 
+def shared_out(rounds: int, trainings: int) -> list[int]:
+    """Say how many rounds each of some trainings has: alike, and none has none.
+
+    Example:
+        >>> shared_out(30, 4), shared_out(2, 5)
+        ([8, 8, 7, 7], [1, 1])
+    """
+    trainings = min(rounds, trainings)
+    return [rounds // trainings + (i < rounds % trainings) for i in range(trainings)]
+
+
 def measure_network(
     network: Network, annotators: Sequence[int], C: int, rounds: int, output_dir: str
 ) -> list[Row]:
@@ -311,16 +327,23 @@ def measure_network(
     def maker(kind: Callable[..., Trainer], dataset: Dataset) -> Callable[[InTurn], Trainer]:
         return lambda callback: kind(network, dataset, settings, callback)
 
-    sides = train_by_turns(
-        [
-            maker(plain_trainer, items),
-            maker(plain_trainer_of_tables, items),
-            *(maker(our_trainer, dataset) for dataset in crowds.values()),
-        ],
-        lambda turns, side: InTurn(turns, side, network.settling, network.steps, rounds),
-        rounds,
-    )
-    plain, of_tables, *ours = (side.readings for side in sides)
+    makers = [
+        maker(plain_trainer, items),
+        maker(plain_trainer_of_tables, items),
+        *(maker(our_trainer, dataset) for dataset in crowds.values()),
+    ]
+    readings: list[list[Reading]] = [[] for _ in makers]
+    for turns_each in shared_out(rounds, TRAININGS):
+        sides = train_by_turns(
+            makers,
+            lambda turns, side, rounds=turns_each: InTurn(
+                turns, side, network.settling, network.steps, rounds
+            ),
+            turns_each,
+        )
+        for of_all, side in zip(readings, sides, strict=True):
+            of_all += side.readings
+    plain, of_tables, *ours = readings
     job = f"trainer step, {network.name}"
     return [
         # The same thing twice but for the batches: it also tells how sure the other rows are.
@@ -333,12 +356,23 @@ def measure_network(
     ]
 
 
-def measure_trainer(
-    networks: Sequence[Network], annotators: Sequence[int], C: int, rounds: int, output_dir: str
+def measure_networks(
+    networks: Sequence[Network],
+    annotators: Sequence[int],
+    C: int,
+    rounds: int,
+    output_dir: str,
+    threads: Sequence[int],
 ) -> list[Row]:
-    """Job 4: all networks."""
-    return [
-        line
-        for network in networks
-        for line in measure_network(network, annotators, C, rounds, output_dir)
-    ]
+    """Measure all networks in this process, with each number of threads."""
+    rows = []
+    for number in threads:
+        torch.set_num_threads(number)
+        for network in networks:
+            rows += measure_network(network, annotators, C, rounds, output_dir)
+    return rows
+
+
+def measure_trainer(*arguments: Any) -> list[Row]:
+    """Job 4: all networks, in a process of their own; takes what `measure_networks` takes."""
+    return in_child(KEEPS, measure_networks, *arguments)

@@ -3,6 +3,8 @@
 import doctest
 import importlib
 import json
+import platform
+import resource
 import sys
 import threading
 import time
@@ -255,6 +257,59 @@ def test_compared_trainers_train_the_same_network(part: SimpleNamespace, name: s
             trainer.check_step(network, dataset, 5)
 
 
+def faults_of_large_blocks() -> int:
+    """Count the page faults of taking 64 MiB and giving them back, ten times, once that has run."""
+    faults = [resource.getrusage(resource.RUSAGE_SELF).ru_minflt]
+    for _ in range(20):
+        torch.ones(2**24)
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+    return faults[-1] - faults[-11]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these variables")
+def test_kept_memory_costs_no_page_faults(part: SimpleNamespace) -> None:
+    """A side whose blocks happen to be given back would pay for them, and not for its method."""
+    pages = 2**26 // resource.getpagesize()
+    faults = [
+        part.trainer.in_child(environment, faults_of_large_blocks)
+        for environment in ({}, part.trainer.KEEPS)
+    ]
+    assert faults[0] > 5 * pages / 512  # huge pages, where the system gives them
+    assert faults[1] < faults[0] / 10
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5, 7, 30])
+def test_rounds_are_shared_out_among_trainings(part: SimpleNamespace, rounds: int) -> None:
+    """A training without a turn would never begin, and the others wait for it."""
+    shares = part.trainer.shared_out(rounds, part.trainer.TRAININGS)
+    assert sum(shares) == rounds
+    assert len(shares) == min(rounds, part.trainer.TRAININGS)
+    assert max(shares) - min(shares) <= 1
+
+
+def test_readings_of_all_trainings_are_kept_in_pairs(
+    part: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of one training alone a ratio would be of where its memory lies; unpaired, of nothing."""
+    trainer, reading, given = part.trainer, part.rows.Reading, []
+
+    def pretend(makers: list[Any], callbacks: Any, rounds: int) -> list[Any]:
+        sides = [callbacks(None, side) for side in range(len(makers))]
+        for side in sides:
+            assert side.rounds == rounds
+            walls = [10.0 ** len(given) * (1 + side.side)] * rounds
+            side.readings += [reading(wall, wall) for wall in walls]
+        given.append(rounds)
+        return sides
+
+    monkeypatch.setattr(trainer, "train_by_turns", pretend)
+    network = trainer.Network("head", size=6, batch=5, settling=1, steps=1)
+    rows = trainer.measure_network(network, [3, 4], 3, rounds=7, output_dir=str(tmp_path))
+    assert given == trainer.shared_out(7, trainer.TRAININGS)
+    assert [line.ratio for line in rows] == [2.0, 3.0, 1.5, 4.0, 2.0]
+
+
 # Large batches
 
 
@@ -354,9 +409,10 @@ def test_fit_that_takes_too_long_is_ended(part: SimpleNamespace) -> None:
 
 def test_examples_of_the_recipe_hold(part: SimpleNamespace) -> None:
     """Recipes are not among the modules whose examples pytest runs."""
-    results = doctest.testmod(part.rows)
-    assert results.attempted
-    assert not results.failed
+    for page in (part.rows, part.trainer):
+        results = doctest.testmod(page)
+        assert results.attempted
+        assert not results.failed
 
 
 @pytest.mark.slow
@@ -369,7 +425,8 @@ def test_quick_run_writes_what_it_prints(
 ) -> None:
     """The results are read by their keys; a full run is too long to find a fault at its end."""
     # In this process, which has the libraries: a fresh one an entry takes half a minute.
-    monkeypatch.setattr(part.large, "in_child", lambda _, function, *given: function(*given))
+    for of in (part.large, part.trainer):
+        monkeypatch.setattr(of, "in_child", lambda _, function, *given: function(*given))
     monkeypatch.setattr(part.crowdkit, "Fits", PretendFits)
     monkeypatch.setattr(benchmark, "find_spec", lambda name: True)
     threads = torch.get_num_threads()
