@@ -14,7 +14,8 @@ Six jobs, each measured by turns, so that whatever else the machine does meets b
    items, optimizer and settings, three labels an item, a row for each number of `--threads`.
    `Trainer` reads its batches as `datasets` gives them, ours reads Arrow's tables; the rows "same
    batches" let it read those too, and so show the method alone. What happens before the first step
-   and after the last is not counted: search, start, names of the classes, guards;
+   and after the last is not counted: search, start, names of the classes, guards. Each side is
+   trained five times, in a process that gives no memory back, see `machine.KEEPS`;
 5. `large`: the gain of large batches and of many classes, time and memory beyond what the process
    held before, beside the leanest N x N ratios, if those fit into 4 GiB;
 6. `crowdkit`: crowd-kit's aggregators, fitted to their end, beside our start, one pass over the same
@@ -26,17 +27,17 @@ everything that is trained; in 4, classifiers and losses do; in 6, the counted v
 
     python recipes/benchmark_speed.py --output_dir out/benchmark_speed
 
-takes about 15 minutes on two cores with nothing beside it, prints a table and writes it to
+takes about 18 minutes on two cores with nothing beside it, prints a table and writes it to
 `benchmark_speed.json`. Expect, times faster than plain: KL gain of 1,024 items 50 (20 against the
 leanest pairs), of 4,096 items 800 (200), Pearson 30 to 45, Jensen-Shannon 2.5 (it needs every pair);
-aggregator of 59, 747 and 2,571 annotators 7, 90 and 300; initialisation 200, in 0.02 s; large batches
+aggregator of 59, 747 and 2,571 annotators 7, 90 and 350; initialisation 200, in 0.02 s; large batches
 1,300 and 5 MiB instead of 2 GiB for 16,384 items, 3 to 7 with a thousand classes or more. A step of
-ResNet-18 or of a small ViT takes as long as one of cross-entropy, give or take what other work on the
-machine makes of it: what Max-MIG adds is 2 ms to 700. It is 12 to 26 ms with 100,000 annotators, whose
-ten million numbers have a gradient and Adam's step each time. The head on features, 6 ms a step, takes
-nine tenths of plain, 1.6 times as long with the same batches, and thrice with 100,000 annotators.
-crowd-kit's Dawid-Skene takes 2 s for 100,000 votes and 12 s for a million, our start 0.01 s and 0.08 s,
-an epoch 0.4 s and 4 s.
+ResNet-18 or of a small ViT takes as long as one of cross-entropy, give or take a hundredth: what
+Max-MIG adds is 2 ms to 650. It is 12 ms with 100,000 annotators, whose ten million numbers have a
+gradient and Adam's step each time, and up to 26 with two threads. The head on features, 6 ms a step,
+takes nine tenths of plain, 1.6 times as long with the same batches, and thrice with 100,000
+annotators. crowd-kit's Dawid-Skene takes 2 s for 100,000 votes and 12 s for a million, our start
+0.01 s and 0.07 s, an epoch 0.3 s and 4 s.
 `--jobs gain large` runs some, `--threads 1 2` takes the trainers' steps with one thread and with
 two, `--quick` shows in a minute that it runs.
 """

@@ -1,16 +1,30 @@
-"""How speed is read, compared and told. Not a recipe itself, see `benchmark_speed.py`."""
+"""How speed is read, compared and told. Not a recipe itself, see `benchmark_speed.py`.
 
+Run as `python recipes/speed_rows.py` it writes the README's table anew from the committed results.
+"""
+
+import json
+import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hf_maxmig.staging import staged
+
 READING = 0.05  # seconds that one reading of the clock should span, in as many calls as that takes
 LONGEST = 10.0  # seconds after which a slow job has had rounds enough, if there were three
+
+RESULTS = Path(__file__).with_name("results") / "benchmark_speed.json"
+# Of the README: what the method adds is told once, and a rival that is much like another not at all.
+LEFT_OUT = re.compile(
+    r"(resnet18|vit_tiny).*same batches|, cross-entropy, our batches|(one_coin|mmsr|zero_based|wawa)"
+)
 
 PLAIN_OVER_OURS, OURS_OVER_PLAIN = "plain / ours", "ours / plain"
 
@@ -191,3 +205,36 @@ def table(rows: Sequence[Row]) -> str:
         times = in_words(line.plain), in_words(line.ours)
         lines.append([line.job, str(line.threads), *times, *ratios, *memory, line.target, met])
     return markdown(header, lines)
+
+
+def short_table(rows: Sequence[Row]) -> str:
+    """Render what the README shows: one ratio, of processor time; some rows, with fewer threads."""
+    fewest = min(line.threads for line in rows)
+    header = ["", "threads", "plain", "ours", "ours is", "MiB, plain", "MiB, ours"]
+    lines = []
+    for line in rows:
+        not_fitted = line.plain is None and "crowd-kit" in line.job
+        of_head = line.threads > fewest and "head" in line.job
+        if LEFT_OUT.search(line.job) or not_fitted or of_head:
+            continue
+        ratio = "" if line.cpu_ratio is None else f"{line.cpu_ratio:.3f} of plain"
+        if line.ratio_is == PLAIN_OVER_OURS and line.cpu_ratio is not None:
+            ratio = f"{line.cpu_ratio:,.{0 if line.cpu_ratio >= 10 else 1}f}x faster"
+        memory = ["" if m is None else f"{m:,.0f}" for m in (line.plain_mib, line.ours_mib)]
+        times = in_words(line.plain), in_words(line.ours)
+        lines.append([line.job, str(line.threads), *times, ratio, *memory])
+    return markdown(header, lines)
+
+
+def main() -> None:
+    rows = [Row(**line) for line in json.loads(RESULTS.read_text(encoding="utf-8"))["rows"]]
+    readme = Path(__file__).parents[1] / "README.md"
+    before, rest = readme.read_text(encoding="utf-8").split("<!-- speed -->\n")
+    after = rest.split("<!-- end speed -->")[1]
+    marked = f"<!-- speed -->\n{short_table(rows)}\n<!-- end speed -->"
+    with staged(readme) as place:
+        place.write_text(f"{before}{marked}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -407,6 +407,38 @@ def test_fit_that_takes_too_long_is_ended(part: SimpleNamespace) -> None:
     assert not process.is_alive()
 
 
+def test_table_of_the_readme_is_what_the_results_give(part: SimpleNamespace) -> None:
+    """A table typed or left over from another run says what was never measured."""
+    rows = part.rows
+    lines = json.loads(rows.RESULTS.read_text(encoding="utf-8"))["rows"]
+    told = rows.short_table([rows.Row(**line) for line in lines])
+    readme = (RECIPES.parent / "README.md").read_text(encoding="utf-8")
+    assert f"<!-- speed -->\n{told}\n<!-- end speed -->" in readme
+
+
+def test_short_table_tells_how_much_faster_or_slower(part: SimpleNamespace) -> None:
+    """Both kinds of ratio stand in one column; what was not measured is blank."""
+    reading, row, threads = part.rows.Reading, part.rows.row, torch.get_num_threads()
+    one, two, many = [reading(1.0, 1.0)], [reading(2.0, 3.0)], [reading(5.0, 2000.0)]
+    steps = part.rows.OURS_OVER_PLAIN
+    lines = [
+        row("gain", many, one), row("small gain", two, one), row("step", one, two, steps),
+        row("trainer step, vit_tiny, M=5, same batches", one, two, steps),
+        row("our start, crowd-kit's glad", [], one), row("epoch", [], two),
+    ]  # fmt: skip
+    of_head = row("trainer step, head, M=5", one, two, steps)
+    of_head.threads = threads + 1
+    cells = [
+        line.split("|")[1:-1] for line in part.rows.short_table([*lines, of_head]).splitlines()
+    ]
+    assert [[cell.strip() for cell in line] for line in cells[2:]] == [
+        ["gain", str(threads), "5 s", "1 s", "2,000x faster"],
+        ["small gain", str(threads), "2 s", "1 s", "3.0x faster"],
+        ["step", str(threads), "1 s", "2 s", "3.000 of plain"],
+        ["epoch", str(threads), "", "2 s", ""],
+    ]
+
+
 def test_examples_of_the_recipe_hold(part: SimpleNamespace) -> None:
     """Recipes are not among the modules whose examples pytest runs."""
     for page in (part.rows, part.trainer):
