@@ -10,7 +10,6 @@ of the best epoch on the test items, which no honest person quotes but the liter
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ import datasets
 import timm
 import torch
 import transformers
+from machine import machine
 from recipe import shown
 
 KEPT = ("accuracy", "aggregator_accuracy", "forecast_accuracy", "gain", "majority_vote_accuracy")
@@ -79,12 +79,7 @@ def main() -> None:
             for name, v in values.items()
         },
         "runs": runs,
-        "versions": {
-            "python": platform.python_version(),
-            **{
-                m.__name__: m.__version__ for m in (torch, transformers, datasets, accelerate, timm)
-            },
-        },
+        "versions": machine(torch, transformers, datasets, accelerate, timm),
         "threads": os.environ.get("OMP_NUM_THREADS", str(torch.get_num_threads())),
     }
     arguments.output_file.parent.mkdir(parents=True, exist_ok=True)

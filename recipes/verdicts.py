@@ -19,7 +19,6 @@ and 12 even with the truth at hand. A quarter of an hour on one core. The rules 
 import argparse
 import json
 import os
-import platform
 import tempfile
 import time
 from collections import Counter
@@ -33,6 +32,7 @@ import sklearn
 import torch
 import transformers
 from datasets import Dataset, Features, List, Value
+from machine import machine
 from sklearn.datasets import load_digits
 from torch import Tensor
 from transformers import set_seed
@@ -236,13 +236,7 @@ def main() -> None:
         "seeds": list(seeds),
         **{name: scores(pairs[name]) for name in sorted(pairs)},
         "worlds": worlds,
-        "versions": {
-            "python": platform.python_version(),
-            **{
-                m.__name__: m.__version__
-                for m in (torch, transformers, datasets, accelerate, sklearn)
-            },
-        },
+        "versions": machine(torch, transformers, datasets, accelerate, sklearn),
         "threads": os.environ.get("OMP_NUM_THREADS", str(torch.get_num_threads())),
     }
     arguments.output_file.write_text(json.dumps(result, indent=2) + "\n")

@@ -1,6 +1,6 @@
 """The recipe that measures verdicts: what it calls right, and one world trained to the end."""
 
-import importlib.util
+import importlib
 import sys
 from types import SimpleNamespace
 
@@ -12,11 +12,9 @@ from hf_maxmig.copies import Copy
 
 @pytest.fixture(scope="module")
 def recipe(root):
-    spec = importlib.util.spec_from_file_location("verdicts", root / "recipes" / "verdicts.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["verdicts"] = module  # a NamedTuple looks for its module
-    spec.loader.exec_module(module)
-    yield module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(root / "recipes"))
+        yield importlib.import_module("verdicts")
     del sys.modules["verdicts"]
 
 
