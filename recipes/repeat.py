@@ -39,10 +39,25 @@ def run_seed(recipe: Path, flags: list[str], seed: int) -> dict[str, Any]:
     return summarise(results, history, seed)
 
 
+def at_epochs(history: list[dict[str, Any]], name: str) -> dict[float, float]:
+    """Read a number at the end of each epoch, and not what is measured once more after the last.
+
+    Example:
+        >>> at_epochs([{"epoch": 1.0, "loss": 0.5}, {"epoch": 1.0, "gain": 0.2},
+        ...            {"epoch": 2.0, "gain": 0.4}, {"epoch": 2.0, "gain": 0.3}], "gain")
+        {1.0: 0.2, 2.0: 0.4}
+    """
+    found: dict[float, float] = {}
+    for entry in history:
+        if name in entry:
+            found.setdefault(entry["epoch"], entry[name])
+    return found
+
+
 def summarise(results: dict[str, Any], history: list[dict[str, Any]], seed: int) -> dict[str, Any]:
     """Put last epoch, label-free pick and best on test side by side."""
-    tests = {e["epoch"]: e["eval_test_accuracy"] for e in history if "eval_test_accuracy" in e}
-    gains = {e["epoch"]: e["eval_crowd_gain"] for e in history if "eval_crowd_gain" in e}
+    tests = at_epochs(history, "eval_test_accuracy")
+    gains = at_epochs(history, "eval_crowd_gain")
     last = {name: results[f"eval_{name}"] for name in KEPT if f"eval_{name}" in results}
     label_free = None
     if results.get("held_out_items"):
