@@ -436,13 +436,14 @@ def _plots(
 def _curve(
     log_history: Iterable[Mapping[str, Any]], key: str, unit: str
 ) -> tuple[list[float], list[float]]:
-    points = [
-        (float(entry[unit]), float(entry[key]))
-        for entry in log_history
+    found: dict[float, float] = {}
+    for entry in log_history:
         if all(
             isinstance(entry.get(k), int | float) and math.isfinite(entry[k]) for k in (unit, key)
-        )
-    ]
+        ):
+            # What is measured once more after the training may be another epoch's.
+            found.setdefault(float(entry[unit]), float(entry[key]))
+    points = list(found.items())
     points = points[:: max(1, len(points) // 500)]
     return [x for x, _ in points], [y for _, y in points]
 

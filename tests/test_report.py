@@ -477,3 +477,21 @@ def test_page_of_a_large_crowd_is_small(tmp_path):
     )
     assert "100,000 items" in page.words
     assert len(page.raw) < 3e6
+
+
+def test_curve_ends_with_the_last_epoch(monkeypatch, tmp_path):
+    """Measured once more at the end, of an earlier epoch or with a strength, it would jump there."""
+    drawn = []
+    monkeypatch.setattr(
+        "hf_maxmig.report.gain_plot", lambda *given: drawn.append(given) or "<svg/>"
+    )
+    log = [
+        {"gain": 0.1, "epoch": 1.0, "step": 5},
+        {"eval_gain": 0.4, "epoch": 1.0, "step": 5},
+        {"eval_gain": 0.2, "epoch": 2.0, "step": 10},
+        {"gain": 0.3, "epoch": 2.0, "step": 10},
+        {"eval_gain": 0.5, "epoch": 2.0, "step": 10},
+    ]
+    write(tmp_path, log_history=log)
+    curves = {"training": ([1.0, 2.0], [0.1, 0.3]), "evaluation": ([1.0, 2.0], [0.4, 0.2])}
+    assert drawn == [(curves, "epoch")]
