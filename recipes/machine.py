@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import platform
 import resource
+import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -36,7 +37,7 @@ def machine(*modules: ModuleType, **more: Any) -> dict[str, Any]:
         **more: what else does.
 
     Returns:
-        Platform, processor, cores, `more`, and the versions.
+        Platform, processor, cores, `more`, the versions, and the commit of this checkout.
     """
     model = platform.processor()
     if Path("/proc/cpuinfo").exists():
@@ -51,7 +52,17 @@ def machine(*modules: ModuleType, **more: Any) -> dict[str, Any]:
         **more,
         "python": platform.python_version(),
         **{module.__name__: module.__version__ for module in modules},
+        "commit": commit(),
     }
+
+
+def commit() -> str | None:
+    """Say which commit these recipes are of, "-dirty" if they were changed since; None if of none."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def in_child(environment: dict[str, str], function: Callable[..., Any], *arguments: Any) -> Any:

@@ -471,7 +471,7 @@ def test_quick_run_writes_what_it_prints(
     assert results["quick"] is True
     machine = {"platform", "cpu", "cores", "threads"}
     assert set(results["machine"]) == {
-        *machine, "python", "torch", "transformers", "timm", "hf_maxmig"
+        *machine, "python", "torch", "transformers", "timm", "hf_maxmig", "commit"
     }  # fmt: skip
     assert results["machine"]["threads"] == [1, 2]
     printed = capsys.readouterr().out

@@ -1,0 +1,49 @@
+"""What the recipes say they were measured with."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def machine(root, monkeypatch):
+    monkeypatch.syspath_prepend(str(root / "recipes"))
+    yield importlib.import_module("machine")
+    del sys.modules["machine"]
+
+
+def git(folder, *command):
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    subprocess.run(["git", "-C", str(folder), *who, *command], check=True, capture_output=True)
+
+
+def test_numbers_are_of_a_commit(machine, tmp_path, monkeypatch):
+    """The version of the package stands still while its defaults change."""
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    file = tmp_path / "machine.py"
+    file.write_text("one")
+    monkeypatch.setattr(machine, "__file__", str(file))
+    assert machine.commit() is None
+    git(tmp_path, "init")
+    assert machine.commit() is None
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "one")
+    first = machine.commit()
+    file.write_text("two")
+    assert machine.commit() == f"{first}-dirty"
+    git(tmp_path, "commit", "-am", "two")
+    assert machine.commit() not in (first, f"{first}-dirty", None)
+    (tmp_path / "results.json").write_text("{}")
+    assert not machine.commit().endswith("-dirty")
+
+
+def test_without_git_there_is_no_commit(machine, monkeypatch):
+    """A recipe that runs needs no git."""
+    monkeypatch.setenv("PATH", "")
+    said = machine.machine(torch, threads=3)
+    assert said["commit"] is None
+    assert said["torch"] == torch.__version__
+    assert said["threads"] == 3
