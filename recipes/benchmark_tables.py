@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from readme import write_part
+
 from hf_maxmig import MaxMIGModel
 from hf_maxmig.data.simulation import CASES
 from hf_maxmig.peers import PEERS
@@ -960,12 +962,7 @@ def main() -> None:
         place.write_text(page(cells), encoding="utf-8")
     _, svg = figure(cells, RESULTS / "figure3.png")
     svg.unlink()  # hatched, it is larger than all the results
-    readme = Path(__file__).parents[1] / "README.md"
-    before, rest = readme.read_text(encoding="utf-8").split("<!-- benchmark -->\n")
-    after = rest.split("<!-- end benchmark -->")[1]
-    marked = f"<!-- benchmark -->\n{of_readme(cells).strip()}\n<!-- end benchmark -->"
-    with staged(readme) as place:
-        place.write_text(f"{before}{marked}{after}", encoding="utf-8")
+    write_part("benchmark", of_readme(cells))
 
 
 if __name__ == "__main__":

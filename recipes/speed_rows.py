@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from readme import write_part
 from torch import Tensor
-
-from hf_maxmig.staging import staged
 
 READING = 0.05  # seconds that one reading of the clock should span, in as many calls as that takes
 LONGEST = 10.0  # seconds after which a slow job has had rounds enough, if there were three
@@ -228,12 +227,7 @@ def short_table(rows: Sequence[Row]) -> str:
 
 def main() -> None:
     rows = [Row(**line) for line in json.loads(RESULTS.read_text(encoding="utf-8"))["rows"]]
-    readme = Path(__file__).parents[1] / "README.md"
-    before, rest = readme.read_text(encoding="utf-8").split("<!-- speed -->\n")
-    after = rest.split("<!-- end speed -->")[1]
-    marked = f"<!-- speed -->\n{short_table(rows)}\n<!-- end speed -->"
-    with staged(readme) as place:
-        place.write_text(f"{before}{marked}{after}", encoding="utf-8")
+    write_part("speed", short_table(rows))
 
 
 if __name__ == "__main__":

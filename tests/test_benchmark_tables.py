@@ -1,6 +1,5 @@
 """The benchmark's tables and figure: what they show is what the cells say, and no more."""
 
-import importlib.util
 import json
 import sys
 from xml.etree import ElementTree
@@ -11,14 +10,9 @@ from hf_maxmig.peers import PEERS
 
 
 @pytest.fixture
-def tables(root, monkeypatch):
+def tables(load):
     """Import the module from its folder."""
-    name = "benchmark_tables"
-    spec = importlib.util.spec_from_file_location(name, root / "recipes" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)
-    spec.loader.exec_module(module)
-    return module
+    return load("benchmark_tables")
 
 
 def cell(method, case=None, expertise=None, *, seed=0, dataset="digits", items="test", **last):
