@@ -5,7 +5,7 @@ machine does meets all of them, and nobody's start or end falls into a turn. A s
 end to the next: data, forward, backward, optimizer.
 
 They share a process that gives no memory back, see `machine.KEEPS`; and each side is trained several
-times, from new memory each time, and has its turns in all of these.
+times, its blocks lying elsewhere each time, and has its turns in all of these.
 """
 
 import threading

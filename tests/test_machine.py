@@ -1,18 +1,14 @@
 """What the recipes say they were measured with."""
 
-import importlib
 import subprocess
-import sys
 
 import pytest
 import torch
 
 
 @pytest.fixture
-def machine(root, monkeypatch):
-    monkeypatch.syspath_prepend(str(root / "recipes"))
-    yield importlib.import_module("machine")
-    del sys.modules["machine"]
+def machine(load):
+    return load("machine")
 
 
 def git(folder, *command):

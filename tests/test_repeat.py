@@ -1,7 +1,6 @@
 """The recipe that repeats a recipe: what its results file says of several seeds."""
 
 import doctest
-import importlib
 import json
 import sys
 
@@ -25,10 +24,8 @@ for epoch, test, gain in looks:
 
 
 @pytest.fixture
-def repeat(root, monkeypatch):
-    monkeypatch.syspath_prepend(str(root / "recipes"))
-    yield importlib.import_module("repeat")
-    del sys.modules["repeat"]
+def repeat(load):
+    return load("repeat")
 
 
 def test_results_are_of_every_seed_and_pick(repeat, tmp_path, monkeypatch):
