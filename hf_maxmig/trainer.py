@@ -332,6 +332,11 @@ class CrowdTrainer(SharingTrainer):
         args, model = self.args, self.crowd_model
         self._tries, self.found_rate = [], None
         can = can_start_from_information(self)
+        if args.init == "information" and not model.loss_is_minus_gain:
+            raise ValueError(
+                f"`init` must be 'vote_share' or 'keep' for {model.method}, got 'information': that start is for methods "
+                "that maximise the gain."
+            )
         if args.init == "information" and not can:
             raise ValueError(
                 "`init` must be 'vote_share' or 'keep' unless the training set is a datasets.Dataset with votes, a "
@@ -348,10 +353,10 @@ class CrowdTrainer(SharingTrainer):
             desc="Short trainings, to find a start and a rate", unit="", disable=quiet
         ) as bar:
             self._short_trainings = bar
-            if not model.blind_to_class_names or self._init == "vote_share":
+            if self._init == "vote_share":
                 crowd = self.crowd_of(self._start_items())
                 model.initialize_crowd(crowd, args.smoothing, args.init_strength)
-                if model.loss_is_minus_gain and self.searches and can:
+                if self.searches and can:
                     self._tries = search_rate(self)
             else:
                 self._tries = start_and_search(self)
@@ -369,8 +374,9 @@ class CrowdTrainer(SharingTrainer):
         """How a fresh run starts, also where the arguments leave it open."""
         if self.args.init is not None:
             return self.args.init
-        by_votes = self.start_from is not None or not can_start_from_information(self)
-        return "vote_share" if by_votes else "information"
+        # A rival starts as its authors start it.
+        asks_items = self.crowd_model.loss_is_minus_gain and self.start_from is None
+        return "information" if asks_items and can_start_from_information(self) else "vote_share"
 
     def _start_items(self) -> Any:
         """Return the items whose votes start the aggregator and name the classes."""
@@ -382,9 +388,12 @@ class CrowdTrainer(SharingTrainer):
     def searches(self) -> bool:
         """Whether rate, prior and aggregator are searched for.
 
-        Not if the rate is given, or a whole optimizer is; nor if the pair was given with an
-        aggregator that is on trial: its pairs of labels start at random, and at a slow rate stay so.
+        Not if the method does not maximise the gain, which decides; nor if the rate is given, or a
+        whole optimizer is; nor if the pair was given with an aggregator that is on trial: its pairs
+        of labels start at random, and at a slow rate stay so.
         """
+        if not self.crowd_model.loss_is_minus_gain:
+            return False
         kind = AGGREGATORS.get(getattr(self.crowd_model.config, "aggregator", ""))
         known = self.pair_is_ours or (kind is not None and not kind.on_trial)
         return self.args.searches_rate and not self._optimizer_given and known
@@ -686,10 +695,9 @@ class CrowdTrainer(SharingTrainer):
 
     def listed_arguments(self) -> dict[str, Any]:
         """Tell what the card says of the training, with what the search found."""
-        listed = super().listed_arguments() | {
-            "aggregator_learning_rate": self.aggregator_rate,
-            "init": self._init,
-        }
+        listed = super().listed_arguments() | {"init": self._init}
+        if any(True for _ in self.crowd_model.crowd_parameters()):
+            listed["aggregator_learning_rate"] = self.aggregator_rate
         if self.found_strength is not None:
             listed["aggregator_strength"] = round(self.found_strength, 3)
         return listed

@@ -161,7 +161,8 @@ class MaxMIGTrainingArguments(TrainingArguments):
             "help": "How a fresh run starts: `information`, in which annotators count as much as they agree with "
             "briefly trained classifiers, and the classifier starts from what they say (a sixth of the time of the "
             "training); `vote_share` (paper, equation 2); or `keep` what the model has. A resumed run always keeps it. "
-            "Default: `information`, and `vote_share` where it cannot be: for a stream, with FSDP or DeepSpeed."
+            "Default: `information`, and `vote_share` where it cannot be, for a stream, with FSDP or DeepSpeed, and for "
+            "methods that do not maximise the gain."
         },
     )
     smoothing: float = field(

@@ -462,6 +462,31 @@ def test_hub_classifiers_go_in(name):
     assert model.eval()(pixel_values=pictures).logits.shape == (6, 3)
 
 
+@methods(JOINT)
+def test_each_starts_as_its_authors_start_it(name, crowd, make_args):
+    """Max-MIG's own start, and the search for its rate, are no part of another method."""
+    args = make_args(init=None, search_rate=True)
+    trainer = CrowdTrainer(model=make_peer(name), args=args, train_dataset=crowd)
+    trainer._start()
+    expected = make_peer(name)
+    expected.initialize_crowd(trainer.crowd_of(crowd), args.smoothing, args.init_strength)
+    assert_same(state(expected), state(trainer.crowd_model))
+    assert not trainer._tries
+    listed = trainer.listed_arguments()
+    assert listed["init"] == "vote_share"
+    trained = any(True for _ in trainer.crowd_model.crowd_parameters())
+    assert ("aggregator_learning_rate" in listed) == trained
+
+
+@methods(JOINT)
+def test_start_from_information_is_refused(name, crowd, make_args):
+    """It would be taken no notice of, or start an EM whose matrices are no probabilities."""
+    model = make_peer(name)
+    trainer = CrowdTrainer(model=model, args=make_args(init="information"), train_dataset=crowd)
+    with pytest.raises(ValueError, match=f"'vote_share' or 'keep' for {model.method}, got"):
+        trainer.train()
+
+
 def test_methods_with_a_matrix_start_from_equation_2(crowd):
     """Left at zero, an EM learns nothing from the crowd for a whole epoch."""
     reference = make_peer("aggnet")
