@@ -17,10 +17,11 @@ two cores, a minute on LabelMe; an hour on CIFAR-10's features, a third of it cr
 one to two hours on LUNA16 with `--bf16 True --use_cpu True`.
 
 The protocol is the same for every method: the network, the rates, the batches and the epochs of the
-data set's recipe; a tenth of the training items are kept back, and the epoch with the highest gain
-on their votes is the label-free pick of the methods that have a g; in it Max-MIG's W has the strength
-that these votes give it, as after any training with held-out votes. Each cell tells of the last epoch,
-which is the headline, of the label-free pick and of the best epoch on the test items, side by side.
+data set's recipe; each starts as its authors start it, `max_mig_vote_share` from equation 2. A tenth
+of the training items are kept back, and the epoch with the highest gain on their votes is the
+label-free pick of the methods that have a g; in it Max-MIG's W has the strength that these votes give
+it, as after any training with held-out votes. Each cell tells of the last epoch, which is the
+headline, of the label-free pick and of the best epoch on the test items, side by side.
 Gold labels train `true_labels`, the ceiling, and nothing else.
 """
 
@@ -44,13 +45,14 @@ from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
+from unittest.mock import patch
 
 import accelerate
 import benchmark_tables
 import datasets
 import torch
 import transformers
-from machine import machine, peak_memory, reset_peak_memory
+from machine import KEEPS, machine, peak_memory, reset_peak_memory
 from recipe import Recipe, encoded, keep_back, parse, shown
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
@@ -410,9 +412,11 @@ def run_cells(
         What went wrong, by cell: one that fails does not stop the others.
     """
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # read when a worker loads its libraries
+    # Read when a worker starts and loads its libraries; what the user has set stays.
+    environment = {**KEEPS, "OMP_NUM_THREADS": str(threads), **os.environ}
     failed: dict[Cell, str] = {}
     with (
+        patch.dict(os.environ, environment),
         ProcessPoolExecutor(
             jobs, multiprocessing.get_context("spawn"), start_worker, (threads,), max_tasks_per_child=100
         ) as pool,

@@ -1,5 +1,6 @@
 """The benchmark: which cells there are, what one measures, and that nothing finished is lost."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -271,6 +273,34 @@ def start(root, folder, *flags):
     return subprocess.Popen(
         list(map(str, command)), cwd=root, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )  # fmt: skip
+
+
+def test_workers_keep_their_memory_and_share_the_cores(benchmark, monkeypatch, tmp_path):
+    """What is large is predicted in half the time; the environment of the caller stays as it is."""
+    seen = {}
+
+    class Pool(contextlib.nullcontext):
+        def __init__(self, *arguments, **options):
+            super().__init__(self)
+
+        def submit(self, *arguments):
+            seen.update(os.environ)
+            done = Future()
+            done.set_result({"last": {"accuracy": 1.0}})
+            return done
+
+    monkeypatch.setattr(benchmark, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "3")
+    before = dict(os.environ)
+    cell = benchmark.Cell("digits", "max_mig", "independent", "high", 0)
+    assert benchmark.run_cells([cell], [], 0.1, tmp_path, jobs=2) == {}
+    assert os.environ == before
+    added = {name: value for name, value in seen.items() if before.get(name) != value}
+    expected = {**benchmark.KEEPS, "OMP_NUM_THREADS": "3"}
+    del expected["MALLOC_ARENA_MAX"]  # that of the user
+    assert added == expected
 
 
 @pytest.mark.slow
