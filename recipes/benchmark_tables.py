@@ -47,6 +47,7 @@ MEASURES = {
     "forecast_accuracy": "Data-crowds forecaster (dc)",
     "aggregator_accuracy": "Aggregator",
 }
+SHORT = {"accuracy": "(d)", "forecast_accuracy": "(dc)"}  # as the paper calls them
 PICKS = {
     "last": "of the last epoch",
     "label_free": "of the epoch picked without gold labels (by the gain on held-out votes)",
@@ -402,14 +403,13 @@ def _table(result: Results, pick: str, aggregator: bool) -> Table:
 
 def _block(result: Results, measure: str) -> Block:
     printed = result.printed(measure)
-    short = "(d)" if measure == "accuracy" else "(dc)"
     rows = []
     for method in _ordered({*result.methods, *printed}, METHODS):
         numbers = result.row(method, measure)
         if any(numbers):
             rows.append(Row(_name(method), numbers))
         if method in printed:
-            rows.append(_paper_row(f"{_name(method)} {short}", printed[method]))
+            rows.append(_paper_row(f"{_name(method)} {SHORT[measure]}", printed[method]))
     ceiling = result.ceiling if measure == "accuracy" else None
     return Block(MEASURES[measure], rows, ceiling)
 
@@ -454,7 +454,7 @@ def _title(result: Results, pick: str, seeds: int | None, others: bool) -> str:
 def _beside_paper(result: Results) -> str:
     """Say where ours is clearly below what the paper prints of its best test epoch."""
     method, below, compared = "max_mig", [], False
-    for measure, what in (("accuracy", "(d)"), ("forecast_accuracy", "(dc)")):
+    for measure, what in SHORT.items():
         printed = result.printed(measure).get(method, ())
         ours = result.row(method, measure)
         for crowd, number, theirs in zip(result.crowds, ours, printed, strict=False):
@@ -614,7 +614,7 @@ def _escaped(text: str) -> str:
 
 
 def summary(cells: Iterable[Cell], pick: str = "last") -> str:
-    """Judge what the paper claims by the classifiers' accuracies, a line a claim.
+    """Judge what the paper claims by the accuracies of classifier and forecaster, a line a claim.
 
     Args:
         cells: of any data sets.
@@ -629,27 +629,35 @@ def summary(cells: Iterable[Cell], pick: str = "last") -> str:
     """
     lines = []
     for result in results(cells, pick):
-        claims = [_leads(result)]
+        claims = [_leads(result, "accuracy")]
         if result.crowds != (REAL,):
             claims = [
-                _falls(result, "majority_vote", "fails under naive majority", "naive_majority"),
-                _falls(result, "aggnet", "falls under correlated mistakes", "correlated"),
+                _falls(result, "majority_vote", "accuracy", "naive_majority"),
+                _falls(result, "aggnet", "accuracy", "correlated"),
                 _fails_under_none(result),
                 *claims,
             ]
+        if any(result.row("aggnet", "forecast_accuracy")):
+            if result.crowds != (REAL,):
+                claims.append(_falls(result, "aggnet", "forecast_accuracy", "correlated"))
+            claims.append(_leads(result, "forecast_accuracy"))
         lines += [f"- {_dataset_name(result.dataset)}: {claim}." for claim in claims]
     return "\n".join([*lines, ""])
+
+
+_MISTAKES = {"naive_majority": "naive majority", "correlated": "correlated mistakes"}
 
 
 def _verdict(holds: bool) -> str:
     return "holds" if holds else "does not hold"
 
 
-def _falls(result: Results, method: str, claim: str, case: str) -> str:
+def _falls(result: Results, method: str, measure: str, case: str) -> str:
+    claim = f"{_name(method)} {SHORT[measure]} falls under {_MISTAKES[case]}"
     verdicts = []
     for level in LEVELS:
         before, after = (
-            result.numbers.get((method, (name, level), "accuracy")) for name in (CASES[0], case)
+            result.numbers.get((method, (name, level), measure)) for name in (CASES[0], case)
         )
         here, there = CROWDS[case, level], CROWDS[CASES[0], level]
         if before is None or after is None:
@@ -658,11 +666,11 @@ def _falls(result: Results, method: str, claim: str, case: str) -> str:
         holds = before.mean - after.mean >= FALL
         told = f"{_text(after)} against {_text(before)} in {there}"
         verdicts.append(f"{here} {_verdict(holds)}, {told}")
-    return f"{_name(method)} {claim} ({FALL:g} points or more below 4.1): {'; '.join(verdicts)}"
+    return f"{claim} ({FALL:g} points or more below 4.1): {'; '.join(verdicts)}"
 
 
 def _fails_under_none(result: Results) -> str:
-    claim = f"Max-MIG fails under none (at most {FAILURE:g} points below the true labels, in H)"
+    claim = f"Max-MIG (d) fails under none (at most {FAILURE:g} points below the true labels, in H)"
     crowds = [(case, "high") for case in CASES]
     found = {crowd: result.numbers.get(("max_mig", crowd, "accuracy")) for crowd in crowds}
     measured = {crowd: number for crowd, number in found.items() if number is not None}
@@ -676,14 +684,14 @@ def _fails_under_none(result: Results) -> str:
     return f"{claim}: {_verdict(holds)}, {told}"
 
 
-def _leads(result: Results) -> str:
-    claim = f"Max-MIG is the best of the paper's methods, or within {TIE:g} points of it"
+def _leads(result: Results, measure: str) -> str:
+    claim = f"{_name('max_mig')} {SHORT[measure]} is the best of the paper's methods, or within {TIE:g} points of it"
     verdicts = []
     for crowd in result.crowds:
         rivals = {
             method: number
             for method in OF_PAPER
-            if (number := result.numbers.get((method, crowd, "accuracy"))) is not None
+            if (number := result.numbers.get((method, crowd, measure))) is not None
         }
         ours = rivals.pop("max_mig", None)
         if ours is None or not rivals:

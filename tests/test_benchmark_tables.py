@@ -346,7 +346,7 @@ def test_summary_judges_each_claim_by_its_numbers(tables):
     """A claim repeated where the numbers deny it is worse than none."""
     majority, aggnet, none, best = tables.summary(claimed(0.9)).splitlines()
     assert majority == (
-        "- Digits: Majority vote fails under naive majority (5 points or more below 4.1): "
+        "- Digits: Majority vote (d) falls under naive majority (5 points or more below 4.1): "
         "4.2(H) holds, 10.0 against 70.0 in 4.1(H); 4.2(L) holds, 10.0 against 70.0 in 4.1(L)."
     )
     assert "4.3(H) holds, 60.0 against 90.0 in 4.1(H);" in aggnet
@@ -357,6 +357,25 @@ def test_summary_judges_each_claim_by_its_numbers(tables):
     assert none.endswith("does not hold, 80.0 in 4.1(H) against 97.0.")
     assert "4.1(H) does not hold, 80.0 against 90.0 (AggNet);" in best
     assert "4.3(H) holds, 80.0 against 70.0 (Majority vote);" in best
+
+
+def test_summary_judges_the_forecasters_too(tables):
+    """A method may fall there alone: where few labels tell, classifiers look alike."""
+    cells = claimed(0.9)
+    for one in cells:
+        falls = (one["method"], one["case"]) == ("aggnet", "correlated")
+        forecast = {"max_mig": 0.92, "aggnet": 0.5 if falls else 0.95}.get(one["method"])
+        if forecast is not None:
+            one["last"]["forecast_accuracy"] = forecast
+    *others, aggnet, best = tables.summary(cells).splitlines()
+    assert others == tables.summary(claimed(0.9)).splitlines()
+    assert aggnet == (
+        "- Digits: AggNet (dc) falls under correlated mistakes (5 points or more below 4.1): "
+        "4.3(H) holds, 50.0 against 95.0 in 4.1(H); 4.3(L) holds, 50.0 against 95.0 in 4.1(L)."
+    )
+    assert best.startswith("- Digits: Max-MIG (dc) is the best of the paper's methods, or within")
+    assert "4.2(H) does not hold, 92.0 against 95.0 (AggNet);" in best
+    assert "4.3(H) holds, 92.0 against 50.0 (AggNet);" in best
 
 
 def test_summary_does_not_judge_what_was_not_measured(tables):
@@ -371,7 +390,7 @@ def test_summary_does_not_judge_what_was_not_measured(tables):
 def test_summary_of_a_real_crowd_has_the_one_claim(tables):
     """It has no cases to fall in."""
     (line,) = tables.summary(real()).splitlines()
-    assert line.startswith("- LabelMe: Max-MIG is the best")
+    assert line.startswith("- LabelMe: Max-MIG (d) is the best")
     assert line.endswith("holds, 89.6 against 81.0 (Doctor Net).")
 
 
