@@ -400,11 +400,16 @@ class CrowdTrainer(SharingTrainer):
 
     @property
     def aggregator_rate(self) -> float:
-        """The rate of W: the given one, the one found, or ten times the classifier's."""
+        """The rate of W: the given one, the one found, or ten times the classifier's.
+
+        What a rival has for its crowd is trained as the classifier is, as its authors do.
+        """
         if self.args.aggregator_learning_rate is not None:
             return self.args.aggregator_learning_rate
         if self.found_rate is not None:
             return self.found_rate
+        if not self.crowd_model.loss_is_minus_gain:
+            return self.args.learning_rate
         return AGGREGATOR_RATE_MULTIPLE * self.args.learning_rate
 
     @property
@@ -580,12 +585,13 @@ class CrowdTrainer(SharingTrainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> LRScheduler:
-        """Build the schedule of `Trainer`; the crowd's own group also has its own rise."""
+        """Build the schedule of `Trainer`; where the gain is maximised, W's rate has its own rise."""
         if self.lr_scheduler is not None:
             return self.lr_scheduler
         scheduler = super().create_scheduler(num_training_steps, optimizer)
         rise = int(self.args.aggregator_warmup_ratio * num_training_steps)
-        if not rise or not isinstance(scheduler, LambdaLR):
+        maximised = self.crowd_model.loss_is_minus_gain
+        if not rise or not maximised or not isinstance(scheduler, LambdaLR):
             return scheduler
         own = {id(p) for parameters, _ in self._own_rates() for p in parameters}
         for place, group in enumerate(scheduler.optimizer.param_groups):

@@ -77,9 +77,11 @@ class MaxMIGTrainingArguments(TrainingArguments):
         aggregator: for a classifier that the trainer wraps; `interaction` also hears what two labels
             say only together, `factored` is for very many annotators and classes.
         aggregator_learning_rate: rate of W and of a learned prior; by default searched for, and for
-            the prior not under ten times `learning_rate`.
+            the prior not under ten times `learning_rate`; the classifier's for what a method that
+            does not maximise the gain has in W's place.
         search_rate: whether to search for it, where it is not given.
-        aggregator_warmup_ratio: share of training over which that rate rises from zero.
+        aggregator_warmup_ratio: share of training over which that rate rises from zero, where the
+            gain is maximised.
         gather_across_devices: compute the gain over the items of all devices.
         init: how aggregator and, for `information`, classifier start; `information` by default,
             where copies of the classifier can be trained on parts of the data.
@@ -130,7 +132,8 @@ class MaxMIGTrainingArguments(TrainingArguments):
     aggregator_learning_rate: float | None = field(
         default=None,
         metadata={
-            "help": "Learning rate of the aggregator and of a learned prior. Default: see `search_rate`."
+            "help": "Learning rate of the aggregator and of a learned prior. Default: see `search_rate`; the classifier's for "
+            "what a method that does not maximise the gain has in its place."
         },
     )
     search_rate: bool = field(

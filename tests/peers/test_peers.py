@@ -479,6 +479,22 @@ def test_each_starts_as_its_authors_start_it(name, crowd, make_args):
 
 
 @methods(JOINT)
+def test_one_rate_for_all_unless_another_is_given(name, crowd, make_args):
+    """Max-MIG's tenfold rate, and its rise, cost Crowd Layer two points and a half on digits."""
+    for given in (None, 0.5):
+        args = make_args(
+            aggregator_learning_rate=given, learning_rate=0.02, aggregator_warmup_ratio=0.3
+        )
+        trainer = CrowdTrainer(model=make_peer(name), args=args, train_dataset=crowd)
+        trainer.create_optimizer_and_scheduler(num_training_steps=50)
+        own = {id(p) for p in trainer.crowd_model.crowd_parameters()}
+        for group in trainer.optimizer.param_groups:
+            for parameter in group["params"]:
+                expected = 0.02 if given is None or id(parameter) not in own else given
+                assert group["lr"] == pytest.approx(expected), given
+
+
+@methods(JOINT)
 def test_start_from_information_is_refused(name, crowd, make_args):
     """It would be taken no notice of, or start an EM whose matrices are no probabilities."""
     model = make_peer(name)
