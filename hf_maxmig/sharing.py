@@ -36,8 +36,8 @@ logger = logging.get_logger(__name__)
 RESULTS = "results.json"
 ADAPTED = "adapted.safetensors"  # in a checkpoint: what is trained of a pair with adapters
 _LISTED = (
-    "learning_rate", "aggregator_warmup_ratio", "lr_scheduler_type", "per_device_train_batch_size",
-    "gradient_accumulation_steps", "num_train_epochs", "world_size", "init_strength", "smoothing", "seed",
+    "learning_rate", "lr_scheduler_type", "per_device_train_batch_size", "gradient_accumulation_steps",
+    "num_train_epochs", "world_size", "smoothing", "seed",
 )  # fmt: skip
 
 

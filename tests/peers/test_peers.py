@@ -476,6 +476,7 @@ def test_each_starts_as_its_authors_start_it(name, crowd, make_args):
     assert listed["init"] == "vote_share"
     trained = any(True for _ in trainer.crowd_model.crowd_parameters())
     assert ("aggregator_learning_rate" in listed) == trained
+    assert not {"init_strength", "aggregator_warmup_ratio"} & listed.keys()
 
 
 @methods(JOINT)
