@@ -590,8 +590,8 @@ class CrowdTrainer(SharingTrainer):
             return self.lr_scheduler
         scheduler = super().create_scheduler(num_training_steps, optimizer)
         rise = int(self.args.aggregator_warmup_ratio * num_training_steps)
-        maximised = self.crowd_model.loss_is_minus_gain
-        if not rise or not maximised or not isinstance(scheduler, LambdaLR):
+        rises = rise > 0 and self.crowd_model.loss_is_minus_gain
+        if not rises or not isinstance(scheduler, LambdaLR):
             return scheduler
         own = {id(p) for parameters, _ in self._own_rates() for p in parameters}
         for place, group in enumerate(scheduler.optimizer.param_groups):

@@ -409,7 +409,7 @@ def _block(result: Results, measure: str) -> Block:
         if any(numbers):
             rows.append(Row(_name(method), numbers))
         if method in printed:
-            rows.append(_paper_row(f"{_name(method)} {SHORT[measure]}", printed[method]))
+            rows.append(_paper_row(_part(method, measure), printed[method]))
     ceiling = result.ceiling if measure == "accuracy" else None
     return Block(MEASURES[measure], rows, ceiling)
 
@@ -470,6 +470,10 @@ def _beside_paper(result: Results) -> str:
 
 def _name(method: str) -> str:
     return METHODS.get(method, method)
+
+
+def _part(method: str, measure: str) -> str:
+    return f"{_name(method)} {SHORT[measure]}"
 
 
 def _dataset_name(dataset: str) -> str:
@@ -629,17 +633,18 @@ def summary(cells: Iterable[Cell], pick: str = "last") -> str:
     """
     lines = []
     for result in results(cells, pick):
-        claims = [_leads(result, "accuracy")]
-        if result.crowds != (REAL,):
-            claims = [
+        simulated, claims = result.crowds != (REAL,), []
+        if simulated:
+            claims += [
                 _falls(result, "majority_vote", "accuracy", "naive_majority"),
                 _falls(result, "aggnet", "accuracy", "correlated"),
                 _fails_under_none(result),
-                *claims,
             ]
-        if any(result.row("aggnet", "forecast_accuracy")):
-            if result.crowds != (REAL,):
-                claims.append(_falls(result, "aggnet", "forecast_accuracy", "correlated"))
+        claims.append(_leads(result, "accuracy"))
+        forecasts = any(result.row("aggnet", "forecast_accuracy"))
+        if forecasts and simulated:
+            claims.append(_falls(result, "aggnet", "forecast_accuracy", "correlated"))
+        if forecasts:
             claims.append(_leads(result, "forecast_accuracy"))
         lines += [f"- {_dataset_name(result.dataset)}: {claim}." for claim in claims]
     return "\n".join([*lines, ""])
@@ -653,7 +658,7 @@ def _verdict(holds: bool) -> str:
 
 
 def _falls(result: Results, method: str, measure: str, case: str) -> str:
-    claim = f"{_name(method)} {SHORT[measure]} falls under {_MISTAKES[case]}"
+    claim = f"{_part(method, measure)} falls under {_MISTAKES[case]}"
     verdicts = []
     for level in LEVELS:
         before, after = (
@@ -670,7 +675,8 @@ def _falls(result: Results, method: str, measure: str, case: str) -> str:
 
 
 def _fails_under_none(result: Results) -> str:
-    claim = f"Max-MIG (d) fails under none (at most {FAILURE:g} points below the true labels, in H)"
+    ours = _part("max_mig", "accuracy")
+    claim = f"{ours} fails under none (at most {FAILURE:g} points below the true labels, in H)"
     crowds = [(case, "high") for case in CASES]
     found = {crowd: result.numbers.get(("max_mig", crowd, "accuracy")) for crowd in crowds}
     measured = {crowd: number for crowd, number in found.items() if number is not None}
@@ -685,7 +691,8 @@ def _fails_under_none(result: Results) -> str:
 
 
 def _leads(result: Results, measure: str) -> str:
-    claim = f"{_name('max_mig')} {SHORT[measure]} is the best of the paper's methods, or within {TIE:g} points of it"
+    part = _part("max_mig", measure)
+    claim = f"{part} is the best of the paper's methods, or within {TIE:g} points of it"
     verdicts = []
     for crowd in result.crowds:
         rivals = {

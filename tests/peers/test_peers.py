@@ -481,7 +481,7 @@ def test_each_starts_as_its_authors_start_it(name, crowd, make_args):
 
 @methods(JOINT)
 def test_one_rate_for_all_unless_another_is_given(name, crowd, make_args):
-    """Max-MIG's tenfold rate, and its rise, cost Crowd Layer two points and a half on digits."""
+    """Max-MIG's tenfold rate, and its rise, cost Crowd Layer two points on digits of low expertise."""
     for given in (None, 0.5):
         args = make_args(
             aggregator_learning_rate=given, learning_rate=0.02, aggregator_warmup_ratio=0.3
