@@ -1,5 +1,6 @@
 """MaxMIGModel: any classifier inside, one state-dict layout, float32 evidence, whole saves."""
 
+import copy
 import json
 import os
 import subprocess
@@ -704,6 +705,22 @@ def test_too_small_a_picture_for_the_four_layers_is_refused():
     """Four poolings of an 8-pixel picture leave nothing."""
     with pytest.raises(ValueError, match="`image_size` must be at least 16, got 8"):
         FourLayerCNN(FourLayerCNNConfig(image_size=8))
+
+
+def test_four_layers_are_those_of_the_paper():
+    """Convolution, batch normalisation, ReLU, pooling, written out; whatever order is sooner."""
+    model = cnn().train()
+    twin, hidden = copy.deepcopy(model), pictures()
+    for convolution, norm, *_ in twin.convolutions:
+        hidden = nn.functional.max_pool2d(norm(convolution(hidden)).relu(), 2)
+    logits = twin.output(twin.dropout.eval()(twin.fc(hidden.flatten(1)).relu()))
+    model.dropout.eval()
+    out = model(pictures()).logits
+    torch.testing.assert_close(out, logits)
+    for loss in (out.square().sum(), logits.square().sum()):
+        loss.backward()
+    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
 
 
 def test_grey_network_takes_colour_pictures():

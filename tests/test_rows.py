@@ -12,6 +12,7 @@ from torch.nn.functional import embedding
 
 from hf_maxmig import rows as module_under_test
 from hf_maxmig.aggregator import AGGREGATORS
+from hf_maxmig.peers import doctor_net
 from hf_maxmig.peers.crowd_layer import AnnotatorMatrices
 from hf_maxmig.peers.doctor_net import AnnotatorHeads
 from hf_maxmig.rows import TableRows
@@ -27,6 +28,7 @@ every_index = pytest.mark.parametrize(
 @pytest.fixture(autouse=True)
 def every_table_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module_under_test, "LARGE", 1)
+    monkeypatch.setattr(doctor_net, "FEW", 0)
 
 
 def some_table(dtype: torch.dtype = torch.float32) -> Tensor:

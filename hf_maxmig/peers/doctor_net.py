@@ -22,6 +22,7 @@ from .cross_entropy import against_annotations, against_targets
 from .output_layer import output_layer
 
 AVERAGES = ("equal", "learned")
+FEW = 16  # heads a label of an item: as many are computed sooner for all items than read for each
 
 
 class DoctorNetConfig(MaxMIGConfig):
@@ -94,12 +95,20 @@ class AnnotatorHeads(Float32Module):
     def forward(self, features: Tensor, annotators: Tensor) -> Tensor:
         """Turn (B, D) features and (B, K) annotators into (B, K, C) logits, of no use at -1."""
         num_annotators, num_classes, num_features = self.weight.shape
+        index = annotators.clamp(min=0)
+        if num_annotators <= FEW * annotators.shape[1]:
+            logits = self.of_all(features)
+            return logits.gather(1, index[..., None].expand(-1, -1, num_classes))
         with torch.autocast(features.device.type, enabled=False):
-            index = annotators.clamp(min=0)
             weight = self.read(index, self.weight.view(num_annotators, -1))
             weight = weight.view(*annotators.shape, num_classes, num_features)
             logits = (weight @ widen(features)[:, None, :, None]).squeeze(-1)
             return logits + self.read(index, self.bias)
+
+    def of_all(self, features: Tensor) -> Tensor:
+        """Turn (B, D) features into the (B, M, C) logits of all heads."""
+        with torch.autocast(features.device.type, enabled=False):
+            return torch.einsum("bd,mcd->bmc", widen(features), self.weight) + self.bias
 
     def log_weights(self) -> Tensor:
         """Return the (M,) log weights of the average."""
@@ -113,11 +122,9 @@ class AnnotatorHeads(Float32Module):
             features: (B, D).
             only_weights: let no gradient through to heads and features.
         """
-        with torch.autocast(features.device.type, enabled=False):
-            logits = torch.einsum("bd,mcd->bmc", widen(features), self.weight) + self.bias
-            log_said = logits.log_softmax(dim=-1)
-            log_said = log_said.detach() if only_weights else log_said
-            return (log_said + self.log_weights()[:, None]).logsumexp(dim=1)
+        log_said = self.of_all(features).log_softmax(dim=-1)
+        log_said = log_said.detach() if only_weights else log_said
+        return (log_said + self.log_weights()[:, None]).logsumexp(dim=1)
 
 
 class DoctorNetModel(CrowdModel):

@@ -10,7 +10,15 @@ from torch import nn
 
 from hf_maxmig import HeadClassifier, HeadConfig
 from hf_maxmig.classifiers import output_layers
-from hf_maxmig.peers import PEERS, AggNetModel, DoctorNetModel, MajorityVoteModel, MBEMModel, peer
+from hf_maxmig.peers import (
+    PEERS,
+    AggNetModel,
+    DoctorNetModel,
+    MajorityVoteModel,
+    MBEMModel,
+    doctor_net,
+    peer,
+)
 from hf_maxmig.peers.aggregated import ALGORITHMS, AggregatedConfig, aggregate_labels
 from hf_maxmig.peers.crowd_layer import AnnotatorMatrices
 from hf_maxmig.peers.mbem import MBEMConfig
@@ -338,9 +346,11 @@ def test_crowd_layer_loss_is_the_mean_over_all_labels():
 # Doctor Net
 
 
+@pytest.mark.parametrize("few", [0, doctor_net.FEW], ids=["heads read", "all heads"])
 @pytest.mark.parametrize("average", ["equal", "learned"])
-def test_doctor_net_is_the_average_of_its_heads(average):
+def test_doctor_net_is_the_average_of_its_heads(average, few, monkeypatch):
     """In loops: the average of probabilities, not of logits, over who has labels."""
+    monkeypatch.setattr(doctor_net, "FEW", few)
     who, said, _ = simulated(9, num_annotators=4)
     said = torch.where(who == 2, -1, said)
     model = DoctorNetModel.from_classifier(head(3), num_annotators=4, average=average).train()
@@ -370,6 +380,22 @@ def test_doctor_net_is_the_average_of_its_heads(average):
         voted = share.sum(dim=1) > 0
         wanted = wanted - (share * expected.log()).sum(dim=1)[voted].mean()
     torch.testing.assert_close(loss, wanted)
+
+
+def test_doctor_net_has_the_same_gradients_from_all_heads_and_from_those_that_are_read(monkeypatch):
+    """Which of the two is sooner depends on the size of the crowd only."""
+    who, said, _ = simulated(9, num_annotators=4)
+    who[0, 0] = said[0, 0] = -1
+    features = torch.randn(9, 5)
+    batch = {"features": features, "annotators": who, "annotations": said}
+    found = []
+    for few in (0, doctor_net.FEW):
+        monkeypatch.setattr(doctor_net, "FEW", few)
+        model = DoctorNetModel.from_classifier(head(3), num_annotators=4).train()
+        model.crowd_loss(model(**batch), batch)[0].backward()
+        found.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+    assert set(found[0]) > {"heads.weight", "heads.bias"}
+    torch.testing.assert_close(found[0], found[1])
 
 
 def test_doctor_net_starts_as_the_classifier_and_leaves_it_its_mean_head():
