@@ -14,7 +14,8 @@ what is there as the paper's tables, in Markdown and LaTeX, and as its figure 3.
 What is no flag of this page goes to the recipe of the data set: where its data lies, or how all
 methods are trained. Expect on digits what the tables of the README show. All methods take, a seed on
 two cores, a minute on LabelMe; an hour on CIFAR-10's features, a third of it crowd-kit's GLAD; and
-one to two hours on LUNA16 with `--bf16 True --use_cpu True`.
+one to two hours on LUNA16 with `--bf16 True --use_cpu True`, if the processor computes in bfloat16
+(AVX512-BF16, AMX): on others leave the two out.
 
 The protocol is the same for every method: the network, the rates, the batches and the epochs of the
 data set's recipe; each starts as its authors start it, `max_mig_vote_share` from equation 2. A tenth
