@@ -34,7 +34,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import platform
 import statistics
 import tempfile
 from dataclasses import dataclass, field
@@ -43,11 +42,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import datasets
 import digits
 import labelme
 import numpy as np
+import sklearn
 import torch
+import transformers
 from datasets import Dataset, Features, List, Value
+from machine import machine
 from recipe import encoded, parse
 from scipy.stats import entropy
 from sklearn.linear_model import LogisticRegression
@@ -499,16 +502,13 @@ def main(arguments: Arguments) -> dict[str, Any]:
         summarise(world, runs[i * arguments.seeds : (i + 1) * arguments.seeds])
         for i, world in enumerate(worlds)
     ]
-    packages = ["torch", "transformers", "datasets", "scikit-learn", "numpy", *RIVALS]
+    rivals = {package: version(package) for package, module in RIVALS.items() if find_spec(module)}
     flag = " --labelme_dir DIR" if arguments.labelme_dir is not None else ""
     result = {
         "command": f"python recipes/suspects.py{flag} --seeds {arguments.seeds} --output_dir OUT",
         "seeds": list(range(arguments.seeds)),
         "worlds": told,
-        "versions": {
-            "python": platform.python_version(),
-            **{n: version(n) for n in packages if find_spec(RIVALS.get(n, "torch"))},
-        },
+        "versions": machine(torch, transformers, datasets, sklearn, np, **rivals),
         "threads": os.environ.get("OMP_NUM_THREADS", str(torch.get_num_threads())),
     }
     folder = Path(arguments.output_dir)
