@@ -54,6 +54,7 @@ PICKS = {
     "best_on_test": "of the best epoch on the test items (no fair number: what picks it also measures it)",
 }
 ITEMS = {"test": "test", "train": "training"}
+BFLOAT16 = re.compile(r"--bf16\b(?![ =]False)")  # in the command of a cell
 KEYS = {"method", "dataset", "case", "expertise", "seed", "last"}  # what makes a cell
 
 DATASETS = {
@@ -71,8 +72,7 @@ BELOW = 1.0  # points by which ours is clearly below the paper's
 NOTES = {
     ("luna16", "last"): (
         "In L the classifier knows patches by heart by then, W has grown with it, and the forecaster believes the votes too "
-        "much: with held-out votes a training does not end so, see the label-free pick. Trained in bfloat16; those methods "
-        "that are not in the figure, in L and six of them in 4.3(H), in float32, as their commands say."
+        "much: with held-out votes a training does not end so, see the label-free pick."
     ),
 }
 CEILING = "true_labels"
@@ -249,6 +249,8 @@ class Results(NamedTuple):
         methods: those that have a cell, in the order of `METHODS`, without `true_labels`.
         numbers: by method, crowd and measure; `true_labels` has one for any crowd.
         items: which items forecaster and aggregator are measured on.
+        cells: how many trainings there were.
+        in_bfloat16: how many of them in bfloat16.
     """
 
     dataset: str
@@ -256,6 +258,8 @@ class Results(NamedTuple):
     methods: list[str]
     numbers: dict[tuple[str, Crowd, str], Number]
     items: str
+    cells: int
+    in_bfloat16: int
 
     def row(self, method: str, measure: str) -> tuple[Number | None, ...]:
         """The numbers of a method, crowd by crowd; None where nothing was measured."""
@@ -322,6 +326,8 @@ def _results(dataset: str, cells: list[Cell], pick: str) -> Results:
         methods=_ordered({cell["method"] for cell in cells} - {CEILING}, METHODS),
         numbers={key: _average(several) for key, several in values.items()},
         items=" and ".join(sorted(items)) or "test",
+        cells=len(cells),
+        in_bfloat16=sum(bool(BFLOAT16.search(cell.get("command", ""))) for cell in cells),
     )
 
 
@@ -445,6 +451,11 @@ def _title(result: Results, pick: str, seeds: int | None, others: bool) -> str:
         spread = "Nothing is measured"
     lines.append(f"{spread}{', elsewhere their number in brackets' if others else ''}.")
     lines.append("Bold: the best of its column. Blank: not measured.")
+    if 0 < result.in_bfloat16 < result.cells:
+        lines.append(
+            f"Of {result.cells} trainings {result.in_bfloat16} were in bfloat16, the others in float32: the command of each "
+            "cell says which."
+        )
     if pick == "label_free":
         lines.append("A method without an aggregator has no such pick.")
         lines.append("Max-MIG's W has the strength that the held-out votes give it.")

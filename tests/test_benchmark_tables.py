@@ -65,6 +65,23 @@ def test_title_says_where_ours_is_below_the_papers(tables):
     assert all("paper" not in table.title for table in tables.tables(unprinted))
 
 
+def test_title_says_that_some_trainings_were_in_bfloat16_unless_all_or_none_were(tables):
+    """Rows of one table are compared: what was trained otherwise must not stand there untold."""
+    command = "python recipes/benchmark.py --dataset digits --methods aggnet"
+
+    def title(*flags):
+        cells = [
+            {**one, "command": command + more} for one, more in zip(small(), flags, strict=True)
+        ]
+        return tables.tables(cells)[0].title
+
+    others = len(small()) - 2
+    mixed = title(" --bf16 True --use_cpu True", " --bf16", *[" --bf16 False"] * others)
+    assert f"Of {others + 2} trainings 2 were in bfloat16, the others in float32" in mixed
+    for flag in (" --bf16=True", "", " --bf16=False", " --bf16_full_eval True"):
+        assert "bfloat16" not in title(*[flag] * (others + 2))
+
+
 def test_held_out_votes_stand_beside_the_last_epoch(tables):
     cells = [*small(), cell("max_mig", dataset="labelme", accuracy=0.8, forecast_accuracy=0.9)]
     rows = tables.held_out_votes(cells).splitlines()[4:]

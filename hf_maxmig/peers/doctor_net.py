@@ -22,7 +22,8 @@ from .cross_entropy import against_annotations, against_targets
 from .output_layer import output_layer
 
 AVERAGES = ("equal", "learned")
-FEW = 16  # heads a label of an item: as many are computed sooner for all items than read for each
+# Heads for each label of an item: to compute so many is less work than to read one a label.
+FEW = 16
 
 
 class DoctorNetConfig(MaxMIGConfig):
