@@ -9,10 +9,10 @@ with `train/<class>/` and `test/<class>/`; without it they come from the Hub,
     accelerate launch recipes/dogs_vs_cats.py --output_dir out/dogs_vs_cats
 
 The crowd is simulated: the experts of the paper's Appendix B, `--case` and `--expertise`. The
-four-layer network at 150 x 150, from scratch, has not been run to its end here yet: expect a
-classifier accuracy of 78.94 % and 87.17 % of the forecaster on test items if it is as the paper's.
-An epoch of all photographs takes about five minutes on two cores. `--preset paper_dogs_vs_cats`
-runs the paper's protocol.
+four-layer network at 150 x 150, from scratch: of 3,000 photographs expect a classifier accuracy of
+0.76 and a forecaster accuracy of 0.88 on 1,000 test items, in half an hour on one core. All 12,500,
+on which the paper has 78.94 and 87.17 %, have not been run to the end here; an epoch of them takes
+about five minutes on two cores. `--preset paper_dogs_vs_cats` runs the paper's protocol.
 """
 
 from dataclasses import dataclass, field
