@@ -25,6 +25,7 @@ from hf_maxmig import (
     MaxMIGTrainer,
     MaxMIGTrainingArguments,
 )
+from tests.attacks.mutations import SEED
 from tests.hub_server import HubServer
 from tests.worlds import ANNOTATORS, CLASSES, make_crowd
 
@@ -38,6 +39,11 @@ def imported_modules_are_no_garbage():
     """Hide them from the collector: `Trainer.train` calls it each time, 0.3 s over what always stays."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_report_header():
+    """Say which damaged inputs the attacks try: the same seed gives the same ones."""
+    return f"attacks: ATTACK_SEED={SEED}"
 
 
 @pytest.fixture(scope="session")
