@@ -3,21 +3,25 @@ export HF_HUB_OFFLINE = 1
 export OMP_NUM_THREADS = 1
 PYTHON ?= python
 
-.PHONY: help check test test-all digits
+.PHONY: help check lint types test test-all digits
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
-check:  ## lint, format and types
+check: lint types  ## lint, format and types
+
+lint:  ## lint and format
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
+
+types:  ## types
 	$(PYTHON) -m mypy
 
 test:  ## the fast tests and the doctests, under two minutes
 	$(PYTHON) -m pytest -m "not slow"
 
-test-all:  ## all tests
-	$(PYTHON) -m pytest
+test-all:  ## all tests, on all cores
+	$(PYTHON) -m pytest -n auto --dist loadfile
 
 digits:  ## the main job: digits, nothing to download
 	accelerate launch recipes/digits.py --output_dir out/digits

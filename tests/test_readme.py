@@ -20,7 +20,9 @@ def test_readme_has_two_commands_to_set_up(root):
         first.strip()
         == "pip install -e . && accelerate launch recipes/digits.py --output_dir out/digits"
     )
-    assert second.strip() == 'pip install -e ".[test,peers,plots]" && python -m pytest'
+    assert second.strip() == (
+        'pip install -e ".[test,peers,plots]" && python -m pytest -n auto --dist loadfile'
+    )
 
 
 def test_readme_python_runs(root, tmp_path, monkeypatch):
