@@ -72,7 +72,9 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
     if kind == 6:
         return b"\xef\xbb\xbf" + data
     if kind == 7:
-        strange = rng.choice((b'"', b"'", b",", b";", b"\t", b"\r", b"\n", b"{", b"]", b"\\", b"\xff"))
+        strange = rng.choice(
+            (b'"', b"'", b",", b";", b"\t", b"\r", b"\n", b"{", b"]", b"\\", b"\xff")
+        )
         return data[:start] + strange + data[start:]
     if kind == 8:
         return data[start:] + data[:start]
