@@ -76,6 +76,21 @@ class Float32Module(nn.Module):
     4 is lost.
     """
 
+    # Its parameters and buffers that have a row an annotator.
+    of_annotators: ClassVar[tuple[str, ...]] = ()
+
+    @torch.no_grad()
+    def reorder_annotators(self, order: Tensor) -> None:
+        """Exchange the annotators: m becomes who was `order[m]`.
+
+        Args:
+            order: (M,) int64, a permutation.
+        """
+        for name in self.of_annotators:
+            rows = getattr(self, name)
+            if rows is not None:
+                rows.copy_(rows[order.to(rows.device)])
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         def keep_wide(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
@@ -159,6 +174,7 @@ class WeightedAverageAggregator(Float32Module):
     """
 
     on_trial: ClassVar[bool] = False
+    of_annotators: ClassVar[tuple[str, ...]] = ("table",)
 
     def __init__(self, num_annotators: int, num_classes: int) -> None:
         super().__init__()
@@ -291,6 +307,7 @@ class InteractionAggregator(WeightedAverageAggregator):
     """
 
     on_trial = True
+    of_annotators = ("table", "embedding")
 
     def __init__(self, num_annotators: int, num_classes: int, num_features: int = 32) -> None:
         super().__init__(num_annotators, num_classes)
@@ -374,6 +391,7 @@ class FactoredAggregator(WeightedAverageAggregator):
         23
     """
 
+    of_annotators = ("scale", "shift", "diagonal")
     speaks_for: Tensor
 
     def __init__(self, num_annotators: int, num_classes: int) -> None:

@@ -4,6 +4,7 @@ Both are Hub models. The other methods of the paper's comparison are in `peers/`
 """
 
 import contextlib
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +28,7 @@ from .aggregator import (
     AGGREGATORS,
     ClassPrior,
     FactoredAggregator,
+    Float32Module,
     WeightedAverageAggregator,
     check_aggregator,
     check_prior,
@@ -39,7 +41,7 @@ from .classifiers import (
     reorder_outputs,
     without_peft_model,
 )
-from .configuration_maxmig import MaxMIGConfig, hashed_names
+from .configuration_maxmig import MaxMIGConfig, hashed_names, hashed_order
 from .functional import (
     forecast,
     is_given,
@@ -262,18 +264,51 @@ class CrowdModel(PreTrainedModel):
         return dataset
 
     def hash_annotators(self, salt: str) -> None:
-        """Replace the annotators' names in the config by salted hashes, before the pair is shared.
+        """Replace the annotators' names by salted hashes, before the pair is shared.
 
-        `hash_annotators(dataset, salt)` does the same to data.
+        The annotators are then in the order of their hashes, and so is all that is learned of them:
+        in the order of their names, which are mostly sorted, a list of names would give them away.
+        `hash_annotators(dataset, salt)` does the same to data. Do it before training or after: an
+        optimizer keeps its own numbers in the old order.
 
         Args:
             salt: a secret of 16 characters or more.
 
         Raises:
-            ValueError: if the salt is shorter.
+            ValueError: if the salt is shorter, or the annotators have no names.
         """
-        if self.config.annotators is not None:
-            self.config.annotators = hashed_names(self.config.annotators, salt)
+        if self.config.annotators is None:
+            raise ValueError(
+                f"the annotators must have names to be hashed, got only their number, {self.config.num_annotators}: "
+                "share the pair with `annotators='dropped'`, or give it their names (`config.annotators`)."
+            )
+        hashes, order = hashed_order(self.config.annotators, salt)
+        self.reorder_annotators(torch.tensor(order))
+        self.config.annotators = hashes
+
+    @torch.no_grad()
+    def reorder_annotators(self, order: Tensor) -> None:
+        """Exchange the annotators in all that is learned of them: m becomes who was `order[m]`.
+
+        Their names in the config stay. A method with parameters or buffers of annotators that are
+        in no `Float32Module` has a verb of its own.
+
+        Args:
+            order: (M,) int64, a permutation.
+
+        Raises:
+            NotImplementedError: if the method has such, and no such verb.
+        """
+        modules = [m for m in self.modules() if isinstance(m, Float32Module)]
+        ours = {id(tensor) for part in (self.classifier, *modules) for tensor in _tensors(part)}
+        unknown = [tensor for tensor in _tensors(self) if id(tensor) not in ours]
+        if any(self.config.num_annotators in tensor.shape for tensor in unknown):
+            raise NotImplementedError(
+                f"{type(self).__name__} must define `reorder_annotators`, got none: it has parameters of its own that "
+                "may be the annotators'."
+            )
+        for module in modules:
+            module.reorder_annotators(order)
 
     def classifier_alone(self) -> PreTrainedModel:
         """Give the classifier the names of the classes, and return it.
@@ -292,7 +327,10 @@ class CrowdModel(PreTrainedModel):
 
     @contextlib.contextmanager
     def shared_as(
-        self, annotators: str = "names", salt: str | None = None
+        self,
+        annotators: str = "names",
+        salt: str | None = None,
+        whole: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> Iterator[PreTrainedModel]:
         """Be, for a while, what may be seen by others.
 
@@ -300,13 +338,15 @@ class CrowdModel(PreTrainedModel):
             annotators: `names` as they are, which may be personal data; `hashed`; or `dropped`, for
                 the classifier alone.
             salt: a secret of 16 characters or more, for hashes.
+            whole: has parameters whole for a while, where they are spread over devices.
 
         Yields:
             What is to be shared: the model, or its classifier.
 
         Raises:
             ValueError: if `annotators` is none of the three, the salt is missing, too short or not
-                asked for; or the classifier does not stand alone.
+                asked for, the annotators have no names to hash; or the classifier does not stand
+                alone.
         """
         if annotators not in SHARED_AS:
             raise ValueError(
@@ -317,13 +357,20 @@ class CrowdModel(PreTrainedModel):
                 "`salt` must be given with `annotators='hashed'`, and only with it, got "
                 f"{'none' if salt is None else 'one'} with {annotators!r}: `secrets.token_hex()` makes one."
             )
-        names = self.config.annotators
-        try:
-            if salt is not None:
-                self.hash_annotators(salt)
+        if salt is None:
             yield self.classifier_alone() if annotators == "dropped" else self
+            return
+        names = self.config.annotators
+        with whole():
+            self.hash_annotators(salt)
+        try:
+            yield self
         finally:
+            place = {name: m for m, name in enumerate(self.config.annotators)}
             self.config.annotators = names
+            back = torch.tensor([place[name] for name in hashed_names(names, salt)])
+            with whole():
+                self.reorder_annotators(back)
 
     def crowd_parameters(self) -> Iterator[nn.Parameter]:
         """Yield what is trained at the aggregator's rate; nothing here."""
@@ -642,6 +689,10 @@ class MaxMIGModel(CrowdModel):
         self.aggregator.reorder_classes(order)
         self.prior.logits.copy_(self.prior.logits[order].clone())
         return True
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    return itertools.chain(module.parameters(), module.buffers())
 
 
 def is_annotated(annotators: Tensor, annotations: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ Nothing pickled goes up, and no secret. What the card says is in `hub.py`.
 """
 
 import contextlib
+import functools
 import json
 import os
 import tempfile
@@ -23,7 +24,7 @@ from .annotators import AnnotatorReport
 from .classifiers import adapter_layers
 from .data.columns import has_votes
 from .data.describe import Description, describe
-from .distributed import own_class
+from .distributed import own_class, whole_parameters
 from .exporting import save_classifier
 from .hub import model_card
 from .modeling_maxmig import CrowdModel
@@ -170,7 +171,8 @@ class SharingTrainer(Trainer):
     @contextlib.contextmanager
     def _sharing(self, annotators: str, salt: str | None) -> Iterator[None]:
         """Be, for a while, a trainer of what may be seen, with an output folder of its own."""
-        with self.crowd_model.shared_as(annotators, salt):
+        whole = functools.partial(whole_parameters, self.model)
+        with self.crowd_model.shared_as(annotators, salt, whole):
             if annotators == "names":
                 yield
                 return

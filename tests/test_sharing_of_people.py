@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, load_dataset
@@ -20,11 +21,13 @@ from hf_maxmig import (
     FourLayerCNNConfig,
     HeadClassifier,
     HeadConfig,
+    MaxMIGModel,
     MaxMIGTrainer,
     describe,
     hash_annotators,
     peer,
 )
+from hf_maxmig.aggregator import AGGREGATORS
 from hf_maxmig.configuration_maxmig import hashed_names
 from hf_maxmig.modeling_maxmig import SHARED_AS
 from hf_maxmig.peers import PEERS
@@ -89,9 +92,11 @@ def test_names_do_not_go_up(annotators, who, hub, ann, make_trainer, tmp_path):
     x = torch.randn(6, 5)
     if annotators == "hashed":
         shared = AutoModel.from_pretrained(NAME)
-        assert shared.config.annotators == hashed_names(ANNOTATORS, SALT)
+        assert shared.config.annotators == sorted(hashed_names(ANNOTATORS, SALT))
+        order = np.argsort(hashed_names(ANNOTATORS, SALT))
         for name, tensor in trainer.crowd_model.state_dict().items():
-            assert torch.equal(shared.state_dict()[name], tensor)
+            rows = tensor[order] if name == "aggregator.table" else tensor
+            assert torch.equal(shared.state_dict()[name], rows)
     else:
         shared = AutoModelForImageClassification.from_pretrained(NAME)
         assert not hasattr(shared, "aggregator")
@@ -152,6 +157,90 @@ def test_classifier_that_does_not_stand_alone_is_not_shared_alone(hub, ann):
     model = peer("doctor_net", head, annotators=ANNOTATORS, id2label=dict(enumerate(CLASSES)))
     with pytest.raises(ValueError, match="what classifies must be `model.classifier` alone"):
         model.push_to_hub(NAME, annotators="dropped")
+
+
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+def test_hashed_pair_says_the_same_of_the_same_votes(aggregator, make_model):
+    """A row of W under somebody else's hash would be another annotator."""
+    check_hashed(make_model(aggregator=aggregator))
+
+
+@pytest.mark.parametrize("method", PEERS)
+def test_hashed_rival_says_the_same_of_the_same_votes(method):
+    """Each method keeps what it knows of the annotators in another place."""
+    classes = 2 if method == "kos" else 3
+    head = HeadClassifier(HeadConfig(input_size=5, num_labels=classes))
+    model = peer(method, head, annotators=ANNOTATORS)
+    for module in model.modules():
+        if hasattr(module, "active"):
+            module.active.copy_(torch.tensor([1.0, 0.0, 1.0, 1.0]))
+    check_hashed(model)
+
+
+def check_hashed(model):
+    """Fill all rows with numbers of their own, hash, and compare what all verbs make of the votes."""
+    generator = torch.Generator().manual_seed(0)
+    M, C = model.config.num_annotators, model.config.num_labels
+    for name, tensor in model.state_dict().items():
+        if (
+            not name.startswith("classifier.")
+            and tensor.is_floating_point()
+            and "active" not in name
+        ):
+            tensor.copy_(torch.randn(tensor.shape, generator=generator))
+    model.train()
+    features = torch.randn(7, 5, generator=generator)
+    told = torch.randint(M, (7, 3), generator=generator)
+    said = torch.randint(C, (7, 3), generator=generator)
+    shares = torch.full((7, C), 1 / C)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    place = np.argsort(np.argsort(hashed_names(ANNOTATORS, SALT)))
+
+    def heard(told):
+        batch = {
+            "annotators": told,
+            "annotations": said,
+            "crowd_posterior": shares,
+            "labels": said[:, 0],
+        }
+        torch.manual_seed(0)
+        output = model(features=features, annotators=told, annotations=said)
+        loss, _ = model.crowd_loss(output, batch)
+        model.eval()
+        answers = model(features=features, annotators=told, annotations=said)
+        model.train()
+        tensors = [t for t in (*output.to_tuple(), *answers.to_tuple()) if t is not None]
+        return [loss.detach(), *(tensor.detach() for tensor in tensors)]
+
+    known = heard(told)
+    with model.shared_as("hashed", SALT):
+        assert model.config.annotators == sorted(hashed_names(ANNOTATORS, SALT))
+        for ours, theirs in zip(heard(torch.from_numpy(place)[told]), known, strict=True):
+            torch.testing.assert_close(ours, theirs)
+        changed = [n for n, t in model.state_dict().items() if not torch.equal(t, before[n])]
+        knows = [n for n in before if not n.startswith("classifier.") and M in before[n].shape[:1]]
+        assert set(changed) <= set(knows)
+    assert model.config.annotators == ANNOTATORS
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_method_whose_rows_nobody_knows_of_is_not_hashed(make_model):
+    """Its rows would stay in the order of the names."""
+    model = make_model()
+    model.own = torch.nn.Linear(2, model.config.num_annotators)
+    with pytest.raises(NotImplementedError, match="MaxMIGModel must define `reorder_annotators`"):
+        model.hash_annotators(SALT)
+    assert model.config.annotators == ANNOTATORS
+
+
+def test_pair_without_names_is_not_called_hashed(make_model):
+    """Its rows are in the order of the data, whose names are known to whoever has a list of them."""
+    model = MaxMIGModel.from_classifier(make_model().classifier, num_annotators=4)
+    with pytest.raises(
+        ValueError, match="annotators must have names to be hashed, got only their number, 4"
+    ):
+        model.hash_annotators(SALT)
 
 
 # The card
@@ -313,7 +402,7 @@ def test_hashed_data_go_up_without_a_name(hub, ann, crowd):
     files = hub.repository("org/crowd", "datasets").files
     assert not named({path: file.content for path, file in files.items()}, ANNOTATORS)
     again = load_dataset("org/crowd", split="train")
-    assert again.features["annotators"].feature.names == hashed_names(ANNOTATORS, SALT)
+    assert again.features["annotators"].feature.names == sorted(hashed_names(ANNOTATORS, SALT))
 
 
 # Curves

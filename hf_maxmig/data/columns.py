@@ -8,7 +8,7 @@ lengths, empty where an item has no labels. How a batch of them reaches the mode
 import difflib
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, Features, LargeList, List
 from transformers.utils import logging
 
-from ..configuration_maxmig import hashed_names
+from ..configuration_maxmig import hashed_order
 
 logger = logging.get_logger(__name__)
 
@@ -203,29 +203,90 @@ def align_annotators(dataset: Dataset, annotators: Sequence[str]) -> Dataset:
 def hash_annotators(dataset: Dataset, salt: str) -> Dataset:
     """Replace the names of the annotators by salted hashes, before the data is shared.
 
-    A pair whose names were hashed with the same salt, `model.hash_annotators(salt)`, knows them.
+    A pair whose names were hashed with the same salt, `model.hash_annotators(salt)`, knows them. Both
+    number the annotators in the order of their hashes, and an item's votes are sorted by these
+    numbers: in the order of the names, which are mostly sorted, a list of names would give all away.
 
     Args:
         dataset: with crowd columns; the features of `annotators` carry names.
         salt: a secret of 16 characters or more.
 
     Returns:
-        The data set, every vote as before, under other names.
+        The data set, with the same votes on each item, under other names and in another order. A
+        list column with as many values an item as there are votes goes with them; other columns
+        stay, and it is logged if one of them also holds a name.
 
     Raises:
-        TypeError: if `dataset` is not a `datasets.Dataset`.
-        ValueError: if the features of the data set do not name the annotators, or the salt is short.
+        TypeError: if `dataset` is not a `datasets.Dataset`, or the salt no text.
+        ValueError: if the features of the data set do not name the annotators, the salt is short, or
+            `annotators` and `annotations` have lists of other lengths, or a number is out of range.
 
     Example:
         >>> features = crowd_features(["ann", "bob"], ["cat", "dog"])
         >>> columns = {"annotators": [[0]], "annotations": [[1]]}
         >>> shared = hash_annotators(Dataset.from_dict(columns, features=features), "not this one, please")
-        >>> crowd_names(shared)[0] == hashed_names(["ann", "bob"], "not this one, please")
+        >>> crowd_names(shared)[0] == hashed_order(["ann", "bob"], "not this one, please")[0]
         True
     """
     names = _annotator_names(dataset)
-    feature = Features(annotators=List(ClassLabel(names=hashed_names(names, salt))))
-    return with_columns(dataset, feature, {"annotators": _lists(*_annotator_numbers(dataset))})
+    hashes, order = hashed_order(names, salt)
+    number = np.append(np.argsort(order), -1)  # the last is for -1
+    values, lengths = _annotator_numbers(dataset)
+    check_range("annotators", values, lengths, len(names))
+    features = {"annotators": List(ClassLabel(names=hashes))}
+    row, told = np.repeat(np.arange(len(lengths)), lengths), number[values]
+    # Stable: whoever voted twice did so in this order. What fills up stays last.
+    place = np.lexsort((np.where(told < 0, len(names), told), row))
+    columns = {"annotators": _lists(told[place], lengths)}
+    for name, lists in _of_each_vote(dataset, lengths):
+        features[name] = List(dataset.features[name].feature)
+        columns[name] = pa.ListArray.from_arrays(_offsets(lengths), lists.flatten().take(place))
+    _tell_names_elsewhere(dataset, names)
+    return with_columns(dataset, Features(features), columns)
+
+
+def _of_each_vote(dataset: Dataset, lengths: np.ndarray) -> Iterator[tuple[str, pa.Array]]:
+    """Find what goes with the votes: `annotations`, and lists that are as long as those of each item."""
+    vary = len(np.unique(lengths)) > 1
+    for name, feature in dataset.features.items():
+        said = name == "annotations"
+        if name == "annotators" or not (said or (vary and isinstance(feature, List | LargeList))):
+            continue
+        column = dataset.select_columns([name]).with_format("arrow")[:][name]
+        if said:
+            flat_lists(name, column)  # it refuses what is no list of numbers
+        lists = column.combine_chunks()
+        widths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))
+        if np.array_equal(widths, lengths):
+            yield name, lists
+        elif said:
+            at = int((widths != lengths).argmax())
+            raise ValueError(
+                "`annotators` and `annotations` must have lists of one length, got "
+                f"{lengths[at]} and {widths[at]} at item {at}."
+            )
+
+
+def _tell_names_elsewhere(dataset: Dataset, names: list[str]) -> None:
+    """Log which other columns hold an annotator's name as a text of its own."""
+    # Half a character, of a name that is no text, is in no column.
+    known = pa.array([n.encode("utf-8", "replace").decode() for n in names], pa.large_string())
+    for name in dataset.column_names:
+        if name == "annotators":
+            continue
+        kind = dataset.data.schema.field(name).type
+        while is_lists(kind):
+            kind = kind.value_type
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            continue
+        column = dataset.select_columns([name]).with_format("arrow")[:][name]
+        while is_lists(column.type):
+            column = pc.list_flatten(column)
+        if pc.any(pc.is_in(column.cast(pa.large_string()), known)).as_py():
+            logger.warning(
+                "The column `%s` also holds names of annotators, and stays as it is: remove it before the data are "
+                "shared.", name,
+            )  # fmt: skip
 
 
 def _annotator_names(dataset: Dataset) -> list[str]:
@@ -317,13 +378,18 @@ def check_range(
 
 
 def _lists(values: np.ndarray, lengths: np.ndarray) -> pa.ListArray:
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, pa.int64()))
+    return pa.ListArray.from_arrays(_offsets(lengths), pa.array(values, pa.int64()))
+
+
+def _offsets(lengths: np.ndarray) -> pa.Array:
+    return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
 
 
 def with_columns(dataset: Dataset, features: Features, columns: dict[str, pa.Array]) -> Dataset:
     """Add or replace columns; format, transform and the order of the columns stay."""
-    joined = dataset.remove_columns([name for name in columns if name in dataset.column_names])
+    # One that goes stays until all are added: without any column nobody knows how many rows there are.
+    old = {name: f"{name}, as it was" for name in columns if name in dataset.column_names}
+    joined = dataset.rename_columns(old) if old else dataset
     for name, column in columns.items():
         joined = joined.add_column(name, column, feature=features[name])
     added = [name for name in columns if name not in dataset.column_names]

@@ -61,6 +61,8 @@ class AnnotatorMatrices(Float32Module):
         [[[1.0, 0.0], [1.0, 0.0]]]
     """
 
+    of_annotators = ("table",)
+
     def __init__(self, num_annotators: int, num_classes: int) -> None:
         super().__init__()
         # annotator, reported class, true class: a label reads one contiguous block

@@ -80,6 +80,7 @@ class AnnotatorHeads(Float32Module):
         [[0.5, 0.5]]
     """
 
+    of_annotators = ("weight", "bias", "importance", "active")
     active: Tensor
 
     def __init__(

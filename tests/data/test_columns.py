@@ -20,9 +20,14 @@ from datasets import (
     concatenate_datasets,
     load_from_disk,
 )
+from hypothesis import given, settings
+from hypothesis.strategies import data, integers, lists, permutations
 
-from hf_maxmig import MaxMIGTrainer
+from hf_maxmig import MaxMIGTrainer, configuration_maxmig
+from hf_maxmig.configuration_maxmig import hashed_names
+from hf_maxmig.data.collator import CrowdCollator, crowd_batches
 from hf_maxmig.data.columns import (
+    CROWD_COLUMNS,
     add_annotations,
     align_annotators,
     check_range,
@@ -772,6 +777,18 @@ def test_add_annotations_refuses_gold_without_any_vote() -> None:
 SALT = "a salt for the tests of names"
 
 
+def by_name(dataset):
+    """What each item's annotators said of it, whatever their numbers."""
+    (names, classes) = crowd_names(dataset)
+    return [
+        sorted(
+            (names[m] if m >= 0 else "", classes[r] if r >= 0 else "")
+            for m, r in zip(*pair, strict=True)
+        )
+        for pair in zip(dataset["annotators"][:], dataset["annotations"][:], strict=True)
+    ]
+
+
 def test_hashed_names_say_nothing_and_votes_stay():
     """Whoever finds the data on the Hub must not read off it who labelled badly."""
     dataset = make_crowd()
@@ -779,11 +796,95 @@ def test_hashed_names_say_nothing_and_votes_stay():
     own, names = crowd_names(dataset)[0], crowd_names(shared)[0]
     assert len(set(names)) == len(own)
     assert not set(names) & set(own)
-    assert shared.remove_columns("annotators")[:] == dataset.remove_columns("annotators")[:]
-    assert shared["annotators"][:] == dataset["annotators"][:]
+    hidden = dict(zip(own, hashed_names(own, SALT), strict=True))
+    assert by_name(shared) == [
+        sorted((hidden.get(who, ""), said) for who, said in item) for item in by_name(dataset)
+    ]
     assert crowd_names(hash_annotators(dataset, SALT[::-1]))[0] != names
-    turned = align_annotators(dataset, own[::-1])
-    assert crowd_names(hash_annotators(turned, SALT))[0] == names[::-1]
+    rest = [name for name in dataset.column_names if name not in CROWD_COLUMNS]
+    assert shared.select_columns(rest)[:] == dataset.select_columns(rest)[:]
+
+
+@settings(max_examples=30, deadline=None)
+@given(data())
+def test_hashed_data_do_not_depend_on_the_order_of_the_names(data):
+    """Names are mostly sorted: by the place of a hash, or of a vote, a list of names would tell whose it is."""
+    crowd = data.draw(
+        lists(lists(integers(-1, 6), max_size=5, unique=True), min_size=1, max_size=5)
+    )
+    said = [data.draw(lists(integers(-1, 2), min_size=len(k), max_size=len(k))) for k in crowd]
+    names = [f"worker {m}" for m in range(7)]
+    columns = {"annotators": crowd, "annotations": said}
+    dataset = Dataset.from_dict(columns, features=crowd_features(names, ["a", "b", "c"]))
+    turned = align_annotators(dataset, data.draw(permutations(names)))
+    order = [data.draw(permutations(range(len(k)))) for k in crowd]
+    turned = Dataset.from_dict(
+        {
+            name: [[values[i] for i in places] for values, places in zip(rows, order, strict=True)]
+            for name, rows in turned.select_columns(list(CROWD_COLUMNS))[:].items()
+        },
+        features=turned.features,
+    )
+    shared, other = hash_annotators(dataset, SALT), hash_annotators(turned, SALT)
+    assert shared.features == other.features
+    assert crowd_names(shared)[0] == sorted(hashed_names(names, SALT))
+    told = {m for item in crowd for m in item if m >= 0}
+    assert {m for item in shared["annotators"][:] for m in item if m >= 0} == {
+        crowd_names(shared)[0].index(hashed_names([names[m]], SALT)[0]) for m in told
+    }
+    for item in shared["annotators"][:]:
+        assert item == sorted(item, key=lambda m: m if m >= 0 else len(names))
+    assert by_name(shared) == by_name(other)
+
+
+def test_what_is_told_of_each_vote_goes_with_it(caplog):
+    """Seconds in the old order would belong to other votes, and give the order away."""
+    columns = {
+        "annotators": [[0, 1, 2], [2, 1]], "annotations": [[0, 1, 0], [1, 1]],
+        "seconds": [[0.5, 1.5, 2.5], [2.5, 1.5]], "by": ["ann", "nobody"],
+    }  # fmt: skip
+    features = Features(
+        {
+            **crowd_features(["ann", "bob", "cyd"], ["cat", "dog"]),
+            "seconds": List(Value("float64")),
+            "by": Value("string"),
+        }
+    )
+    with caplog.at_level("WARNING"):
+        shared = hash_annotators(Dataset.from_dict(columns, features=features), SALT)
+    assert "column `by` also holds names of annotators" in caplog.text
+    order = np.argsort(hashed_names(["ann", "bob", "cyd"], SALT)).tolist()
+    for told, seconds in zip(shared["annotators"][:], shared["seconds"][:], strict=True):
+        assert [order[m] + 0.5 for m in told] == seconds
+
+
+def test_names_that_no_hash_tells_apart_are_refused(monkeypatch):
+    """One annotator would speak for two."""
+    monkeypatch.setattr(configuration_maxmig, "_HASH", 1)
+    names = [f"worker {m}" for m in range(17)]
+    columns = {"annotators": [[0]], "annotations": [[0]]}
+    dataset = Dataset.from_dict(columns, features=crowd_features(names, ["cat", "dog"]))
+    with pytest.raises(ValueError, match="must be unique names, and so must be their hashes, got"):
+        hash_annotators(dataset, SALT)
+
+
+def test_name_that_looks_like_a_hash_is_hashed_as_any_other():
+    """Were it taken for one, it would go up as it is."""
+    (looks,) = hashed_names(["ann"], SALT)
+    columns = {"annotators": [[0, 1]], "annotations": [[0, 1]]}
+    dataset = Dataset.from_dict(columns, features=crowd_features(["ann", looks], ["cat", "dog"]))
+    shared = hash_annotators(dataset, SALT)
+    assert crowd_names(shared)[0] == sorted(hashed_names(["ann", looks], SALT))
+    assert by_name(shared)[0] == sorted(
+        zip(hashed_names(["ann", looks], SALT), ["cat", "dog"], strict=True)
+    )
+
+
+def test_name_that_is_no_text_is_hashed():
+    """A byte that was no UTF-8 when the name was read is half a character in it."""
+    assert len(hashed_names(["ann\udcff", "ann"], SALT)) == 2
+    with pytest.raises(TypeError, match="`salt` must be a string, got bytes"):
+        hashed_names(["ann"], SALT.encode())
 
 
 def test_pair_and_data_with_hashed_names_go_together(make_model, make_args):
@@ -792,8 +893,22 @@ def test_pair_and_data_with_hashed_names_go_together(make_model, make_args):
     shared = hash_annotators(dataset, SALT)
     with pytest.raises(ValueError, match="annotators must be those of the model"):
         MaxMIGTrainer(model=model, args=make_args(), train_dataset=shared)
+    before = model.aggregator.table.clone()
+    model.aggregator.table.data.copy_(torch.randn_like(before))
+    names = model.config.annotators
+    log_g = said_of(model, dataset)
     model.hash_annotators(SALT)
     MaxMIGTrainer(model=model, args=make_args(), train_dataset=shared)
+    torch.testing.assert_close(said_of(model, shared), log_g)
+    assert model.config.annotators == sorted(hashed_names(names, SALT))
+
+
+def said_of(model, dataset):
+    checker = CrowdCollator(model.config.num_annotators, model.config.num_labels)
+    with torch.no_grad():
+        return [
+            model.aggregator(model.prior(), *votes) for votes in crowd_batches(dataset, checker)
+        ]
 
 
 def test_salt_that_can_be_guessed_is_refused(make_model):
