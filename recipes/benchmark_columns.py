@@ -42,9 +42,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
+from commandline import errors_in_one_line, parse
 from datasets import Dataset, Features, List, Value, concatenate_datasets
 from machine import held_memory, machine, peak_memory, reset_peak_memory
-from transformers import HfArgumentParser, PrinterCallback
+from transformers import PrinterCallback
 
 import hf_maxmig
 from hf_maxmig import (
@@ -364,7 +365,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    (given,) = HfArgumentParser(ColumnsArguments).parse_args_into_dataclasses(arguments)
+    (given,) = parse(ColumnsArguments, arguments=arguments)
     start = time.perf_counter()
     rows, found = [], {}
     with tempfile.TemporaryDirectory() as name:
@@ -418,4 +419,5 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    with errors_in_one_line():
+        main()

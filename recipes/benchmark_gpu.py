@@ -31,6 +31,7 @@ from typing import Any
 import timm
 import torch
 import transformers
+from commandline import errors_in_one_line, parse
 from machine import machine
 from speed_plain import draw_crowd
 from speed_rows import Reading, markdown, now
@@ -39,7 +40,7 @@ from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import Dataset
-from transformers import HfArgumentParser, Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 import hf_maxmig
 from hf_maxmig import (
@@ -433,7 +434,7 @@ def check_machine(quick: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    (given,) = HfArgumentParser(GpuArguments).parse_args_into_dataclasses(arguments)
+    (given,) = parse(GpuArguments, arguments=arguments)
     check_machine(given.quick)
     sizes = QUICK if given.quick else Sizes()
     if given.quick:
@@ -480,4 +481,5 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    with errors_in_one_line():
+        main()

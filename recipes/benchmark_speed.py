@@ -53,6 +53,7 @@ from typing import Any
 import timm
 import torch
 import transformers
+from commandline import errors_in_one_line, parse
 from datasets import Dataset
 from machine import machine
 from speed_crowdkit import measure_crowdkit
@@ -73,7 +74,6 @@ from speed_plain import (
 from speed_rows import Row, agree, by_turns, table
 from speed_trainer import Network, measure_trainer
 from torch import Tensor, nn
-from transformers import HfArgumentParser
 
 import hf_maxmig
 from hf_maxmig import CrowdCollator, WeightedAverageAggregator, mutual_information_gain
@@ -344,7 +344,7 @@ def measure(job: str, sizes: Sizes, rounds: int, given: SpeedArguments) -> list[
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    (given,) = HfArgumentParser(SpeedArguments).parse_args_into_dataclasses(arguments)
+    (given,) = parse(SpeedArguments, arguments=arguments)
     sizes, rounds = (QUICK, 2) if given.quick else (Sizes(), given.rounds)
     start = time.perf_counter()
     rows = [
@@ -380,4 +380,5 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    with errors_in_one_line():
+        main()

@@ -34,10 +34,10 @@ from typing import Literal
 from recipe import (
     Recipe,
     SimulatedCrowdArguments,
-    parse,
     run,
     simulated,
     simulated_recipe,
+    start,
 )
 from transformers import ViTImageProcessor, set_seed
 
@@ -125,4 +125,4 @@ def main(arguments: CIFAR10Arguments, training: CIFAR10TrainingArguments) -> dic
 
 
 if __name__ == "__main__":
-    main(*parse(CIFAR10Arguments, CIFAR10TrainingArguments))
+    start(recipe, run)

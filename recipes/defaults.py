@@ -30,7 +30,7 @@ import labelme
 import torch
 import transformers
 from machine import machine
-from recipe import parse
+from recipe import start
 
 import hf_maxmig
 
@@ -117,4 +117,4 @@ def search(arguments: Arguments) -> None:
 
 
 if __name__ == "__main__":
-    search(*parse(Arguments))
+    start(search)

@@ -23,7 +23,7 @@ import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image
 from datasets.utils import tqdm
 from PIL import Image as Picture
-from recipe import Recipe, SimulatedCrowdArguments, parse, run, simulated, simulated_recipe
+from recipe import Recipe, SimulatedCrowdArguments, run, simulated, simulated_recipe, start
 from sklearn.datasets import load_digits
 from transformers import ViTImageProcessor, set_seed
 
@@ -96,12 +96,17 @@ def recipe(arguments: DigitsArguments, training: DigitsTrainingArguments) -> Rec
     return simulated_recipe("digits", data, arguments, training, classifier, processor)
 
 
-def main(arguments: DigitsArguments, training: DigitsTrainingArguments) -> dict[str, float]:
+def build(arguments: DigitsArguments, training: DigitsTrainingArguments) -> Recipe | None:
     if arguments.write_files is not None:
         write_files(digits(arguments, training.seed), Path(arguments.write_files))
-        return {}
-    return run(recipe(arguments, training))
+        return None
+    return recipe(arguments, training)
+
+
+def main(arguments: DigitsArguments, training: DigitsTrainingArguments) -> dict[str, float]:
+    built = build(arguments, training)
+    return {} if built is None else run(built)
 
 
 if __name__ == "__main__":
-    main(*parse(DigitsArguments, DigitsTrainingArguments))
+    start(build, run)

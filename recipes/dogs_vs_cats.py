@@ -17,7 +17,7 @@ about five minutes on two cores. `--preset paper_dogs_vs_cats` runs the paper's 
 
 from dataclasses import dataclass, field
 
-from recipe import Recipe, SimulatedCrowdArguments, parse, run, simulated, simulated_recipe
+from recipe import Recipe, SimulatedCrowdArguments, run, simulated, simulated_recipe, start
 from transformers import ViTImageProcessor, set_seed
 
 from hf_maxmig import FourLayerCNN, FourLayerCNNConfig, MaxMIGTrainingArguments, dogs_vs_cats
@@ -60,4 +60,4 @@ def main(arguments: DogsVsCatsArguments, training: DogsVsCatsTrainingArguments) 
 
 
 if __name__ == "__main__":
-    main(*parse(DogsVsCatsArguments, DogsVsCatsTrainingArguments))
+    start(recipe, run)

@@ -22,16 +22,19 @@ has the settings). To try it with nothing to download, write the digits out firs
         --model_name_or_path maxmig_four_layer_cnn --image_size 32 --output_dir out/digits-cnn
 """
 
+import difflib
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import timm
+from commandline import one_line
 from datasets import ClassLabel, Dataset, DatasetDict, Image, load_dataset
-from recipe import Recipe, parse, run
+from recipe import Recipe, run, start
 from torch import nn
 from transformers import (
+    AutoConfig,
     AutoImageProcessor,
     AutoModelForImageClassification,
     ViTImageProcessor,
@@ -97,6 +100,12 @@ class DataArguments:
         default=0.0, metadata={"help": "Share of votes that may be about pictures not there."}
     )
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_unknown_share <= 1:
+            raise ValueError(
+                f"`--max_unknown_share` must lie in 0..1, got {self.max_unknown_share}."
+            )
+
 
 @dataclass
 class ModelArguments:
@@ -116,6 +125,15 @@ class ModelArguments:
         default=None, metadata={"help": "Side of the pictures, for a model of ours from scratch."}
     )
 
+    def __post_init__(self) -> None:
+        if self.image_size is not None and self.model_name_or_path not in CLASSIFIERS:
+            raise ValueError(
+                f"`--image_size` must only be given for {', '.join(CLASSIFIERS)}, got it for "
+                f"{self.model_name_or_path}: its image processor says which size it takes."
+            )
+        if self.image_size is not None and self.image_size < 1:
+            raise ValueError(f"`--image_size` must be at least 1, got {self.image_size}.")
+
 
 @dataclass
 class ImageClassificationTrainingArguments(MaxMIGTrainingArguments):
@@ -126,19 +144,44 @@ class ImageClassificationTrainingArguments(MaxMIGTrainingArguments):
     save_strategy: str = "no"
 
 
+def check_places(arguments: DataArguments) -> None:
+    """Raise if pictures are not there, or it is not said where, before anything is read."""
+    if (arguments.train_dir is None) == (arguments.dataset_name is None):
+        raise ValueError(
+            "pictures must be given by `--train_dir` or `--dataset_name`, got "
+            f"{'neither' if arguments.train_dir is None else 'both'}."
+        )
+    if arguments.test_split is not None and arguments.dataset_name is None:
+        raise ValueError(
+            "`--test_split` must come with `--dataset_name`, got none: a folder of test pictures is "
+            "`--test_dir`."
+        )
+    for name in ("train_dir", "test_dir"):
+        folder = getattr(arguments, name)
+        if folder is not None and not Path(folder).is_dir():
+            what = "a file" if Path(folder).exists() else "none"
+            raise FileNotFoundError(
+                f"`--{name}` must be a folder of pictures, got {folder!r}: there is {what}."
+            )
+
+
 def pictures(arguments: DataArguments, test: bool = False) -> Dataset:
     """Load the pictures, with their gold labels in `label` if they have any."""
+    check_places(arguments)
     folder = arguments.test_dir if test else arguments.train_dir
-    if folder is not None:
-        files = {"train": str(Path(folder).resolve() / "**")}  # whatever the folders are called
-        dataset = load_dataset("imagefolder", data_files=files, split="train")
-    elif arguments.dataset_name is None:
+    split = arguments.test_split if test else arguments.train_split
+    try:
+        if folder is not None:
+            files = {"train": str(Path(folder).resolve() / "**")}  # whatever the folders are called
+            dataset = load_dataset("imagefolder", data_files=files, split="train")
+        else:
+            name = arguments.dataset_name
+            dataset = load_dataset(name, arguments.dataset_config_name, split=split)
+    except (OSError, ValueError, RuntimeError) as error:
+        where = f"{arguments.dataset_name}, split {split!r}" if folder is None else folder
         raise ValueError(
-            "pictures must be given by `--train_dir` or `--dataset_name`, got neither."
-        )
-    else:
-        split = arguments.test_split if test else arguments.train_split
-        dataset = load_dataset(arguments.dataset_name, arguments.dataset_config_name, split=split)
+            f"{where} must be a data set of pictures, got: {one_line(error)}"
+        ) from error
     for name in (arguments.image_column, *([arguments.item_column] if not test else [])):
         if name is not None and name not in dataset.column_names:
             raise ValueError(
@@ -169,6 +212,11 @@ def named_items(dataset: Dataset, votes: Dataset, image_column: str) -> tuple[Da
         "file name without its ending": [path.stem for path in paths],
     }
     unique = {way: names for way, names in ways.items() if len({*names}) == len(names)}
+    if not unique:
+        raise ValueError(
+            "the pictures must have file names of their own for the votes to refer to, got the same "
+            "for several: name a column with `--item_column`."
+        )
     way = max(unique, key=lambda way: len(voted & {*unique[way]}))
     names = unique[way]
     logger.warning(
@@ -254,9 +302,35 @@ def hub_name(name: str) -> str:
     return timm.get_pretrained_cfg(name).hf_hub_id or name
 
 
-def main(
+def check_model(arguments: ModelArguments) -> None:
+    """Raise if there is no such model, before anything is read."""
+    name = arguments.model_name_or_path
+    if name in CLASSIFIERS:
+        if arguments.freeze_backbone:
+            raise ValueError(
+                f"`--freeze_backbone` must come with a pretrained model, got {name}: it starts from "
+                "scratch."
+            )
+        return
+    try:
+        AutoConfig.from_pretrained(hub_name(name))
+    except (OSError, ValueError) as error:
+        near = difflib.get_close_matches(name, [*CLASSIFIERS, *timm.list_models()], n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise ValueError(
+            f"`--model_name_or_path` must be a model, got {name!r}{hint}: {one_line(error, 300)}"
+        ) from error
+
+
+def recipe(
     data: DataArguments, model: ModelArguments, training: ImageClassificationTrainingArguments
-) -> dict[str, float]:
+) -> Recipe:
+    check_places(data)
+    if not Path(data.votes).exists():
+        raise FileNotFoundError(
+            f"`--votes` must be a file or folder of votes, got {data.votes!r}: there is none."
+        )
+    check_model(model)
     set_seed(training.seed)
     with training.main_process_first(desc="votes and pictures"):
         votes = read_annotations(
@@ -281,23 +355,27 @@ def main(
         classifier = HeadClassifier.from_encoder(encoder, input_size=size, id2label=names)
     else:
         classifier, processor = whole_classifier(model, names)
-    return run(
-        Recipe(
-            classifier=classifier,
-            training=training,
-            train=train,
-            test=test,
-            processor=processor,
-            report=True,
-            setting={
-                "votes": Path(data.votes).name,
-                "annotators": len(annotators),
-                "model": model.model_name_or_path,
-                "freeze_backbone": model.freeze_backbone,
-            },
-        )
+    return Recipe(
+        classifier=classifier,
+        training=training,
+        train=train,
+        test=test,
+        processor=processor,
+        report=True,
+        setting={
+            "votes": Path(data.votes).name,
+            "annotators": len(annotators),
+            "model": model.model_name_or_path,
+            "freeze_backbone": model.freeze_backbone,
+        },
     )
 
 
+def main(
+    data: DataArguments, model: ModelArguments, training: ImageClassificationTrainingArguments
+) -> dict[str, float]:
+    return run(recipe(data, model, training))
+
+
 if __name__ == "__main__":
-    main(*parse(DataArguments, ModelArguments, ImageClassificationTrainingArguments))
+    start(recipe, run)

@@ -20,7 +20,7 @@ minutes for a small one on two cores) and cached, and the saved pair takes pictu
 
 from dataclasses import dataclass, field
 
-from recipe import Recipe, keep_back, parse, run
+from recipe import Recipe, keep_back, run, start
 from transformers import AutoImageProcessor, set_seed
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainingArguments, frozen_features, labelme
@@ -93,4 +93,4 @@ def main(arguments: LabelMeArguments, training: LabelMeTrainingArguments) -> dic
 
 
 if __name__ == "__main__":
-    main(*parse(LabelMeArguments, LabelMeTrainingArguments))
+    start(recipe, run)

@@ -16,7 +16,7 @@ test items of 0.93 in fifteen minutes on two cores (the paper: 91.15 and 92.63 %
 
 from dataclasses import dataclass, field
 
-from recipe import Recipe, SimulatedCrowdArguments, parse, run, simulated, simulated_recipe
+from recipe import Recipe, SimulatedCrowdArguments, run, simulated, simulated_recipe, start
 from transformers import ViTImageProcessor, set_seed
 
 from hf_maxmig import FourLayerCNN, FourLayerCNNConfig, MaxMIGTrainingArguments, luna16
@@ -61,4 +61,4 @@ def main(arguments: LUNA16Arguments, training: LUNA16TrainingArguments) -> dict[
 
 
 if __name__ == "__main__":
-    main(*parse(LUNA16Arguments, LUNA16TrainingArguments))
+    start(recipe, run)

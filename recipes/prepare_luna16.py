@@ -32,7 +32,7 @@ import numpy as np
 import SimpleITK
 from datasets.utils import tqdm
 from PIL import Image
-from recipe import parse
+from recipe import start
 
 from hf_maxmig.data.experts import LUNA16
 from hf_maxmig.staging import staged
@@ -195,4 +195,4 @@ def cut_scan(path: Path, pairs: list[tuple[Candidate, Path]]) -> None:
 
 
 if __name__ == "__main__":
-    main(*parse(PrepareArguments))
+    start(main)

@@ -1,18 +1,16 @@
-"""What all recipes share: the command line, training, measuring, saving.
+"""What all recipes share: training, measuring, saving.
 
 Not a recipe itself. A recipe says which data and which classifier; this page does the rest, the
 same for each of them.
 """
 
-import argparse
-import dataclasses
-import sys
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import torch
-import yaml
+from commandline import parse as parse
+from commandline import start as start
 from datasets import (
     Array3D,
     Dataset,
@@ -23,7 +21,6 @@ from datasets import (
     concatenate_datasets,
 )
 from torch import nn
-from transformers import HfArgumentParser
 
 from hf_maxmig import (
     MaxMIGTrainer,
@@ -83,37 +80,6 @@ class SimulatedCrowdArguments:
             "help": "Training items kept back; the gain on their votes chooses between settings."
         },
     )
-
-
-def parse(*dataclass_types: type, arguments: list[str] | None = None) -> tuple[Any, ...]:
-    """Read the command line; `--config file.yaml` gives defaults under it.
-
-    Args:
-        *dataclass_types: whose fields are the flags.
-        arguments: the command line; that of the process by default.
-
-    Returns:
-        One instance a type.
-
-    Raises:
-        ValueError: if the file has a key that is no flag.
-    """
-    before = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    before.add_argument("--config")
-    given, rest = before.parse_known_args(sys.argv[1:] if arguments is None else arguments)
-    parser = HfArgumentParser(dataclass_types)
-    if given.config is not None:
-        with open(given.config, encoding="utf-8") as file:
-            values = yaml.safe_load(file) or {}
-        known = {f.name: f for kind in dataclass_types for f in dataclasses.fields(kind)}
-        unknown = sorted(set(values) - set(known))
-        if unknown:
-            raise ValueError(
-                f"{given.config} must only have flags of this recipe, got {', '.join(unknown)}."
-            )
-        # YAML reads 1e-4 as a string; argparse brings a string default to the flag's type.
-        parser.set_defaults(**{k: str(v) if isinstance(v, float) else v for k, v in values.items()})
-    return parser.parse_args_into_dataclasses(args=rest)
 
 
 def shown(flags: list[str]) -> list[str]:
@@ -208,6 +174,11 @@ def encoded(dataset: Dataset, processor: Any, flat: bool, image_column: str = "i
 
 def keep_back(train: Dataset, held_out_items: int) -> tuple[Dataset, Dataset | None]:
     """Keep some items back, the same for every seed of the training."""
+    if not 0 <= held_out_items < len(train):
+        raise ValueError(
+            f"`held_out_items` must lie in 0..{len(train) - 1}, of {len(train)} training items, got "
+            f"{held_out_items}."
+        )
     if held_out_items == 0:
         return train, None
     rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).tolist()

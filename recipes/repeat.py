@@ -80,6 +80,10 @@ def main() -> None:
     parser.add_argument("recipe", help="a recipe beside this file, followed by its flags")
     arguments, flags = parser.parse_known_args()
     recipe = Path(__file__).with_name(arguments.recipe)
+    if not recipe.is_file():
+        parser.error(
+            f"{recipe} must be a recipe beside this file, such as digits.py: there is none."
+        )
     runs = [run_seed(recipe, flags, seed) for seed in range(arguments.seeds)]
     names = [name for name in KEPT if all(name in run["last"] for run in runs)]
     values = {name: [run["last"][name] for run in runs] for name in names}
@@ -107,4 +111,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except subprocess.CalledProcessError as error:  # the recipe has said why
+        raise SystemExit(error.returncode) from None

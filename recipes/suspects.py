@@ -51,7 +51,7 @@ import torch
 import transformers
 from datasets import Dataset, Features, List, Value
 from machine import machine
-from recipe import encoded, parse
+from recipe import encoded, start
 from scipy.stats import entropy
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, roc_auc_score
@@ -519,4 +519,4 @@ def main(arguments: Arguments) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(*parse(Arguments))
+    start(main)

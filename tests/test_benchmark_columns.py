@@ -123,9 +123,7 @@ def test_a_job_that_loses_votes_is_found(
 def test_a_job_has_its_own_memory(benchmark: ModuleType, tmp_path: Path) -> None:
     """In a process that is not fresh the peak is of whatever ran before."""
     ballast = np.ones(30_000_000)
-    (given,) = benchmark.HfArgumentParser(benchmark.ColumnsArguments).parse_args_into_dataclasses(
-        TINY
-    )
+    (given,) = benchmark.parse(benchmark.ColumnsArguments, arguments=TINY)
     row, found = benchmark.measure("write", benchmark.write_votes, tmp_path, given)
     assert found == {"votes": 500}
     assert ballast.nbytes / benchmark.MIB > 200

@@ -174,6 +174,11 @@ def test_items_kept_back_are_the_same_for_every_seed(load, crowd):
     together = train["features"][:] + held_out["features"][:]
     assert sorted(together) == sorted(crowd["features"][:])
     assert recipe.keep_back(crowd, 0) == (crowd, None)
+    for wrong in (-1, 90):
+        with pytest.raises(
+            ValueError, match="`held_out_items` must lie in 0..89, of 90 training items"
+        ):
+            recipe.keep_back(crowd, wrong)
 
 
 def test_majority_vote_counts_ties_by_their_share(load, crowd, make_model, make_args):

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 import torch
@@ -66,7 +67,7 @@ def push(ann, load, tmp_path):
         shared = ["--push_to_hub", "True", "--hub_model_id", NAME, "--report_to", "none", *SHORT]
         if kind == "digits":
             page = load("digits")
-            page.main(*arguments(page, page.DigitsArguments, page.DigitsTrainingArguments,
+            page.main(*arguments(page.DigitsArguments, page.DigitsTrainingArguments,
                                  ["--output_dir", folder, *shared]))  # fmt: skip
             return folder
         files = tmp_path / "files"
@@ -82,7 +83,7 @@ def push(ann, load, tmp_path):
             getattr(transformers, processor)(size=size).save_pretrained(tmp_path / "network")
         page = load("image_classification")
         page.main(*arguments(
-            page, page.DataArguments, page.ModelArguments, page.ImageClassificationTrainingArguments,
+            page.DataArguments, page.ModelArguments, page.ImageClassificationTrainingArguments,
             ["--train_dir", str(files / "train"), "--votes", str(files / "votes.csv"), "--model_name_or_path",
              str(tmp_path / "network"), "--output_dir", folder, *shared],
         ))  # fmt: skip
@@ -91,9 +92,11 @@ def push(ann, load, tmp_path):
     return by_recipe
 
 
-def arguments(page, *kinds):
+def arguments(*kinds):
     *kinds, flags = kinds
-    return page.parse(*kinds, arguments=flags)
+    return import_module("recipe").parse(
+        *kinds, arguments=flags
+    )  # beside the page, once it is loaded
 
 
 @pytest.mark.parametrize("kind", ["digits", "timm", "transformers"])
@@ -137,7 +140,7 @@ def test_pair_of_labelme_loads_exactly_as_its_card_says(ann, hub, load, shared_d
     page = load("labelme")
     folder = str(tmp_path / "out")
     name = "org/maxmig-labelme"
-    page.main(*page.parse(page.LabelMeArguments, page.LabelMeTrainingArguments, arguments=[
+    page.main(*arguments(page.LabelMeArguments, page.LabelMeTrainingArguments, [
         "--data_dir", str(shared_data / "labelme"), "--output_dir", folder, "--push_to_hub", "True",
         "--hub_model_id", name, "--report_to", "none", *SHORT,
     ]))  # fmt: skip
