@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers.trainer
 from huggingface_hub import create_branch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
@@ -51,6 +52,11 @@ class SharingTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.args.check_sharing()
+        if self.args.hub_annotators == "hashed" and self.crowd_model.config.annotators is None:
+            raise ValueError(
+                "`hub_annotators` must be 'names' or 'dropped' for a model whose annotators have no names, got 'hashed'."
+            )
         self._results: dict[str, float] = {}
         self._description: Description | None = None  # of the training set
         self._judged: AnnotatorReport | None = None
@@ -241,21 +247,26 @@ def swapped(target: Any, name: str, value: Any) -> Iterator[None]:
 def arguments_in_json(
     args: MaxMIGTrainingArguments, folder: str | os.PathLike[str]
 ) -> Iterator[None]:
-    """Have the arguments written as JSON, not pickled: a pickle runs code, and holds the Hub's token.
-
-    What starts with an underscore `push_to_hub` leaves out.
-    """
+    """Have the arguments written as JSON, never pickled: a pickle runs code when it is read."""
     if args.should_save:
         path = Path(folder, "training_args.json")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(args.to_json_string() + "\n", encoding="utf-8")
         Path(folder, "training_args.bin").unlink(missing_ok=True)  # of an earlier version
-    pickled = "_training_args.bin"
-    with swapped(transformers.trainer, "TRAINING_ARGS_NAME", pickled):
-        try:
-            yield
-        finally:
-            Path(folder, pickled).unlink(missing_ok=True)
+    with swapped(transformers.trainer, "torch", _TorchWithoutArguments()):
+        yield
+
+
+class _TorchWithoutArguments:
+    """torch as `Trainer` sees it while it saves: it pickles the arguments on its way."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def save(self, what: Any, *args: Any, **kwargs: Any) -> None:
+        """Save, but not arguments."""
+        if not isinstance(what, TrainingArguments):
+            torch.save(what, *args, **kwargs)
 
 
 def last_whole_checkpoint(output_dir: str) -> str:

@@ -6,9 +6,16 @@ from typing import Any, Literal
 
 import torch
 from transformers import TrainingArguments
+from transformers.trainer_utils import HubStrategy
+
+from .configuration_maxmig import check_salt
+from .masking import hides, masked
+from .modeling_maxmig import SHARED_AS
 
 AGGREGATOR_RATE_MULTIPLE = 10.0  # of the classifier's rate, where it is not searched for
 STEPS, LEAST_EPOCHS, MOST_EPOCHS = 1500, 3, 50  # see `epochs_for`
+# They upload the optimizer and the state of the random numbers, which are pickled.
+_STRATEGIES_OF_CHECKPOINTS = (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS)
 
 _PAPER: dict[str, Any] = {
     # Adam without decay, clipping or schedule (Appendix B.2).
@@ -59,7 +66,8 @@ PAPER_PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass
+@hides("hub_token", "hub_salt")
+@dataclass(repr=False)
 class MaxMIGTrainingArguments(TrainingArguments):
     """`TrainingArguments` for training from crowd labels.
 
@@ -95,7 +103,8 @@ class MaxMIGTrainingArguments(TrainingArguments):
         guards: warn of what almost surely went wrong.
         preset: the paper's protocol for one of its data sets.
         hub_annotators: what the Hub sees of the crowd.
-        hub_salt: of the hashes; it is written nowhere.
+        hub_salt: of the hashes. It is written and shown nowhere, and neither is `hub_token`: printed,
+            copied by `dataclasses.asdict` or pickled, the arguments have masks in their places.
 
     Raises:
         ValueError: if a value is out of range, or an option of the parent cannot go with crowd
@@ -282,11 +291,7 @@ class MaxMIGTrainingArguments(TrainingArguments):
             raise ValueError(
                 f"`aggregator_warmup_ratio` must lie in 0..1, got {self.aggregator_warmup_ratio}."
             )
-        if (self.hub_annotators == "hashed") != (self.hub_salt is not None):
-            raise ValueError(
-                "`hub_salt` must be given with `hub_annotators='hashed'`, and only with it, got "
-                f"{'none' if self.hub_salt is None else 'one'} with {self.hub_annotators!r}."
-            )
+        self.check_sharing()
         if self.init == "information" and (self.fsdp or self.deepspeed):
             raise ValueError(
                 "`init` must be 'vote_share' or 'keep' with FSDP or DeepSpeed, got 'information': it "
@@ -305,12 +310,40 @@ class MaxMIGTrainingArguments(TrainingArguments):
             if getattr(self, name) != value:
                 raise ValueError(f"`{name}` must be {value}, got {getattr(self, name)}: {why}.")
 
+    def check_sharing(self) -> None:
+        """See that what may be shared is clear: found out after the training, it would come too late.
+
+        Raises:
+            TypeError: if the salt is no text.
+            ValueError: if `hub_annotators` is none of the three, the salt is missing, too short or not
+                asked for, or checkpoints would go up.
+        """
+        if self.hub_annotators not in SHARED_AS:
+            raise ValueError(
+                f"`hub_annotators` must be one of {', '.join(SHARED_AS)}, got {self.hub_annotators!r}."
+            )
+        if (self.hub_annotators == "hashed") != (self.hub_salt is not None):
+            raise ValueError(
+                "`hub_salt` must be given with `hub_annotators='hashed'`, and only with it, got "
+                f"{'none' if self.hub_salt is None else 'one'} with {self.hub_annotators!r}."
+            )
+        if self.hub_salt is not None:
+            check_salt(self.hub_salt, "hub_salt")
+        if self.push_to_hub and self.hub_strategy in _STRATEGIES_OF_CHECKPOINTS:
+            raise ValueError(
+                f"`hub_strategy` must be 'end' or 'every_save', got '{HubStrategy(self.hub_strategy).value}': what a "
+                "checkpoint needs beside the model is pickled, and a pickle that somebody pulls can run any code. "
+                "Resume from the output folder."
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """Tell everything but the secrets."""
-        told = super().to_dict()
-        if told["hub_salt"] is not None:
-            told["hub_salt"] = "<HUB_SALT>"
-        return told
+        return {name: masked(value) for name, value in super().to_dict().items()}
+
+    def __str__(self) -> str:
+        return masked(super().__str__())
+
+    __repr__ = __str__
 
     @property
     def prior_value(self) -> str | list[float]:

@@ -31,6 +31,7 @@ from hf_maxmig import (
     vote_share,
 )
 from hf_maxmig.data.collator import crowd_batches
+from hf_maxmig.masking import masked_flags
 
 # Flags that say where things lie: nobody else's business.
 PLACES = ("--data_dir", "--output_dir", "--backbone", "--human_file")
@@ -83,10 +84,10 @@ class SimulatedCrowdArguments:
 
 
 def shown(flags: list[str]) -> list[str]:
-    """Replace folders by DIR."""
+    """Replace folders by DIR, and mask secrets: what is shown may be passed on."""
     return [
         "DIR" if before in PLACES else flag
-        for before, flag in zip(["", *flags], flags, strict=False)
+        for before, flag in zip(["", *flags], masked_flags(flags), strict=False)
     ]
 
 

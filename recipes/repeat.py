@@ -33,7 +33,9 @@ def run_seed(recipe: Path, flags: list[str], seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(recipe), *flags, "--output_dir", folder, "--seed", str(seed)]
         quiet = ["--eval_strategy", "epoch", "--report_to", "none", "--disable_tqdm", "True"]
-        subprocess.run([*command, *quiet], check=True, stdout=subprocess.DEVNULL)
+        ended = subprocess.run([*command, *quiet], check=False, stdout=subprocess.DEVNULL)
+        if ended.returncode:
+            raise subprocess.CalledProcessError(ended.returncode, shown([*command, *quiet]))
         results = json.loads(Path(folder, "all_results.json").read_text())
         history = json.loads(Path(folder, "trainer_state.json").read_text())["log_history"]
     return summarise(results, history, seed)

@@ -44,6 +44,7 @@ FLOORS = [
     "data.pictures",
     "staging",
     "pipelines",
+    "masking",
     "training_args",
     "training",
     "strength",
