@@ -10,6 +10,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from .aggregator import check_aggregator, check_prior
+from .class_names import check_inverse, differences, same_names
 from .classifiers import CLASSIFIERS
 from .divergences import get_divergence
 from .loading import check_version
@@ -99,7 +100,8 @@ class MaxMIGConfig(PreTrainedConfig):
     """Configuration of a classifier and an aggregator trained together.
 
     Class names are `id2label`, as everywhere in transformers; without them, those of the classifier
-    are taken.
+    are taken. With them the classifier's outputs are called by them, too: other names rename its classes,
+    but the same names in another order are refused, for its outputs would be called by wrong ones.
 
     Args:
         classifier_config: the config of h, any classifier that an Auto class builds, or one of
@@ -115,8 +117,9 @@ class MaxMIGConfig(PreTrainedConfig):
         hf_maxmig_version: of the package that saved the pair; set by itself.
 
     Raises:
-        ValueError: if names are not unique, counts disagree, or divergence, prior or aggregator are
-            none of the above.
+        ValueError: if names are not unique, counts disagree, `id2label` and `label2id`, or `id2label`
+            and the classifier's, contradict each other, or divergence, prior or aggregator are none of
+            the above.
 
     Example:
         >>> from transformers import ResNetConfig
@@ -152,9 +155,17 @@ class MaxMIGConfig(PreTrainedConfig):
             self.classifier_config = CLASSIFIERS[given["model_type"]][0](**given)
         before: Any = self
         classes_given = before.id2label is not None or kwargs.get("num_labels") is not None
+        numbers = before.label2id or {}
         super().__post_init__(**kwargs)
         classifier: Any = self.classifier_config
         names: dict[int, str] = dict((before if classes_given else classifier).id2label)
+        check_inverse(names, numbers)
+        own, given = list(classifier.id2label.values()), list(names.values())
+        if own != given and same_names(own, given):
+            raise ValueError(
+                f"`id2label` must have the classifier's classes in its order, got {differences(given, own)}: "
+                "leave `id2label` out."
+            )
         self.id2label, self.label2id = names, {name: c for c, name in names.items()}
         # A timm classifier's config does not carry its class names to disk: one truth, copied down.
         classifier.id2label, classifier.label2id = dict(names), dict(self.label2id)
@@ -177,6 +188,13 @@ class MaxMIGConfig(PreTrainedConfig):
         get_divergence(self.divergence)
         check_aggregator(self.aggregator)
         self.prior = check_prior(self.prior, self.num_labels)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Write out all fields, the class names alike in each place that has them."""
+        classifier: Any = self.classifier_config
+        self.label2id = {name: c for c, name in self.id2label.items()}
+        classifier.id2label, classifier.label2id = dict(self.id2label), dict(self.label2id)
+        return super().to_dict()
 
     @property
     def class_names(self) -> list[str]:

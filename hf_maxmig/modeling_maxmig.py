@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
@@ -33,6 +33,7 @@ from .aggregator import (
     check_aggregator,
     check_prior,
 )
+from .class_names import by_number, check_classifier_names, differences
 from .classifiers import (
     CLASSIFIERS,
     adapter_layers,
@@ -147,27 +148,22 @@ class CrowdModel(PreTrainedModel):
             classifier: any classifier of transformers, or a timm model; its weights are kept.
             num_annotators: M, if the annotators have no names.
             annotators: M names.
-            **config_fields: further fields of the method's config: `id2label`; for Max-MIG
-                `divergence`, `prior` and `aggregator`.
+            **config_fields: further fields of the method's config: `id2label`, which names outputs that
+                have no names of their own yet; for Max-MIG `divergence`, `prior` and `aggregator`.
 
         Returns:
             The model; the classifier is not copied.
 
         Raises:
             TypeError: if `classifier` is neither from transformers nor from timm.
-            ValueError: if neither the number nor the names of the annotators are given, or the
-                class names are not as many as the classifier's outputs.
+            ValueError: if neither the number nor the names of the annotators are given, the class
+                names are not as many as the classifier's outputs, or they are not what it calls them.
         """
         if num_annotators is None and annotators is None:
             raise ValueError("`num_annotators` or `annotators` must be given, got neither.")
         hub_classifier: Any = as_hub_classifier(classifier)
-        names = config_fields.get("id2label")
-        if names is not None and len(names) != hub_classifier.config.num_labels:
-            raise ValueError(
-                f"the classifier must have one output a class = {len(names)}, got "
-                f"{hub_classifier.config.num_labels}: load it with `num_labels={len(names)}, "
-                "ignore_mismatched_sizes=True`."
-            )
+        if (names := config_fields.get("id2label")) is not None:
+            check_outputs(hub_classifier.config, [names[c] for c in sorted(names, key=int)])
         config = cls.config_class(
             classifier_config=hub_classifier.config,
             classifier_task=_task_of(hub_classifier),
@@ -693,6 +689,27 @@ class MaxMIGModel(CrowdModel):
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:
     return itertools.chain(module.parameters(), module.buffers())
+
+
+def check_outputs(config: PreTrainedConfig, classes: Sequence[str]) -> None:
+    """Check that a classifier has an output a class, and calls them so if they have names.
+
+    Args:
+        config: of the classifier.
+        classes: C names.
+
+    Raises:
+        ValueError: if there are more or fewer outputs, or they have other names.
+    """
+    own = list(config.id2label.values())
+    if len(own) != len(classes):
+        which = "" if by_number(own, classes) else f" ({differences(own, classes)})"
+        raise ValueError(
+            f"the classifier must have one output a class = {len(classes)}, got {len(own)}{which}: load it "
+            f"with `num_labels={len(classes)}, ignore_mismatched_sizes=True`, or give `add_annotations` its "
+            "`classes`."
+        )
+    check_classifier_names(own, classes)
 
 
 def is_annotated(annotators: Tensor, annotations: Tensor) -> Tensor:

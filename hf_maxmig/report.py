@@ -25,6 +25,7 @@ from PIL import Image as Picture
 from PIL import ImageOps
 
 from .annotators import VERDICTS, AnnotatorReport
+from .class_order import align_gold
 from .data.columns import CROWD_COLUMNS, GOLD_COLUMNS, crowd_names
 from .metrics import calibration
 from .plots import (
@@ -109,7 +110,7 @@ def write_report(
                 f"`relabelled` must have the columns of `relabel`, got none called {missing[0]!r}."
             )
         relabelled = relabelled.with_format(None)
-        gold = _gold(relabelled, len(annotators.classes))
+        gold = _gold(align_gold(relabelled, annotators.classes), len(annotators.classes))
         items = _items(relabelled, gold, annotators.classes)
         cards = _suspects(relabelled, gold, annotators, max_suspects)
     group = np.array([_GROUP[verdict] for verdict in annotators.verdict])

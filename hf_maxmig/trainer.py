@@ -41,6 +41,8 @@ from transformers.utils import logging
 
 from .aggregator import AGGREGATORS
 from .annotators import AnnotatorReport, judge_annotators
+from .class_names import differences, listed
+from .class_order import align_gold, align_outputs, hub_parts
 from .classifiers import adapter_layers, output_layers, without_peft_model
 from .data.collator import POSTERIOR_COLUMN, CrowdCollator, arrow_rows, crowd_batches, input_names
 from .data.columns import check_is_dataset, crowd_names, has_votes
@@ -158,6 +160,16 @@ class CrowdTrainer(SharingTrainer):
                     "adapters must be put around the classifier, got them around a whole pair, whose aggregator they "
                     "would freeze: make the pair of `get_peft_model(classifier, ...)`."
                 )
+            annotators, classes = crowd_names(named)
+            if self.pair_is_ours and classes is not None and isinstance(plain, PreTrainedModel):
+                collator = data_collator or CrowdCollator(
+                    len(annotators or ()), len(classes), processing_class, input_names(plain)
+                )
+                align_outputs(
+                    plain,
+                    classes,
+                    lambda: _classifier_inputs(collator, train_dataset, plain.device),
+                )
             return self.as_crowd_model(plain, args, named)
 
         self._wrap = wrap
@@ -190,9 +202,9 @@ class CrowdTrainer(SharingTrainer):
         self._short_trainings: Any = None  # a progress bar
         if args.select_by_gain and self.crowd_model.loss_is_minus_gain and has_votes(eval_dataset):
             self._select_by_gain()
-        for dataset in (train_dataset, eval_dataset, start_from):
-            for part in dataset.values() if isinstance(dataset, dict) else [dataset]:
-                self._check_names(part)
+        self._check_names(start_from)
+        self.train_dataset = self._by_name(train_dataset)
+        self.eval_dataset = self._by_name(eval_dataset)
         self._check_devices()
 
     def _check_devices(self) -> None:
@@ -680,9 +692,7 @@ class CrowdTrainer(SharingTrainer):
         model, order = self.crowd_model, self.class_order()
         if torch.equal(order, torch.arange(len(order))):
             return None
-        batch = self.data_collator(list(_first(self.train_dataset, 8)))
-        skipped = {"annotators", "annotations", "labels"}
-        inputs = {n: t.to(self.args.device) for n, t in batch.items() if n not in skipped}
+        inputs = _classifier_inputs(self.data_collator, self.train_dataset, self.args.device)
         names = [model.config.class_names[c] for c in order]
         with whole_parameters(model):
             found = model.reorder_classes(order, inputs)
@@ -828,17 +838,16 @@ class CrowdTrainer(SharingTrainer):
         return metrics
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Check the names of the data set first; no item is dropped, whatever training does."""
-        if eval_dataset is not None and not isinstance(eval_dataset, str):
-            self._check_names(eval_dataset)
+        """Match the names of the data set first; no item is dropped, whatever training does."""
+        if not isinstance(eval_dataset, str):
+            eval_dataset = self._by_name(eval_dataset)
         with self._drop_last(False):
             return super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
-        """Check the names of the data set first; no item is dropped, whatever training does."""
-        self._check_names(test_dataset)
+        """Match the names of the data set first; no item is dropped, whatever training does."""
         with self._drop_last(False):
-            return super().get_test_dataloader(test_dataset)
+            return super().get_test_dataloader(self._by_name(test_dataset))
 
     def _crowd_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
         log_h, log_g, log_forecast = prediction.predictions
@@ -865,26 +874,35 @@ class CrowdTrainer(SharingTrainer):
             )
         return metrics
 
+    def _by_name(self, dataset: Any) -> Any:
+        """Check the names of a data set, or of each of a dict, and number its gold labels as the model does."""
+        self._check_names(dataset)
+        classes = self.crowd_model.config.class_names
+        if isinstance(dataset, dict):
+            return {name: align_gold(part, classes) for name, part in dataset.items()}
+        return align_gold(dataset, classes)
+
     def _check_names(self, dataset: Any) -> None:
-        """Annotator 7 of the data set must be annotator 7 of the model."""
-        annotators, classes = crowd_names(dataset)
-        config = self.crowd_model.config
-        if (
-            annotators is not None
-            and config.annotators is not None
-            and annotators != list(config.annotators)
-        ):
-            new = sorted(set(annotators) - set(config.annotators))
-            raise ValueError(
-                f"the data set's annotators must be those of the model, in its order, got {len(annotators)} for "
-                f"{config.num_annotators}, {len(new)} of them unknown ({', '.join(new[:3]) or 'none'}): use "
-                "`align_annotators(dataset, model.config.annotators)`."
-            )
-        if classes is not None and classes != config.class_names:
-            raise ValueError(
-                f"the data set's classes must be those of the model, {config.class_names}, got {classes}: give "
-                "`add_annotations` the model's `classes`."
-            )
+        """Annotator 7 of the data set must be annotator 7 of the model, and so must the votes' classes."""
+        for part in hub_parts(dataset):
+            annotators, classes = crowd_names(part)
+            config = self.crowd_model.config
+            if (
+                annotators is not None
+                and config.annotators is not None
+                and annotators != list(config.annotators)
+            ):
+                new = sorted(set(annotators) - set(config.annotators))
+                raise ValueError(
+                    f"the data set's annotators must be those of the model, in its order, got {len(annotators)} for "
+                    f"{config.num_annotators}, {len(new)} of them unknown ({', '.join(new[:3]) or 'none'}): use "
+                    "`align_annotators(dataset, model.config.annotators)`."
+                )
+            if classes is not None and classes != config.class_names:
+                raise ValueError(
+                    f"the data set's classes must be those of the model, {listed(config.class_names)}, got "
+                    f"{differences(classes, config.class_names)}: give `add_annotations` the model's `classes`."
+                )
 
 
 class MaxMIGTrainer(CrowdTrainer):
@@ -1057,6 +1075,17 @@ def _first(dataset: Any, number: int) -> Any:
         return itertools.islice(dataset, number)
     rows = range(min(number, len(dataset)))
     return dataset.select(rows) if isinstance(dataset, Dataset) else Subset(dataset, rows)
+
+
+def _classifier_inputs(
+    collator: Callable[[list[dict[str, Any]]], dict[str, Tensor]],
+    dataset: Any,
+    device: torch.device,
+) -> dict[str, Tensor]:
+    """Give a few items as the classifier takes them, for a look at its outputs."""
+    batch = collator(list(_first(dataset, 8)))
+    skipped = {"annotators", "annotations", "labels", POSTERIOR_COLUMN}
+    return {name: tensor.to(device) for name, tensor in batch.items() if name not in skipped}
 
 
 def _rising(base: Callable[[int], float], rise: int, step: int) -> float:

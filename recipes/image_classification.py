@@ -49,6 +49,8 @@ from hf_maxmig import (
     frozen_features,
     read_annotations,
 )
+from hf_maxmig.class_names import is_numbered, same_names
+from hf_maxmig.classifiers import output_layers
 from hf_maxmig.data.columns import crowd_names
 from hf_maxmig.hub import portable_processor
 
@@ -275,7 +277,10 @@ def with_gold(images: Dataset, classes: list[str]) -> Dataset:
 
 
 def whole_classifier(arguments: ModelArguments, names: dict[int, str]) -> tuple[nn.Module, Any]:
-    """Load a classifier whose every layer is trained, with a fresh output layer."""
+    """Load a classifier whose every layer is trained, with a fresh output layer.
+
+    One that knows just these classes keeps its own: the trainer matches them by name.
+    """
     name = arguments.model_name_or_path
     if name in CLASSIFIERS:
         config_class, model_class = CLASSIFIERS[name]
@@ -285,13 +290,16 @@ def whole_classifier(arguments: ModelArguments, names: dict[int, str]) -> tuple[
         side = getattr(config, "image_size", 32)
         return model_class(config), ViTImageProcessor(size={"height": side, "width": side})
     name = hub_name(name)
+    own, classes = list(AutoConfig.from_pretrained(name).id2label.values()), list(names.values())
+    known = same_names(own, classes)
+    called = {"id2label": names, "label2id": {label: c for c, label in names.items()}}
     classifier = AutoModelForImageClassification.from_pretrained(
-        name,
-        num_labels=len(names),
-        id2label=names,
-        label2id={label: c for c, label in names.items()},
-        ignore_mismatched_sizes=True,
+        name, num_labels=len(names), ignore_mismatched_sizes=True, **({} if known else called)
     )
+    if len(own) == len(classes) and not known and not is_numbered(own):
+        logger.warning("%s knows as many classes, but others: its output layer starts anew.", name)
+        for layer in output_layers(classifier, len(classes))[-1:]:
+            layer.reset_parameters()
     return classifier, AutoImageProcessor.from_pretrained(name)
 
 

@@ -30,6 +30,7 @@ from hf_maxmig import (
     simulate_crowd,
     vote_share,
 )
+from hf_maxmig.class_order import align_gold
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.masking import masked_flags
 
@@ -266,6 +267,7 @@ def gold_rows(dataset: Dataset) -> list[int]:
 def majority_vote_accuracy(dataset: Dataset, trainer: MaxMIGTrainer) -> float:
     """Accuracy of the plurality on items with gold labels; a tie counts by its share, no votes as a guess."""
     num_classes = trainer.crowd_model.config.num_labels
+    dataset = align_gold(dataset, trainer.crowd_model.config.class_names)
     crowd = crowd_batches(dataset, trainer.data_collator)
     shares = torch.cat([vote_share(votes, num_classes) for _, votes in crowd])
     top = (shares == shares.amax(dim=1, keepdim=True)).float()

@@ -192,6 +192,26 @@ def test_bad_inputs_say_what_must_hold(metric, changes, message):
         metric.compute(**{"predictions": HALF, "references": [0, 1], **changes})
 
 
+def test_gold_labels_in_another_order_are_matched_by_name(metric, labels):
+    """Compared by number a perfect classifier is right on the classes that kept their places."""
+    names, order = [f"class {c}" for c in range(C)], [*range(1, C), 0]
+    here = [names[c] for c in order]
+    told = {"predictions": posterior(0)[:, order], "references": labels}
+    right = metric.compute(predictions=posterior(0), references=labels)
+    assert metric.compute(**told)["accuracy"] != right["accuracy"]
+    assert metric.compute(**told, classes=here, reference_classes=names) == pytest.approx(right)
+    more = [*names, "one more"]
+    assert metric.compute(**told, classes=here, reference_classes=more) == pytest.approx(right)
+    for classes, own, message in (
+        (here, None, "no `reference_classes`"),
+        (names[1:], names, "got class 0"),
+        ([*names[1:], *names[1:]], names, "unique names"),
+        (more, names, f"must name the C = {C} columns"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            metric.compute(**told, classes=classes, reference_classes=own)
+
+
 def test_error_leaves_no_items_behind(metric, labels):
     """Items of a call that failed must not be counted in the next."""
     right = metric.compute(predictions=posterior(0), references=labels)

@@ -6,9 +6,11 @@ import logging
 
 import numpy as np
 import pytest
+import torch
 from datasets import ClassLabel, Dataset, Features, Image, Value
 from PIL import Image as Picture
-from transformers import AutoModel, pipeline
+from torch import nn
+from transformers import AutoModel, ViTImageProcessor, pipeline
 
 from hf_maxmig import read_annotations
 from tests.test_recipes import launch
@@ -144,6 +146,25 @@ def test_gold_labels_of_the_test_are_numbered_as_the_votes(recipe):
 def test_timm_names_are_found_on_the_hub(recipe, name, hub):
     """Timm's own names lack the organisation and often the weights."""
     assert recipe.hub_name(name) == hub
+
+
+def test_classifier_that_knows_the_classes_keeps_what_it_knows(recipe, backbone, tmp_path, caplog):
+    """Given the votes' order of names, its outputs were called what they are not."""
+    place, own = tmp_path / "known", {0: "red", 1: "blue", 2: "green"}
+    backbone.config.id2label, backbone.config.label2id = own, {name: c for c, name in own.items()}
+    backbone.classifier[-1] = nn.Linear(backbone.classifier[-1].in_features, 3)
+    backbone.save_pretrained(place)
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(place)
+    arguments = recipe.ModelArguments(str(place))
+    votes = dict(enumerate(["blue", "green", "red"]))
+    classifier, _ = recipe.whole_classifier(arguments, votes)
+    assert classifier.config.id2label == own
+    torch.testing.assert_close(classifier.classifier[-1].weight, backbone.classifier[-1].weight)
+    with caplog.at_level("WARNING"):
+        other, _ = recipe.whole_classifier(arguments, dict(enumerate(["cat", "dog", "red"])))
+    assert "its output layer starts anew" in caplog.text
+    assert other.config.id2label == {0: "cat", 1: "dog", 2: "red"}
+    assert not torch.equal(other.classifier[-1].weight, backbone.classifier[-1].weight)
 
 
 def test_pictures_must_be_given(recipe):

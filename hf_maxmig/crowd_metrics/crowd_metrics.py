@@ -35,6 +35,11 @@ Args:
     forecast: (N, C), the same of the forecaster; left out by default.
     annotated: (N,) booleans, which items have crowd labels: aggregator and forecaster are measured
         on these. All of them by default.
+    classes: C names, of the columns of `predictions`, `aggregator` and `forecast`; needed with
+        `reference_classes` only.
+    reference_classes: names of the numbers in `references`, such as `features["label"].names`, where
+        these may stand in another order: gold labels are then matched by name. By default the numbers
+        are those of the columns.
     bins: of the calibration error, of equal width over [0, 1]; 15 by default.
     confusion: (M, C, C), the recovered confusion matrices: annotator, true class, reported class;
         each row sums to one.
@@ -78,6 +83,8 @@ class CrowdMetrics(evaluate.Metric):
         aggregator: Any = None,
         forecast: Any = None,
         annotated: Any = None,
+        classes: Any = None,
+        reference_classes: Any = None,
         bins: int = 15,
         confusion: Any = None,
         true_confusion: Any = None,
@@ -90,6 +97,17 @@ class CrowdMetrics(evaluate.Metric):
                 f"`confusion` and `true_confusion` must be given together, got no `{missing}`."
             )
         h = probabilities("predictions", predictions)
+        if (classes is None) != (reference_classes is None):
+            missing = "classes" if classes is None else "reference_classes"
+            raise ValueError(
+                f"`classes` and `reference_classes` must be given together, got no `{missing}`."
+            )
+        if reference_classes is not None:
+            references = by_name(references, reference_classes, classes)
+            if len(classes) != h.shape[1]:
+                raise ValueError(
+                    f"`classes` must name the C = {h.shape[1]} columns, got {len(classes)} names."
+                )
         labels = gold_labels(references, *h.shape)
         gold = ~np.isin(labels, NO_LABEL)
         crowd = np.ones(len(h), dtype=bool) if annotated is None else np.asarray(annotated)
@@ -187,6 +205,42 @@ def gold_labels(references: Any, num_items: int, num_classes: int) -> np.ndarray
             f"{labels[i]} at item {i}."
         )
     return labels
+
+
+def by_name(references: Any, names: Any, classes: Any) -> np.ndarray:
+    """Number gold labels as the columns are, by the names of both.
+
+    Args:
+        references: (N,) integers: places in `names`; -1 or -100 for none.
+        names: what the numbers in `references` are called.
+        classes: C names of the columns.
+
+    Returns:
+        (N,) places in `classes`; -1 or -100 as they were.
+
+    Raises:
+        ValueError: if a gold label has no name, or one that is none of the columns, or `classes` names
+            two columns alike.
+
+    Example:
+        >>> by_name([0, 1, -1], names=["dog", "cat"], classes=["cat", "dog"])
+        array([ 1,  0, -1])
+    """
+    labels = gold_labels(references, len(references), len(names))
+    place = {str(name): c for c, name in enumerate(classes)}
+    if len(place) != len(classes):
+        raise ValueError(f"`classes` must be unique names, got {list(classes)}.")
+    missing = [
+        str(names[label])
+        for label in np.unique(labels[labels >= 0])
+        if str(names[label]) not in place
+    ]
+    if missing:
+        raise ValueError(
+            f"`references` must be of the classes {', '.join(place)}, got {', '.join(missing)}."
+        )
+    number = np.array([place.get(str(name), -1) for name in names], dtype=np.int64)
+    return np.where(labels >= 0, number[np.maximum(labels, 0)], labels)
 
 
 def scored(p: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, float]:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, Features, LargeList, List
+from torch.utils.data import Subset
 from transformers.utils import logging
 
 from ..configuration_maxmig import hashed_order
@@ -53,7 +54,8 @@ def crowd_names(dataset: Any) -> tuple[list[str] | None, list[str] | None]:
     """Read the names of annotators and classes off a data set.
 
     Args:
-        dataset: a data set with crowd columns, or without; anything that has `features`.
+        dataset: a data set with crowd columns, or without; anything that has `features`, or a torch
+            `Subset` of it.
 
     Returns:
         Annotator names and class names; None where the features do not carry them. A dense column
@@ -66,6 +68,8 @@ def crowd_names(dataset: Any) -> tuple[list[str] | None, list[str] | None]:
         >>> crowd_names(Dataset.from_dict(columns, features=features))
         (['ann', 'bob'], ['cat', 'dog'])
     """
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
     features = getattr(dataset, "features", None) or {}
     length = getattr(features.get("annotations"), "length", -1)
     annotators = _names(features.get("annotators"))
@@ -100,7 +104,8 @@ def add_annotations(
         item_column: the column of `dataset` that the votes' `item` refers to, text or integers;
             its values must be unique.
         classes: C class names in the order of their numbers; by default those of the votes'
-            `ClassLabel`, else the names that occur, sorted; numbers as numbers.
+            `ClassLabel`; else those of the data set's gold labels, if they are a `ClassLabel` that has
+            all names that occur; else the names that occur, sorted; numbers as numbers.
         max_unknown_share: share of votes that may refer to items that `dataset` does not have;
             they are left out with a warning.
 
@@ -143,6 +148,8 @@ def add_annotations(
         raise ValueError(f"`votes` must hold at least one vote, got none in {len(position)} rows.")
     classes = vote_classes if classes is None else [str(name) for name in classes]
     annotator_names, annotator = _encode(table["annotator"])
+    if classes is None:
+        classes = _gold_classes(dataset, table)
     class_names, annotation, gold = _encode_classes(table, classes)
 
     known = is_vote & (position >= 0)
@@ -523,6 +530,16 @@ def _positions(
             )
         logger.warning("%s; they are left out.", text)
     return position
+
+
+def _gold_classes(dataset: Dataset, table: dict[str, pa.ChunkedArray]) -> list[str] | None:
+    """Return the classes of the data set's own gold labels, if the votes know no others."""
+    feature = next((f for n in GOLD_COLUMNS if (f := dataset.features.get(n)) is not None), None)
+    if not isinstance(feature, ClassLabel):
+        return None
+    columns = [table[name] for name in ("annotation", "gold") if name in table]
+    occurring = {str(name) for column in columns for name in column.unique().to_pylist()}
+    return list(feature.names) if occurring <= {*feature.names, "None"} else None
 
 
 def _encode(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:

@@ -1,0 +1,176 @@
+"""Two lists of classes: whether they mean the same, and what to say where they do not.
+
+Classes are matched by name. What only has numbers, `LABEL_0` of transformers or `0` of an unnamed
+`ClassLabel`, has no names and is matched by number.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+_SHOWN = 5  # how many names an error lists
+
+
+def is_numbered(names: Sequence[str]) -> bool:
+    """Tell whether names are only the numbers of the classes, in their order.
+
+    Args:
+        names: C names.
+
+    Returns:
+        Whether they are `0`, `1`, ..., or transformers' `LABEL_0`, `LABEL_1`, ...
+
+    Example:
+        >>> is_numbered(["LABEL_0", "LABEL_1"]), is_numbered(["0", "1"]), is_numbered(["1", "0"])
+        (True, True, False)
+    """
+    return any(list(names) == [form.format(c) for c in range(len(names))] for form in ("{}", "LABEL_{}"))  # fmt: skip
+
+
+def by_number(names: Sequence[str], classes: Sequence[str]) -> bool:
+    """Tell whether two lists can only be matched by number: one has no names, and they share none.
+
+    Args:
+        names: some names.
+        classes: C names.
+
+    Returns:
+        Whether it is so.
+
+    Example:
+        >>> by_number(["LABEL_0", "LABEL_1"], ["cat", "dog"]), by_number(["0", "1"], ["1", "2"])
+        (True, False)
+    """
+    return (is_numbered(names) or is_numbered(classes)) and not {*names} & {*classes}
+
+
+def same_names(names: Sequence[str], classes: Sequence[str]) -> bool:
+    """Tell whether two lists hold the same names, each once, in whatever order.
+
+    Args:
+        names: some names.
+        classes: C names.
+
+    Returns:
+        Whether they do.
+
+    Example:
+        >>> same_names(["dog", "cat"], ["cat", "dog"]), same_names(["dog", "dog"], ["cat", "dog"])
+        (True, False)
+    """
+    return sorted(names) == sorted(classes) and len({*names}) == len(names)
+
+
+def differences(names: Sequence[str], classes: Sequence[str]) -> str:
+    """Say which names differ.
+
+    Args:
+        names: what came.
+        classes: what they should be.
+
+    Returns:
+        A clause without a full stop.
+
+    Example:
+        >>> differences(["dog", "Cat"], ["cat", "dog"])
+        "'cat' is missing, and 'Cat' is not among them (did you mean 'cat'?)"
+        >>> differences(["dog", "cat"], ["cat", "dog"])
+        "the same names in another order: 'dog', 'cat' for 'cat', 'dog'"
+    """
+    if same_names(names, classes):
+        return f"the same names in another order: {listed(names)} for {listed(classes)}"
+    missing = [name for name in classes if name not in names]
+    unknown = [name for name in names if name not in classes]
+    clauses = []
+    if missing:
+        clauses.append(f"{listed(missing)} {'is' if len(missing) == 1 else 'are'} missing")
+    if unknown:
+        clauses.append(
+            f"{listed(unknown)} {'is' if len(unknown) == 1 else 'are'} not among them"
+            f"{meant(unknown[0], classes)}"
+        )
+    return ", and ".join(clauses) or f"a name more than once: {listed(names)}"
+
+
+def meant(name: str, classes: Sequence[str]) -> str:
+    """Guess what an unknown name should have been, for an error: ` (did you mean 'cat'?)`, or nothing.
+
+    Args:
+        name: the unknown one.
+        classes: C names.
+
+    Returns:
+        The hint.
+
+    Example:
+        >>> meant("Cat", ["cat", "dog"])
+        " (did you mean 'cat'?)"
+    """
+    folded = {known.strip().casefold(): known for known in classes}
+    near = folded.get(name.strip().casefold())
+    near = near or next(iter(difflib.get_close_matches(name, classes, n=1)), None)
+    return f" (did you mean {near!r}?)" if near else ""
+
+
+def listed(names: Sequence[str]) -> str:
+    """List names for an error, the first few of many.
+
+    Args:
+        names: the names.
+
+    Returns:
+        Them, quoted.
+
+    Example:
+        >>> listed(["cat", "dog"])
+        "'cat', 'dog'"
+    """
+    shown = ", ".join(repr(name) for name in names[:_SHOWN])
+    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def check_classifier_names(own: Sequence[str], classes: Sequence[str]) -> None:
+    """Check that a classifier's outputs may be called by these names.
+
+    Args:
+        own: what the classifier calls its C outputs.
+        classes: what they are to be called, C names.
+
+    Raises:
+        ValueError: if both are names and not the same ones in the same order.
+
+    Example:
+        >>> check_classifier_names(["LABEL_0", "LABEL_1"], ["cat", "dog"])
+    """
+    if list(own) == list(classes) or by_number(own, classes):
+        return
+    remedy = (
+        "leave `id2label` out, and number the votes so: `add_annotations(..., classes=[...])`"
+        if same_names(own, classes)
+        else "if its outputs are these classes under other names, or are to be learned anew, rename "
+        "them first, in `classifier.config.id2label`"
+    )
+    raise ValueError(
+        f"`id2label` must have the names of the classifier's outputs, in their order, got "
+        f"{differences(classes, own)}: {remedy}."
+    )
+
+
+def check_inverse(id2label: Mapping[int, str], label2id: Mapping[str, int]) -> None:
+    """Check that the two tables of a config say the same.
+
+    Args:
+        id2label: name of each class.
+        label2id: number of each name.
+
+    Raises:
+        ValueError: if a name has another number in the one than in the other.
+
+    Example:
+        >>> check_inverse({0: "cat", 1: "dog"}, {"cat": 0, "dog": 1})
+    """
+    for name, number in label2id.items():
+        if id2label.get(number) != name:
+            raise ValueError(
+                f"`label2id` must be the inverse of `id2label`, got {name!r}: {number!r} for "
+                f"{number!r}: {id2label.get(number)!r}: give only `id2label`."
+            )

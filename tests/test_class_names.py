@@ -1,0 +1,70 @@
+"""Tests of `hf_maxmig.class_names`: when two lists of classes mean the same."""
+
+import pytest
+
+from hf_maxmig.class_names import (
+    by_number,
+    check_classifier_names,
+    check_inverse,
+    differences,
+    is_numbered,
+    same_names,
+)
+
+CLASSES = ["cat", "dog", "emu"]
+
+
+def test_numbers_in_their_order_are_no_names():
+    """Taken for names, the defaults of transformers and datasets would match nothing."""
+    assert is_numbered(["LABEL_0", "LABEL_1", "LABEL_2"])
+    assert is_numbered([str(c) for c in range(12)])
+    for names in (["1", "0"], ["1", "2", "3"], ["LABEL_1", "LABEL_0"], ["0", "LABEL_1"], ["a"]):
+        assert not is_numbered(names), names
+
+
+def test_names_that_two_lists_share_are_never_matched_by_number():
+    """By number a rating among 1, 2, 3 would be one too low among 0, 1, 2."""
+    assert by_number(["LABEL_0", "LABEL_1", "LABEL_2"], CLASSES)
+    assert by_number(CLASSES, ["0", "1", "2"])
+    assert not by_number(["0", "1", "2"], ["1", "2", "3"])
+    assert not by_number(["1", "0"], ["0", "1"])
+    assert not by_number(["cat", "fox"], CLASSES)
+
+
+def test_same_names_need_each_name_once():
+    """With a name twice there is no telling which output is meant."""
+    assert same_names(CLASSES[::-1], CLASSES)
+    assert not same_names(["cat", "cat", "dog"], ["cat", "cat", "dog"])
+    assert not same_names(["cat", "dog"], CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["emu", "cat", "dog"], "the same names in another order"),
+        (["cat", "dog"], "'emu' is missing"),
+        (["cat", "dog", "emu", "fox", "gnu"], "'fox', 'gnu' are not among them"),
+        (["cat", "dog", "EMU"], "'emu' is missing, and 'EMU' is not among them (did you mean 'emu'?)"),
+    ],
+)  # fmt: skip
+def test_differences_name_what_differs(names, told):
+    """A hundred names that merely differ must be compared by eye."""
+    assert told in differences(names, CLASSES)
+
+
+def test_classifier_of_other_names_is_refused():
+    """Written over, its outputs would be called what they are not."""
+    check_classifier_names(CLASSES, CLASSES)
+    check_classifier_names(["LABEL_0", "LABEL_1", "LABEL_2"], CLASSES)
+    for own in (CLASSES[::-1], ["cat", "dog", "Emu"], ["a", "b", "c"]):
+        with pytest.raises(ValueError, match="must have the names of the classifier's outputs"):
+            check_classifier_names(own, CLASSES)
+    with pytest.raises(ValueError, match="another order"):
+        check_classifier_names(["1", "0"], ["0", "1"])
+
+
+def test_tables_that_contradict_each_other_are_refused():
+    """Which of the two is meant, nobody can tell."""
+    check_inverse(dict(enumerate(CLASSES)), {name: c for c, name in enumerate(CLASSES)})
+    with pytest.raises(ValueError, match="`label2id` must be the inverse"):
+        check_inverse({0: "cat", 1: "dog"}, {"cat": 1, "dog": 0})
