@@ -1,7 +1,7 @@
 r"""LabelMe: a real crowd of 59 workers on 1,000 photographs of 8 kinds of scene.
 
 Data: Rodrigues & Pereira, "Deep learning from crowds", AAAI 2018,
-http://fprodrigues.com/deep_LabelMe.tar.gz (for research). 1,000 training images with 2,547 labels,
+https://fprodrigues.com/deep_LabelMe.tar.gz (for research). 1,000 training images with 2,547 labels,
 500 for validation, 1,188 for the test. `--data_dir` is the archive or its folder; without it the
 archive is downloaded.
 

@@ -5,15 +5,16 @@ What lives here: where a data set comes from, how its files are checked, how the
 (`columns.py`). A folder in the cache is whole or is not there.
 """
 
+import contextlib
 import http.client
+import ipaddress
 import logging
 import os
+import re
 import shutil
-import tarfile
+import urllib.parse
 import urllib.request
-import zlib
-from gzip import GzipFile
-from hashlib import sha256
+from hashlib import sha256 as sha256_of
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,9 +23,14 @@ import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
 from filelock import FileLock
 
+from .archives import BROKEN, RefusedError, unpack_tar_gz
+from .sealed import digest, is_sealed, is_whole, seal
+
 logger = logging.getLogger(__name__)
 
-LABELME_URL = "http://fprodrigues.com/deep_LabelMe.tar.gz"
+LABELME_URL = "https://fprodrigues.com/deep_LabelMe.tar.gz"
+# Nobody has published one. Whoever has downloaded the archive finds it in the log, and can pin it.
+LABELME_SHA256: str | None = None
 LABELME_SIZES = {"train": 1000, "validation": 500, "test": 1188, "annotators": 59, "votes": 2547}
 LABELME_CLASSES = [
     "highway",
@@ -39,7 +45,9 @@ LABELME_CLASSES = [
 
 _SPLITS = {"train": "train", "validation": "valid", "test": "test"}  # ours: the archive's word
 _PATIENCE = 60.0  # seconds without a byte, not seconds for the whole archive
-_BROKEN = (OSError, EOFError, tarfile.TarError, zlib.error, http.client.HTTPException)
+_SHA256 = re.compile("[0-9a-f]{64}")
+_MOST_DOWNLOADED = 4 << 30  # bytes
+_BROKEN = (*BROKEN, http.client.HTTPException, RefusedError)
 
 
 def labelme(
@@ -48,6 +56,7 @@ def labelme(
     content: Literal["features", "images"] = "features",
     cache_dir: str | os.PathLike[str] | None = None,
     url: str = LABELME_URL,
+    sha256: str | None = LABELME_SHA256,
 ) -> DatasetDict:
     """Load LabelMe: 2,688 photographs of scenes, 1,000 of them labelled by 59 Turk workers.
 
@@ -71,29 +80,38 @@ def labelme(
             `images/<split>/<class>/`; or the file `deep_LabelMe.tar.gz`. None: downloaded once,
             unless `HF_HUB_OFFLINE` is set.
         content: What stands for an item: `"features"`, or `"images"` (paths, decoded when read).
-        cache_dir: Where archives are unpacked; None: a folder in the cache of `datasets`.
-        url: Where the archive is downloaded from.
+        cache_dir: Where archives are unpacked; None: a folder in the cache of `datasets`. What was
+            unpacked is compared with its digests each time, and unpacked again if it has changed.
+        url: Where the archive is downloaded from; by https, unless `sha256` is given.
+        sha256: What the archive must have. Without it, only what it holds is checked, and the log tells
+            the digest that it had.
 
     Returns:
         The splits `train`, `validation` and `test`, all with the same columns.
 
     Raises:
-        ValueError: If files disagree with each other or hold values out of range.
+        ValueError: If files disagree with each other or hold values out of range; or the address is
+            one whose answer anybody on the way could change.
         FileNotFoundError: If a file is missing.
-        OSError: If an archive does not arrive or is not whole; nothing of it is kept.
+        OSError: If an archive does not arrive, is not whole or another one, or holds what could lie
+            outside its folder; nothing of it is kept.
     """
     if content not in ("features", "images"):
         raise ValueError(f"`content` must be 'features' or 'images', got {content!r}.")
+    if sha256 is not None and not _SHA256.fullmatch(sha256 := sha256.lower()):
+        raise ValueError(f"`sha256` must be 64 hexadecimal digits, got {sha256!r}.")
     default = Path(datasets.config.HF_DATASETS_CACHE) / "hf_maxmig" / "labelme"
     cache = (default if cache_dir is None else Path(cache_dir)).expanduser().absolute()
     if data_dir is None:
-        return _read(_download(url, cache, LABELME_SIZES), content, LABELME_SIZES)
+        return _read(_download(url, cache, LABELME_SIZES, sha256), content, LABELME_SIZES)
     source = Path(data_dir).expanduser().absolute()
     if not source.exists():
         raise FileNotFoundError(
             f"`data_dir` must be a folder or an archive, got {source}: it does not exist."
         )
-    return _read(_unpack_once(source, cache) if source.is_file() else source, content)
+    if sha256 is not None and not source.is_file():
+        raise ValueError(f"`sha256` must be of an archive, got it with the folder {source}.")
+    return _read(_unpack_once(source, cache, sha256) if source.is_file() else source, content)
 
 
 # From files to columns
@@ -293,12 +311,13 @@ def read_array(path: Path) -> np.ndarray:
 # Archives
 
 
-def _download(url: str, cache: Path, sizes: dict[str, int]) -> Path:
+def _download(url: str, cache: Path, sizes: dict[str, int], sha256: str | None) -> Path:
     """Return the folder of the published archive, downloaded and checked unless it is there."""
     folder, part = cache / "published", cache / "deep_LabelMe.tar.gz.part"
-    if folder.is_dir():
+    if _is_kept(folder, sha256):
         return folder
     advice = "download it elsewhere and pass its path as `data_dir`"
+    _check_address(url, sha256)
     if datasets.config.HF_HUB_OFFLINE:
         raise ConnectionError(
             f"LabelMe must come from {url}, got HF_HUB_OFFLINE set: unset it, or {advice}."
@@ -306,9 +325,9 @@ def _download(url: str, cache: Path, sizes: dict[str, int]) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     with FileLock(cache / "published.lock"):  # Of several processes one downloads, others wait.
         try:
-            if not folder.is_dir():
-                _stream(url, part)
-                _unpack(part, folder, sizes)
+            if not _is_kept(folder, sha256):
+                _stream(url, part, sha256)
+                _unpack(part, folder, sizes, sha256)
         except (*_BROKEN, ValueError) as cause:
             raise OSError(
                 f"LabelMe must arrive whole from {url}, got '{cause}': nothing was kept; try "
@@ -319,29 +338,65 @@ def _download(url: str, cache: Path, sizes: dict[str, int]) -> Path:
     return folder
 
 
-def _stream(url: str, part: Path) -> None:
+def _check_address(url: str, sha256: str | None) -> None:
+    """Refuse an address whose answer anybody on the way could change, unless its digest is known."""
+    address = urllib.parse.urlsplit(url)
+    if address.scheme == "https" or (
+        address.scheme == "http" and (sha256 is not None or _is_here(address.hostname))
+    ):
+        return
+    raise ValueError(
+        f"`url` must be an https address, or http with the archive's `sha256`, got {url}: anybody on the way could "
+        "send something else."
+    )
+
+
+def _is_here(host: str | None) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows where the address that is redirected to would be taken too."""
+
+    def __init__(self, sha256: str | None) -> None:
+        self.sha256 = sha256
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> urllib.request.Request | None:
+        """Check the new address, the last argument."""
+        _check_address(args[-1], self.sha256)
+        return super().redirect_request(*args, **kwargs)
+
+
+def _stream(url: str, part: Path, sha256: str | None) -> None:
     """Write what `url` answers into `part`, as many bytes as were announced."""
     logger.info("Downloading %s", url)
     # Some hosts turn the default name of Python's client away.
     agent = {"User-Agent": "Mozilla/5.0 (compatible; hf_maxmig)"}
     request = urllib.request.Request(url, headers=agent)
-    with urllib.request.urlopen(request, timeout=_PATIENCE) as answer, part.open("wb") as file:
+    opener = urllib.request.build_opener(_Redirects(sha256))
+    with opener.open(request, timeout=_PATIENCE) as answer, part.open("wb") as file:
         announced = answer.headers.get("Content-Length")
-        shutil.copyfileobj(answer, file, 1 << 20)
+        while piece := answer.read(1 << 20):
+            file.write(piece)
+            if file.tell() > _MOST_DOWNLOADED:
+                raise ValueError(f"more than {_MOST_DOWNLOADED:,} bytes")
         if announced is not None and file.tell() != int(announced):
             raise EOFError(f"{file.tell()} of {announced} bytes")
 
 
-def _unpack_once(archive: Path, cache: Path) -> Path:
+def _unpack_once(archive: Path, cache: Path, sha256: str | None) -> Path:
     """Return the folder of the user's archive, unpacked into the cache unless it is there."""
     stat = archive.stat()  # Hashing what it holds would take as long as unpacking it.
     key = f"{archive.resolve()}:{stat.st_size}:{stat.st_mtime_ns}"
-    folder = cache / f"archive-{sha256(key.encode()).hexdigest()[:16]}"
+    folder = cache / f"archive-{sha256_of(key.encode()).hexdigest()[:16]}"
     cache.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         try:
-            if not folder.is_dir():
-                _unpack(archive, folder)
+            if not _is_kept(folder, sha256):
+                _unpack(archive, folder, None, sha256)
         except _BROKEN as cause:
             raise OSError(
                 f"`data_dir` must be a folder or a whole .tar.gz archive, got {archive} and "
@@ -350,17 +405,39 @@ def _unpack_once(archive: Path, cache: Path) -> Path:
     return folder
 
 
-def _unpack(archive: Path, folder: Path, sizes: dict[str, int] | None = None) -> None:
+def _is_kept(folder: Path, sha256: str | None) -> bool:
+    """Whether the folder is there as it was unpacked, of the archive that is asked for."""
+    if not folder.is_dir():
+        return False
+    if not is_sealed(folder) and sha256 is None:
+        with contextlib.suppress(OSError):  # of an earlier version, and nobody may write there
+            seal(folder)
+        return True
+    return is_whole(folder, sha256)
+
+
+def _unpack(archive: Path, folder: Path, sizes: dict[str, int] | None, sha256: str | None) -> None:
     """Unpack beside `folder`, check, rename: an interruption leaves no `folder`."""
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)  # Left by a process that was killed.
+    if folder.is_dir():
+        logger.warning(
+            "%s is not as it was unpacked, or of another archive: it is made again.", folder
+        )
+    origin = digest(archive)
+    if sha256 is not None and origin != sha256:
+        raise RefusedError(f"the archive must have the SHA-256 {sha256}, got {origin}")
     try:
-        with GzipFile(archive) as stream:
-            with tarfile.open(fileobj=stream, mode="r|") as tar:
-                tar.extractall(part, filter="data")
-            while stream.read(1 << 20):  # To the end, where gzip keeps its checksum.
-                pass
+        unpack_tar_gz(archive, part)
         _texts(_root(part), sizes)
+        seal(part, origin)
+        shutil.rmtree(folder, ignore_errors=True)
         os.replace(part, folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+    if sha256 is None:
+        logger.log(
+            logging.INFO if sizes is None else logging.WARNING,
+            "%s has the SHA-256 %s; which one it should have, nobody has told. Pass it as `sha256`, and no other "
+            "archive will be taken for this one.", archive.name.removesuffix(".part"), origin,
+        )  # fmt: skip

@@ -8,6 +8,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterator
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import PIL.Image
 import pytest
 
 from hf_maxmig.data import sources
-from hf_maxmig.data.sources import LABELME_CLASSES, LABELME_SIZES, labelme
+from hf_maxmig.data.sources import LABELME_CLASSES, LABELME_SIZES, LABELME_URL, labelme
 
 # The small world: items, annotators, features; pairwise distinct, so no axis passes for another.
 ROWS = {"train": 6, "validation": 3, "test": 4}
@@ -133,6 +134,10 @@ class Handler(BaseHTTPRequestHandler):
         server.requests += 1
         if server.mode.isdigit():
             return self.send_error(int(server.mode))
+        if server.mode.startswith("to "):
+            self.send_response(302)
+            self.send_header("Location", server.mode.removeprefix("to "))
+            return self.end_headers()
         self.send_response(200)
         if server.mode != "cut, length unknown":
             self.send_header("Content-Length", str(len(body)))
@@ -507,6 +512,115 @@ def test_labelme_does_not_unpack_outside_its_folder(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="evil.txt.*outside"):
         labelme(archive, cache_dir=tmp_path / "deep" / "cache")
     assert not list(tmp_path.rglob("evil.txt"))
+
+
+def test_labelme_names_what_it_does_not_unpack(
+    server: Server, archive: Path, tmp_path: Path
+) -> None:
+    """A link in an archive from the net led out of the cache, and a file outside was written over."""
+    evil = tmp_path / "evil.tar.gz"
+    with tarfile.open(archive) as good, tarfile.open(evil, "w:gz") as tar:
+        for member in good:
+            tar.addfile(member, good.extractfile(member))
+        member = tarfile.TarInfo("LabelMe/link")
+        member.type, member.linkname = tarfile.SYMTYPE, "answers.txt"
+        tar.addfile(member)
+    told = "got a symbolic link: 'LabelMe/link' -> 'answers.txt'"
+    with pytest.raises(OSError, match=f"`data_dir` must be.*{told}"):
+        labelme(evil, cache_dir=tmp_path / "cache")
+    server.body = evil.read_bytes()
+    with pytest.raises(OSError, match=f"{told}.*nothing was kept"):
+        labelme(cache_dir=tmp_path / "cache", url=server.url)
+    assert left(tmp_path / "cache") == []
+
+
+@pytest.mark.parametrize("way", ["url", "archive"])
+def test_labelme_takes_no_archive_for_another(
+    server: Server, archive: Path, tmp_path: Path, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With as many items and votes, another archive would pass for the published one."""
+    cache, digest = tmp_path / "cache", sha256(server.body).hexdigest()
+    arguments: dict[str, Any] = {"url": server.url} if way == "url" else {"data_dir": archive}
+    with caplog.at_level("INFO"):
+        first = labelme(cache_dir=cache, **arguments)
+    assert f"has the SHA-256 {digest}" in caplog.text
+    again = labelme(cache_dir=cache, sha256=digest.upper(), **arguments)
+    assert tables(again) == tables(first)
+    assert server.requests == (way == "url")
+    with pytest.raises(OSError, match=f"must have the SHA-256 {'0' * 64}, got {digest}"):
+        labelme(cache_dir=cache, sha256="0" * 64, **arguments)
+    assert tables(labelme(cache_dir=cache, **arguments)) == tables(first)
+    with pytest.raises(ValueError, match="`sha256` must be 64 hexadecimal digits, got 'abc'"):
+        labelme(cache_dir=cache, sha256="abc", **arguments)
+
+
+@pytest.mark.parametrize("way", ["url", "archive"])
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "more", "seal"])
+def test_labelme_unpacks_again_what_has_changed(
+    server: Server, archive: Path, tmp_path: Path, way: str, damage: str
+) -> None:
+    """One bit of a cached feature is another feature, in every training from then on."""
+    cache = tmp_path / "cache"
+    arguments: dict[str, Any] = {"url": server.url} if way == "url" else {"data_dir": archive}
+    first = tables(labelme(cache_dir=cache, **arguments))
+    (root,) = (path / "LabelMe" for path in cache.iterdir() if path.is_dir())
+    path = root / "prepared" / "data_train_vgg16.npy"
+    if damage == "flipped":
+        path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
+    elif damage == "cut":
+        path.write_bytes(path.read_bytes()[:-4])
+    elif damage == "gone":
+        path.unlink()
+    elif damage == "more":
+        np.save(root / "features_vgg16_train.npy", np.zeros((6, D), np.float32))
+    else:
+        (root.parent / ".sha256.json").write_text("{")
+    assert tables(labelme(cache_dir=cache, **arguments)) == first
+    assert server.requests == 2 * (way == "url")
+    assert tables(labelme(cache_dir=cache, **arguments)) == first
+    assert server.requests == 2 * (way == "url")
+
+
+def test_labelme_takes_a_cache_of_an_earlier_version(server: Server, tmp_path: Path) -> None:
+    """It has no digests: to download it again, offline, would be to lose it."""
+    first = tables(labelme(cache_dir=tmp_path / "cache", url=server.url))
+    (tmp_path / "cache" / "published" / ".sha256.json").unlink()
+    assert tables(labelme(cache_dir=tmp_path / "cache", url=server.url)) == first
+    assert server.requests == 1
+    assert (tmp_path / "cache" / "published" / ".sha256.json").is_file()
+
+
+@pytest.mark.parametrize(
+    "url", ["http://example.org/a", "ftp://example.org/a", "file:///etc/passwd", "nothing"]
+)
+def test_labelme_takes_no_address_that_anybody_could_answer(
+    url: str, server: Server, tmp_path: Path
+) -> None:
+    """Who sits between could send any archive, and LabelMe's own address was such a one."""
+    assert LABELME_URL.startswith("https://")
+    with pytest.raises(
+        ValueError, match="`url` must be an https address, or http with the archive's"
+    ):
+        labelme(cache_dir=tmp_path / "cache", url=url)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_labelme_follows_no_redirect_to_such_an_address(server: Server, tmp_path: Path) -> None:
+    """An https address that sends one on to plain http is plain http."""
+    server.mode = "to http://example.org/a"
+    with pytest.raises(
+        OSError, match="`url` must be an https address.*example.org/a.*nothing was kept"
+    ):
+        labelme(cache_dir=tmp_path / "cache", url=server.url)
+    assert left(tmp_path / "cache") == []
+
+
+def test_labelme_stops_an_endless_download(server: Server, tmp_path: Path, monkeypatch) -> None:
+    """A server that goes on sending would fill the disk."""
+    monkeypatch.setattr(sources, "_MOST_DOWNLOADED", len(server.body) - 1)
+    with pytest.raises(OSError, match="more than .* bytes.*nothing was kept"):
+        labelme(cache_dir=tmp_path / "cache", url=server.url)
+    assert left(tmp_path / "cache") == []
 
 
 def test_labelme_offline_says_what_to_do(server: Server, tmp_path: Path, monkeypatch) -> None:

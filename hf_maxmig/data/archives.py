@@ -1,0 +1,217 @@
+"""Archives of strangers: what is unpacked, and what is refused.
+
+Only regular files and folders, each at a place of its own inside the folder; no more bytes and members
+than are plausible. Anything else refuses the whole archive and names the member. Nothing here relies on
+the filters of `tarfile`: Python 3.11.0 has none, and some later ones could be led out of the folder.
+"""
+
+import os
+import re
+import tarfile
+import time
+import unicodedata
+import zlib
+from collections.abc import Iterator
+from gzip import GzipFile
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+BROKEN = (OSError, EOFError, tarfile.TarError, zlib.error)
+_LONGEST_NAME, _LONGEST_PART = 1000, 255  # bytes, as most file systems have it
+_LONGEST_HEADER = 1 << 20  # bytes that say something of a member: all of them are read at once
+_HEADERS = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+_USER = (os.geteuid(), os.getegid()) if hasattr(os, "geteuid") else (0, 0)
+_DRIVE = re.compile(r"[A-Za-z]:")
+_CHUNK = 1 << 20
+
+
+class RefusedError(ValueError):
+    """What is not unpacked: a ValueError that says which member, and why."""
+
+
+class Limits(NamedTuple):
+    """How much an archive may hold.
+
+    Args:
+        bytes: unpacked, at the most.
+        members: files and folders, at the most.
+        ratio: bytes unpacked for each packed, at the most. Float features, text and pictures stay far
+            below; a bomb of zeros reaches 1,000.
+        leeway: bytes that are allowed whatever the ratio.
+    """
+
+    bytes: int = 16 << 30
+    members: int = 200_000
+    ratio: float = 100.0
+    leeway: int = 64 << 20
+
+
+LIMITS = Limits()
+
+
+def unpack_tar_gz(archive: Path, folder: Path, limits: Limits = LIMITS) -> None:
+    """Unpack a `.tar.gz` archive into a new folder.
+
+    Args:
+        archive: the file.
+        folder: is made, and must not be there yet. If anything is refused, what was unpacked before
+            stays in it.
+        limits: how much it may hold.
+
+    Raises:
+        RefusedError: if a member is neither a file nor a folder, its name leads elsewhere, is no plain
+            text or another member's, or there is more than `limits` allow.
+        OSError, EOFError, tarfile.TarError, zlib.error: if the archive is not whole (`BROKEN`).
+    """
+    most = min(limits.bytes, max(limits.leeway, int(limits.ratio * archive.stat().st_size)))
+    folder.mkdir(parents=True)
+    with GzipFile(archive) as packed:
+        stream: Any = _Limited(packed, most, archive)
+        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as tar:
+            # Its filters are left out of account: what comes here has been looked at.
+            tar.extraction_filter = lambda member, path: member
+            tar.extractall(folder, members=_checked(tar, folder.resolve(), limits))
+        while stream.read(_CHUNK):  # to the end, where gzip keeps its checksum
+            pass
+
+
+def _checked(tar: tarfile.TarFile, folder: Path, limits: Limits) -> Iterator[tarfile.TarInfo]:
+    """Yield the members, each as soon as it was found to be harmless."""
+    taken: dict[str, tuple[str, bool]] = {}
+    for number, member in enumerate(_members(tar)):
+        if number >= limits.members:
+            raise RefusedError(
+                f"an archive must have at most {limits.members:,} members, got more: {_shown(member.name)}."
+            )
+        plain = member.isdir() or member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
+        if not plain or member.issparse():
+            where = f" -> {_shown(member.linkname)}" * bool(member.linkname)
+            raise RefusedError(
+                f"an archive must hold only files and folders, got {_kind(member)}: {_shown(member.name)}{where}."
+            )
+        parts = _parts(member.name)
+        if not parts and not member.isdir():
+            raise RefusedError(f"a file must have a name, got {_shown(member.name)}.")
+        _take(taken, member.name, parts, member.isdir())
+        if not folder.joinpath(*parts).resolve().is_relative_to(folder):
+            raise RefusedError(f"a member must lie inside the folder, got {_shown(member.name)}.")
+        member.name = "/".join(parts) or "."
+        # Nobody's but the user's, and no program.
+        member.mode, member.mtime = 0o755 if member.isdir() else 0o644, int(time.time())
+        member.uid, member.gid = _USER
+        member.uname = member.gname = ""
+        yield member
+
+
+def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the members; whatever else their headers make `tarfile` raise is a broken archive."""
+    while True:
+        try:
+            member = tar.next()
+        except RefusedError:
+            raise
+        except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError) as cause:
+            raise tarfile.ReadError(f"a header that is none: {cause}") from cause
+        tar.members = []  # type: ignore[attr-defined]  # it would keep them all
+        if member is None:
+            return
+        yield member
+
+
+def _take(taken: dict[str, tuple[str, bool]], name: str, parts: list[str], is_folder: bool) -> None:
+    """Give each place once, whatever a file system makes of small and capital letters.
+
+    Raises:
+        RefusedError: if it is taken.
+    """
+    for end in range(1, len(parts) + 1):
+        path, folder = "/".join(parts[:end]), is_folder or end < len(parts)
+        # What is the same name on some file systems is one name here.
+        key = unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+        known = taken.get(key)
+        if known is not None and (known != (path, folder) or not folder):
+            raise RefusedError(
+                f"members must have names of their own, got {_shown(name)} after {_shown(known[0])}."
+            )
+        taken[key] = path, folder
+
+
+def _parts(name: str) -> list[str]:
+    """Take a member's name apart, if it leads nowhere but down.
+
+    Raises:
+        RefusedError: if it does not.
+    """
+    why = None
+    try:
+        written = name.encode("utf-8")
+    except UnicodeEncodeError:
+        why, written = "is no text", b""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if any(unicodedata.category(letter) == "Cc" for letter in name):
+        why = "has control characters"
+    elif PurePosixPath(name).is_absolute() or _DRIVE.match(name) or "\\" in name:
+        why = "is absolute, or so on some systems"
+    elif ".." in parts:
+        why = "lies outside the folder"
+    elif len(written) > _LONGEST_NAME or any(
+        len(part.encode("utf-8", "replace")) > _LONGEST_PART for part in parts
+    ):
+        why = f"is longer than {_LONGEST_NAME} bytes, or a part of it than {_LONGEST_PART}"
+    if why is not None:
+        raise RefusedError(f"a member must have a plain name, got {_shown(name)}, which {why}.")
+    return parts
+
+
+def _kind(member: tarfile.TarInfo) -> str:
+    for asked, kind in (
+        (member.issym, "a symbolic link"),
+        (member.islnk, "a hard link"),
+        (member.isdev, "a device"),  # and pipes
+        (member.issparse, "a file with holes"),
+    ):
+        if asked():
+            return kind
+    return f"a member of type {member.type!r}"
+
+
+def _shown(name: str) -> str:
+    return ascii(name if len(name) <= 100 else f"{name[:97]}...")
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose headers are not read if they are large: `tarfile` would do it at one go."""
+
+    def _proc_member(self, tar: tarfile.TarFile) -> Any:
+        if self.size < 0:
+            raise tarfile.ReadError("a member of less than no bytes")
+        if self.type in _HEADERS and self.size > _LONGEST_HEADER:
+            raise RefusedError(
+                f"a member's header must have at most {_LONGEST_HEADER:,} bytes, got {self.size:,}."
+            )
+        return super()._proc_member(tar)  # type: ignore[misc]
+
+
+class _Limited:
+    """A stream of which no more than so many bytes are read."""
+
+    def __init__(self, stream: GzipFile, most: int, archive: Path) -> None:
+        self.stream, self.most, self.archive = stream, most, archive
+        self.seen = 0
+
+    def read(self, size: int) -> bytes:
+        """Read at most `size` bytes."""
+        part = self.stream.read(size)
+        self.seen += len(part)
+        if self.seen > self.most:
+            raise RefusedError(
+                f"{self.archive.name} must unpack to at most {self.most:,} bytes, got more, of "
+                f"{self.archive.stat().st_size:,} packed."
+            )
+        return part
