@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .hub import portable_processor
-from .loading import written_whole
 from .modeling_maxmig import CrowdModel
 from .staging import staged
+from .whole_files import written_whole
 
 _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
 

@@ -1,51 +1,26 @@
 """What a saved pair must be to be loaded: whole, free of pickles, and of a version that is known.
 
-`written_whole` is how it is saved so. On loading, what is looked at are files by their names and sizes; reading them is `from_pretrained`, of which
-this is the door. Everything else that may fail (no such repository, a revision that is not there, no
-access, no connection) transformers says itself.
+`whole_files` is how it is saved so. What is looked at before are files by names, sizes and, in a folder, digests;
+reading them is `from_pretrained`, of which this is the door; after, whether each tensor was there. Everything
+else that may fail (no such repository, a revision that is not there, no access, no connection) transformers
+says itself.
 """
 
-import contextlib
 import json
 import os
 import re
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers.utils import cached_file, has_file
 
 from .version import __version__
+from .whole_files import CONFIG, check_model
 
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 # Where to look, of all that `from_pretrained` takes.
 _PLACE = ("cache_dir", "local_files_only", "proxies", "revision", "subfolder", "token")
-
-
-@contextlib.contextmanager
-def written_whole(target: Path) -> Iterator[str]:
-    """Write a model to a folder inside the target first, then move it into place file by file.
-
-    An interrupted save leaves the files of the last one, and weights that new ones replace go. The
-    name starts as what `push_to_hub` leaves out.
-
-    Args:
-        target: the folder, made if absent.
-
-    Yields:
-        Where to write.
-    """
-    target.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target, prefix="_saving-") as staging:
-        yield staging
-        written = [path.name for path in Path(staging).iterdir()]
-        for name in written:
-            os.replace(Path(staging, name), target / name)
-    if any(name.endswith(".safetensors") for name in written):
-        for stale in target.glob("model*.safetensors*"):
-            if stale.name not in written:
-                stale.unlink()
 
 
 def check_weights(
@@ -81,9 +56,11 @@ def check_weights(
             f"`use_safetensors` must not be False, got it for {name}: a pickle can run any code as it is read."
         )
     place = {key: kwargs[key] for key in _PLACE if kwargs.get(key) is not None}
-    files = _safetensors(name, variant, place)
+    local = Path(name, kwargs.get("subfolder") or "")
+    held = _check_config(local) if local.is_dir() else None
+    files = _safetensors(name, variant, place) if held is None else _parts_of(name, held, place)
     for path in files:
-        _check_whole(path)
+        _check_size(path)
     folder = place.pop("subfolder", "")
     for pickled in () if files else (PICKLED, f"{PICKLED}.index.json"):
         if has_file(name, os.path.join(folder, _named(pickled, variant)), **place):
@@ -91,6 +68,44 @@ def check_weights(
                 f"the weights must be safetensors, got only {_named(pickled, variant)} in {name}: a pickle can run any "
                 "code as it is read. If you trust it, read it with `torch.load(..., weights_only=True)` into a new "
                 "pair by `load_state_dict`, and save that."
+            )
+    if local.is_dir() and held is None:
+        # On the Hub files are edited and replaced one by one, and it has digests of its own.
+        check_model(local)
+
+
+def check_loaded(
+    name: str | os.PathLike[str] | None, found: Mapping[str, Any], sizes_may_differ: bool = False
+) -> None:
+    """Check that each tensor of a pair was read, and that no other was there: what lacks starts at random.
+
+    Args:
+        name: where it was read.
+        found: of `from_pretrained(..., output_loading_info=True)`.
+        sizes_may_differ: whether `ignore_mismatched_sizes` was asked for.
+
+    Raises:
+        ValueError: if a tensor is missing, is one too many, or has another shape.
+
+    Example:
+        >>> check_loaded("pair", {"missing_keys": {"aggregator.table"}})
+        Traceback (most recent call last):
+        ...
+        ValueError: the weights must be those of the pair that its config describes, got none for aggregator.table in pair: ...
+    """
+    shapes = [] if sizes_may_differ else [entry[0] for entry in found.get("mismatched_keys", ())]
+    for what, keys in (
+        ("none for", found.get("missing_keys", ())),
+        ("another shape for", shapes),
+        ("some too many,", found.get("unexpected_keys", ())),
+    ):
+        if keys:
+            first = ", ".join(sorted(keys)[:3]) + (
+                f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+            )
+            raise ValueError(
+                f"the weights must be those of the pair that its config describes, got {what} {first} in {name}: the "
+                "files are of two models, or were not saved whole. Save it again."
             )
 
 
@@ -128,24 +143,58 @@ def _named(file_name: str, variant: str | None) -> str:
     return file_name if variant is None else f"{stem}.{variant}.{ending}"
 
 
+def _check_config(folder: Path) -> str | None:
+    """Check that a folder's config is JSON; return the file of the weights, if it names one."""
+    path = folder / CONFIG
+    if not path.is_file():
+        return None  # transformers says so
+    try:
+        named = json.loads(path.read_text(encoding="utf-8")).get("transformers_weights")
+        return named if named is None else str(named)
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"`{CONFIG}` must be a JSON object, got something else in {folder} ({error}): it was not saved to its end, "
+            "or was damaged."
+        ) from error
+
+
 def _safetensors(
     name: str | os.PathLike[str], variant: str | None, place: dict[str, Any]
 ) -> list[Path]:
     """Find the file of weights, or those that its index names, in a folder or on the Hub."""
+    found = _parts_of(name, _named(SAFE, variant), place)
+    return found or _parts_of(name, _named(f"{SAFE}.index.json", variant), place)
+
+
+def _parts_of(name: str | os.PathLike[str], file_name: str, place: dict[str, Any]) -> list[Path]:
+    """Find one file, or all that it names if it is an index."""
 
     def find(file_name: str) -> list[Path]:
         found = cached_file(name, file_name, _raise_exceptions_for_missing_entries=False, **place)
         return [] if found is None else [Path(found)]
 
-    found = find(_named(SAFE, variant))
-    index = [] if found else find(_named(f"{SAFE}.index.json", variant))
-    for path in index:
-        parts = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
-        found = [file for part in sorted(set(parts)) for file in find(part)]
-    return found
+    found = find(file_name)
+    if not found or not file_name.endswith(".index.json"):
+        return found
+    try:
+        index = json.loads(found[0].read_text(encoding="utf-8"))
+        parts = sorted({str(part) for part in index["weight_map"].values()})
+        index["metadata"].get("total_size")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"`{file_name}` must name the file of each tensor, got something else in {name}: it was damaged."
+        ) from error
+    paths = {part: find(part) for part in parts}
+    missing = [part for part, path in paths.items() if not path]
+    if missing or not parts:
+        raise ValueError(
+            f"all files that `{file_name}` names must be there, got no {', '.join(missing[:3]) or 'name'} in {name}: the "
+            "pair was not saved, uploaded or downloaded to its end."
+        )
+    return [path for found in paths.values() for path in found]
 
 
-def _check_whole(path: Path) -> None:
+def _check_size(path: Path) -> None:
     """Compare a file's size with what its head announces, as safetensors does, but say which file.
 
     The head is eight bytes with its length, then JSON that says where each tensor begins and ends.
@@ -156,9 +205,21 @@ def _check_whole(path: Path) -> None:
         head = file.read(min(length, size))
     announced = 8 + length
     if head and len(head) == length:
-        tensors = json.loads(head)
-        tensors.pop("__metadata__", None)
-        announced += max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+        try:
+            tensors = json.loads(head)
+            tensors.pop("__metadata__", None)
+            announced += max((int(t["data_offsets"][1]) for t in tensors.values()), default=0)
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            IndexError,
+            RecursionError,
+        ) as error:
+            raise ValueError(
+                f"`{path.name}` must begin with a list of its tensors, got something else: it was damaged ({path})."
+            ) from error
     if size != announced:
         raise ValueError(
             f"`{path.name}` must have {announced:,} bytes, as it begins, got {size:,}: it was not saved, uploaded or "

@@ -50,7 +50,8 @@ from .functional import (
     reward_and_penalty,
     widen,
 )
-from .loading import check_weights, written_whole
+from .loading import check_loaded, check_weights
+from .whole_files import written_whole
 
 AUTO_CLASSES = {
     "image-classification": AutoModelForImageClassification,
@@ -453,14 +454,24 @@ class CrowdModel(PreTrainedModel):
             The model, in evaluation mode.
 
         Raises:
-            ValueError: if the only weights are pickled, or a file is not whole.
+            ValueError: if the only weights are pickled, a file is not whole or, in a folder, not as it was saved; or
+                a tensor is missing, one too many, or has another shape.
         """
-        if pretrained_model_name_or_path is not None:
-            check_weights(pretrained_model_name_or_path, **kwargs)
-        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        name, told = pretrained_model_name_or_path, kwargs.pop("output_loading_info", False)
+        if name is not None:
+            check_weights(name, **kwargs)
+        may_differ = kwargs.pop("ignore_mismatched_sizes", False)
+        model: Any
+        model, found = super().from_pretrained(
+            name, *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
+        )
+        if kwargs.get("state_dict") is None:  # else the caller says what there is
+            check_loaded(name, found, may_differ)
+        loaded: Any = (model, found) if told else model
+        return loaded
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
-        """Save like any model of transformers, but whole or not at all: see `written_whole`.
+        """Save like any model of transformers, but whole or not at all: see `whole_files.written_whole`.
 
         Adapters of PEFT are merged into the layers: whoever loads the model needs no PEFT.
 

@@ -15,40 +15,28 @@ from typing import Any
 import torch
 import transformers.trainer
 from huggingface_hub import create_branch
-from safetensors.torch import load_file, save_file
-from torch import nn
-from transformers import Trainer, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-from transformers.utils import logging
+from transformers import TrainingArguments
 
 from .annotators import AnnotatorReport
-from .classifiers import adapter_layers
+from .checkpoints import CheckpointingTrainer, swapped
 from .data.columns import has_votes
 from .data.describe import Description, describe
 from .distributed import own_class, whole_parameters
 from .exporting import save_classifier
 from .hub import model_card
-from .modeling_maxmig import CrowdModel
 from .staging import staged
 from .training_args import MaxMIGTrainingArguments
 from .version import __version__
 
-logger = logging.get_logger(__name__)
-
 RESULTS = "results.json"
-ADAPTED = "adapted.safetensors"  # in a checkpoint: what is trained of a pair with adapters
 _LISTED = (
     "learning_rate", "lr_scheduler_type", "per_device_train_batch_size", "gradient_accumulation_steps",
     "num_train_epochs", "world_size", "smoothing", "seed",
 )  # fmt: skip
 
 
-class SharingTrainer(Trainer):
+class SharingTrainer(CheckpointingTrainer):
     """`Trainer`, as far as it saves and shares crowd models."""
-
-    args: MaxMIGTrainingArguments
-    _wrapped: Any = None  # the model, and what is in it: accelerate takes a while to find out
-    _inside: CrowdModel
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -61,14 +49,6 @@ class SharingTrainer(Trainer):
         self._description: Description | None = None  # of the training set
         self._judged: AnnotatorReport | None = None
         self._shared_as = "names"
-
-    @property
-    def crowd_model(self) -> CrowdModel:
-        """The crowd model, without what accelerate or compile have put around it."""
-        if self._wrapped is not self.model:
-            self._inside = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
-            self._wrapped = self.model
-        return self._inside
 
     def listed_arguments(self) -> dict[str, Any]:
         """Tell what the card says of the training."""
@@ -85,40 +65,6 @@ class SharingTrainer(Trainer):
                 return
             with own_class(model):
                 super()._save(output_dir, state_dict)
-        in_checkpoint = folder.name.startswith(PREFIX_CHECKPOINT_DIR)
-        if self.args.should_save and in_checkpoint and adapter_layers(model):
-            # What was saved has them merged; to go on, they are needed as they are.
-            frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
-            state = model.state_dict().items()
-            trained = {n: t.contiguous() for n, t in state if n not in frozen}
-            save_file(trained, folder / ADAPTED)
-
-    def _load_from_checkpoint(
-        self, resume_from_checkpoint: str, model: nn.Module | None = None
-    ) -> None:
-        pair = self.crowd_model
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-        elif adapter_layers(pair):
-            path = Path(resume_from_checkpoint, ADAPTED)
-            if not path.is_file():
-                raise ValueError(
-                    f"a checkpoint of a classifier with adapters must have {ADAPTED}, got none in "
-                    f"{resume_from_checkpoint}: it is of a training without them."
-                )
-            pair.load_state_dict(load_file(path), strict=False)
-        else:
-            # Not as `Trainer` does, by the names in the file: they are those that layers had when a
-            # model was published, and what has another name now (ViT's) would stay as it is.
-            pair.load_state_dict(type(pair).from_pretrained(resume_from_checkpoint).state_dict())
-
-    def _load_best_model(self) -> None:
-        checkpoint = self.state.best_model_checkpoint
-        spread = self.is_fsdp_enabled or self.is_deepspeed_enabled
-        if spread or not os.path.isdir(checkpoint):
-            super()._load_best_model()  # it tells a node without the checkpoint what to do
-        else:
-            self._load_from_checkpoint(checkpoint)
 
     # Sharing
 
@@ -233,17 +179,6 @@ class SharingTrainer(Trainer):
 
 
 @contextlib.contextmanager
-def swapped(target: Any, name: str, value: Any) -> Iterator[None]:
-    """Set an attribute for a while."""
-    before = getattr(target, name)
-    setattr(target, name, value)
-    try:
-        yield
-    finally:
-        setattr(target, name, before)
-
-
-@contextlib.contextmanager
 def arguments_in_json(
     args: MaxMIGTrainingArguments, folder: str | os.PathLike[str]
 ) -> Iterator[None]:
@@ -267,22 +202,3 @@ class _TorchWithoutArguments:
         """Save, but not arguments."""
         if not isinstance(what, TrainingArguments):
             torch.save(what, *args, **kwargs)
-
-
-def last_whole_checkpoint(output_dir: str) -> str:
-    """Find the newest checkpoint that is whole: the trainer's state is what is written last."""
-    checkpoints = sorted(
-        (
-            p
-            for p in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")
-            if p.name.split("-")[-1].isdigit()
-        ),
-        key=lambda path: int(path.name.split("-")[-1]),
-    )
-    for path in reversed(checkpoints):
-        if (path / "trainer_state.json").is_file():
-            return str(path)
-        logger.warning("%s was not written to its end and is passed over.", path)
-    raise ValueError(
-        f"`resume_from_checkpoint=True` needs a whole checkpoint in {output_dir}, got {len(checkpoints)} incomplete."
-    )

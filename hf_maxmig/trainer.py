@@ -41,6 +41,7 @@ from transformers.utils import logging
 
 from .aggregator import AGGREGATORS
 from .annotators import AnnotatorReport, judge_annotators
+from .checkpoints import swapped
 from .class_names import differences, listed
 from .class_order import align_gold, align_outputs, hub_parts
 from .classifiers import adapter_layers, output_layers, without_peft_model
@@ -62,7 +63,7 @@ from .search import (
     search_rate,
     start_and_search,
 )
-from .sharing import SharingTrainer, last_whole_checkpoint, swapped
+from .sharing import SharingTrainer
 from .strength import find_strength
 from .training_args import AGGREGATOR_RATE_MULTIPLE, MaxMIGTrainingArguments
 from .watch import Watch
@@ -184,7 +185,8 @@ class CrowdTrainer(SharingTrainer):
             **kwargs,
         )
         self.model_accepts_loss_kwargs = False
-        self.add_callback(_EndOfEpoch(self._end_epoch))
+        self._epoch_end = _EndOfEpoch(self._end_epoch)
+        self.add_callback(self._epoch_end)
         self.add_callback(_BeginOfTraining(self._note_rates))
         if data_collator is None:
             self.data_collator = CrowdCollator(
@@ -287,26 +289,36 @@ class CrowdTrainer(SharingTrainer):
         """Train; a fresh run first starts the aggregator from the training crowd.
 
         Args:
-            resume_from_checkpoint: as in `Trainer`; True takes the last checkpoint that was written
-                whole.
+            resume_from_checkpoint: as in `Trainer`; True takes this training's last checkpoint in the
+                output folder that is whole.
             trial: as in `Trainer`.
             ignore_keys_for_eval: as in `Trainer`.
 
         Returns:
             As `Trainer.train`; the metrics also have what the search chose.
+
+        Raises:
+            FileNotFoundError: if the checkpoint is not there.
+            OSError: if the output folder may not be written, or has no room.
+            ValueError: if the checkpoint is not whole or of another crowd or model; there is none of this training; or
+                another training is at work in the output folder.
         """
-        if resume_from_checkpoint is True:
-            resume_from_checkpoint = last_whole_checkpoint(self.args.output_dir)
-        self._fresh, self._tries = not resume_from_checkpoint, []
+        with self._one_training(resume_from_checkpoint, trial) as checkpoint:
+            return self._train(checkpoint, trial, ignore_keys_for_eval)
+
+    def _train(
+        self, checkpoint: str | None, trial: Any, ignore_keys_for_eval: list[str] | None
+    ) -> TrainOutput:
+        self._fresh, self._tries = checkpoint is None, []
         self._results.clear()  # of an earlier pair
-        if resume_from_checkpoint and self.pair_is_ours:
-            found = type(self.crowd_model.config).from_pretrained(resume_from_checkpoint)
+        if checkpoint is not None and self.pair_is_ours:
+            found = type(self.crowd_model.config).from_pretrained(checkpoint)
             self.crowd_model.use_aggregator(found.aggregator)
             self.crowd_model.use_prior(found.prior, [])
         guarded = self.args.guards and not self.crowd_model.learns_from_gold_labels
         self._watch = Watch(self, on=guarded)
         self._watch.begin()
-        output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        output = super().train(checkpoint, trial, ignore_keys_for_eval)
         changed = self.args.name_classes and self.name_classes() is not None
         self._watch.end()
         if self._tries:
@@ -439,6 +451,11 @@ class CrowdTrainer(SharingTrainer):
         elif not self._fresh:
             found = (logs.get("aggregator_learning_rate") for logs in state.log_history)
             self.found_rate = next((rate for rate in found if rate is not None), None)
+            if state.global_step >= state.max_steps and not self._resumed["epoch_ended"]:
+                self._end_epoch(1.0)  # killed between the last step and the end of its epoch
+
+    def _manifest_facts(self) -> dict[str, Any]:
+        return {"epoch_ended": self._epoch_end.done_at == self.state.global_step}
 
     def sibling(
         self, model: CrowdModel, rows: list[int], share: float, **changes: Any
@@ -562,6 +579,8 @@ class CrowdTrainer(SharingTrainer):
         self, max_steps: int, steps: int, epochs: int, checkpoint: str | None, trial: Any
     ) -> tuple[int, int]:
         done = super()._init_training_state(max_steps, steps, epochs, checkpoint, trial)
+        if checkpoint is not None and self.state.global_step >= max_steps:
+            return epochs, 0  # `Trainer` would go on in that epoch, and take a step more
         if checkpoint is None or has_length(self.train_dataset):
             return done
         # `Trainer` takes all steps for one pass; how many passes over a stream there were, and what
@@ -1031,6 +1050,12 @@ class _EndOfEpoch(TrainerCallback):
 
     def __init__(self, end_epoch: Callable[[float], None]) -> None:
         self.end_epoch = end_epoch
+        self.done_at = -1
+
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Forget an earlier training."""
         self.done_at = -1
 
     def on_step_end(

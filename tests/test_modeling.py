@@ -257,14 +257,12 @@ def test_factored_pair_comes_back_whole(prior, tmp_path):
         torch.testing.assert_close(half.aggregator.state_dict()[name], tensor, rtol=0, atol=0)
 
 
-def test_factored_pair_starts_ignorant_on_any_way_to_build_it(tmp_path):
+def test_factored_pair_starts_ignorant_on_any_way_to_build_it():
     """What `_init_weights` forgets is uninitialised memory: scales of anything, classes out of range."""
     model = MaxMIGModel.from_classifier(resnet(), num_annotators=4, aggregator="factored")
-    model.save_pretrained(tmp_path)
-    tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
-    kept = {n: t for n, t in tensors.items() if not n.startswith("aggregator.")}
-    safetensors.torch.save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    for pair in (model, AutoModel.from_pretrained(tmp_path)):
+    kept = {n: t for n, t in model.state_dict().items() if not n.startswith("aggregator.")}
+    again = MaxMIGModel.from_pretrained(None, config=model.config, state_dict=kept)
+    for pair in (model, again):
         aggregator = pair.aggregator
         assert (aggregator.scale == 1).all()
         assert aggregator.speaks_for.tolist() == [0, 1, 2, 3, 4]

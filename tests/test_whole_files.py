@@ -1,0 +1,236 @@
+"""What is saved is whole, and what is not is refused."""
+
+import errno
+import json
+import os
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import (
+    AutoModel,
+    AutoModelForImageClassification,
+    ResNetConfig,
+    ResNetForImageClassification,
+)
+
+from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel, save_classifier
+from hf_maxmig.whole_files import MANIFEST, already_checked, check_whole, read_manifest
+
+WEIGHTS = "model.safetensors"
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # it forks
+
+
+def make_pair(seed, annotators):
+    torch.manual_seed(seed)
+    head = HeadConfig(input_size=5, hidden_size=16, id2label={0: "cat", 1: "dog", 2: "emu"})
+    pair = MaxMIGModel.from_classifier(HeadClassifier(head), annotators=annotators)
+    nn.init.normal_(pair.aggregator.table)
+    return pair
+
+
+def small_resnet(seed, names):
+    torch.manual_seed(seed)
+    config = ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", id2label=dict(enumerate(names))
+    )  # fmt: skip
+    return MaxMIGModel.from_classifier(ResNetForImageClassification(config), num_annotators=2)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    make_pair(0, ["ann", "bob"]).save_pretrained(tmp_path / "pair")
+    return tmp_path / "pair"
+
+
+def killed_at(number, save):
+    """Save in a child that is gone before its n-th step on the disk; whether it came to the end."""
+    child = os.fork()
+    if child == 0:
+        done = 0
+
+        def counted(step):
+            def take(*args, **kwargs):
+                nonlocal done
+                if done == number:
+                    os._exit(9)
+                done += 1
+                return step(*args, **kwargs)
+
+            return take
+
+        for name in ("replace", "rename", "link", "unlink", "rmdir"):
+            setattr(os, name, counted(getattr(os, name)))
+        try:
+            save()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+SAVES = {
+    "pair": (
+        lambda seed: make_pair(seed, ["ann", "bob"] if seed == 0 else ["cyd", "dee"]),
+        lambda pair, folder: pair.save_pretrained(folder),
+        lambda folder: AutoModel.from_pretrained(folder),
+        lambda model: (model.config.annotators, model.aggregator.table.tolist()),
+    ),
+    "in parts": (
+        lambda seed: make_pair(seed, ["ann", "bob"] if seed == 0 else ["cyd", "dee"]),
+        lambda pair, folder: pair.save_pretrained(folder, max_shard_size=600),
+        lambda folder: AutoModel.from_pretrained(folder),
+        lambda model: (model.config.annotators, model.aggregator.table.tolist()),
+    ),
+    "classifier": (
+        lambda seed: small_resnet(seed, ["cat", "dog"] if seed == 0 else ["emu", "fox"]),
+        lambda pair, folder: save_classifier(pair, folder),
+        lambda folder: AutoModelForImageClassification.from_pretrained(folder),
+        lambda model: (model.config.id2label, model.classifier[-1].weight.tolist()),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills children, which it forks")
+@pytest.mark.parametrize("kind", SAVES)
+def test_save_that_is_killed_leaves_the_old_or_the_new_model(kind, tmp_path):
+    """New weights under the old names of annotators or classes are another model that loads."""
+    make, save, load, told_of = SAVES[kind]
+    old, new = make(0), make(1)
+    save(old, tmp_path / "old")
+    save(new, tmp_path / "new")
+    expected = [told_of(load(tmp_path / name)) for name in ("old", "new")]
+    assert expected[0] != expected[1]
+    outcomes, ended, number = [], False, 0
+    while not ended:
+        folder = tmp_path / "model"
+        shutil.copytree(tmp_path / "old", folder)
+        ended = killed_at(number, lambda folder=folder: save(new, folder))
+        outcomes.append(expected.index(told_of(load(folder))))
+        save(old, folder)  # the next save clears up
+        assert not list(folder.glob("_switching-*"))
+        assert told_of(load(folder)) == expected[0]
+        shutil.rmtree(folder)
+        number += 1
+    assert outcomes == sorted(outcomes)
+    assert outcomes.count(0) > 1
+    assert outcomes.count(1) > 4
+
+
+def without_a_tensor(folder):
+    tensors = load_file(folder / WEIGHTS)
+    del tensors["aggregator.table"]
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def with_another(folder):
+    save_file(
+        load_file(folder / WEIGHTS) | {"w": torch.ones(2)}, folder / WEIGHTS, {"format": "pt"}
+    )
+
+
+def with_another_shape(folder):
+    tensors = load_file(folder / WEIGHTS)
+    save_file(tensors | {"aggregator.table": torch.ones(5, 3, 3)}, folder / WEIGHTS, {"format": "pt"})  # fmt: skip
+
+
+def with_an_empty_head(folder):
+    (folder / WEIGHTS).write_bytes((2).to_bytes(8, "little") + b"{}")
+
+
+DAMAGE = {
+    "none for aggregator.table": without_a_tensor,
+    "some too many, w": with_another,
+    "another shape for aggregator.table": with_another_shape,
+    "none for aggregator.table, classifier.fc.bias": with_an_empty_head,
+}
+
+
+@pytest.mark.parametrize("told", DAMAGE)
+def test_weights_that_are_not_the_pairs_are_refused_without_a_manifest_too(told, saved):
+    """What a file lacks would start at random, and the pair that loads looks like any other."""
+    (saved / MANIFEST).unlink()
+    DAMAGE[told](saved)
+    with pytest.raises(ValueError, match=f"weights must be those of the pair.*got {told}"):
+        AutoModel.from_pretrained(saved)
+
+
+def test_pair_without_a_manifest_and_with_a_readme_of_ones_own_loads(saved):
+    """Of an older version, from the Hub, or put together by hand, it is as good; texts are edited."""
+    (saved / "README.md").write_text("# Mine")
+    AutoModel.from_pretrained(saved)
+    (saved / MANIFEST).unlink()
+    AutoModel.from_pretrained(saved)
+
+
+def flipped(path, place):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 4
+    path.write_bytes(bytes(content))
+
+
+def test_one_flipped_bit_is_found(saved):
+    """The size is right and each tensor is there: other numbers, and nothing says so."""
+    flipped(saved / WEIGHTS, -3)
+    with pytest.raises(
+        ValueError, match=r"`model\.safetensors` must be as it was saved, got other"
+    ):
+        AutoModel.from_pretrained(saved)
+    (saved / MANIFEST).unlink()  # as the message says
+    AutoModel.from_pretrained(saved)
+
+
+@pytest.mark.parametrize(
+    ("change", "loads"),
+    [
+        (lambda config: config | {"mine": 1}, True),
+        (lambda config: {k: v for k, v in config.items() if k != "aggregator"}, True),
+        (lambda config: dict(reversed(config.items())), True),
+        (lambda config: config | {"divergence": "pearson"}, False),
+        (lambda config: {k.replace("aggregator", "aggregatos"): v for k, v in config.items()}, False),
+    ],
+)  # fmt: skip
+def test_config_may_gain_and_lose_fields_but_not_say_something_else(change, loads, saved):
+    """Users add fields of their own, older versions lack some; a changed one is another model."""
+    path = saved / "config.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    if loads:
+        AutoModel.from_pretrained(saved)
+    else:
+        with pytest.raises(
+            ValueError, match=r"`config\.json` must be as it was saved, got another"
+        ):
+            AutoModel.from_pretrained(saved)
+
+
+def test_damaged_manifest_is_no_manifest(saved):
+    """Taken as it is, it would refuse what is right or let pass what is not."""
+    for content in (b"", b"{}", b"[]", b"\xff", b"[" * 100_000):
+        (saved / MANIFEST).write_bytes(content)
+        with pytest.raises(ValueError, match="must be as it was saved, got other content"):
+            read_manifest(saved)
+
+
+def test_digests_are_computed_once_where_they_were_just_now(saved):
+    """A large checkpoint is read twice else: before it is resumed from, and as it is."""
+    with already_checked(saved):
+        flipped(saved / WEIGHTS, -3)
+        check_whole(saved)
+    with pytest.raises(ValueError, match="got other content"):
+        check_whole(saved)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_full_or_locked_disk_is_told_and_the_old_model_stays(number, saved, monkeypatch):
+    """Whatever wrote last says it in its own words, and somebody has to clear up."""
+    before = {path.name: path.read_bytes() for path in saved.iterdir()}
+
+    def refuse(tensors, filename, metadata=None):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("transformers.modeling_utils.safe_save_file", refuse)
+    with pytest.raises(OSError, match="a model must be written whole, got an error in"):
+        make_pair(1, ["cyd", "dee"]).save_pretrained(saved)
+    assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
