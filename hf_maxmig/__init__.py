@@ -4,6 +4,7 @@ Importing this registers the models with the Auto classes of transformers. What 
 `datasets`, slow to import, is loaded when first asked for.
 """
 
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,13 @@ for _config_class, _model_class in _PAIRS:
 for _auto_class in (AutoModel, *AUTO_CLASSES.values()):
     _auto_class.register(MaxMIGConfig, MaxMIGModel, exist_ok=True)
 MaxMIGModel.register_for_auto_class("AutoModel")
+
+
+def _pushed_with_card(model: CrowdModel, annotators: str) -> AbstractContextManager[None]:
+    return import_module(".hub", __name__).pushed_with_card(model, annotators)
+
+
+CrowdModel.pushed_with_card = _pushed_with_card
 # By its path: the pipeline is imported when first asked for.
 PIPELINE_REGISTRY.supported_tasks["crowd-forecast"] = {
     "impl": f"{__name__}.pipelines.ForecastPipeline",

@@ -93,7 +93,7 @@ def hashed_order(names: Sequence[str], salt: str) -> tuple[list[str], list[int]]
 
 
 # Not fields of a config, but what transformers hands to one.
-_TOLD = ("attn_implementation", "auto_map", "num_labels")
+_TOLD = ("attn_implementation", "auto_map", "custom_pipelines", "num_labels")
 
 
 class MaxMIGConfig(PreTrainedConfig):
@@ -149,6 +149,9 @@ class MaxMIGConfig(PreTrainedConfig):
             (name for name in kwargs if not hasattr(PreTrainedConfig, name) and name not in _TOLD),
         )
         self.hf_maxmig_version = __version__
+        if not __name__.startswith("transformers_modules"):
+            # They are for those without the package, who have to trust them; here it has its own.
+            kwargs.pop("custom_pipelines", None)
         given = self.classifier_config
         if isinstance(given, dict) and given.get("model_type") in CLASSIFIERS:
             # Our own networks are not in transformers' table where the package is not installed.

@@ -3,13 +3,18 @@
 Uploading itself is `push_to_hub` of trainer and model.
 """
 
+import contextlib
 import re
 from collections import Counter
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
+import transformers.modeling_utils
+import transformers.utils.hub
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub.errors import EntryNotFoundError
 from transformers import BitImageProcessor
 from transformers.utils import logging
 
@@ -39,6 +44,9 @@ _EXAMPLES = {
     "text-classification": "A text.",
     "audio-classification": "sound.wav",
 }
+_CONTENT = {"text-classification": "text", "audio-classification": "audio"}  # else `image`
+HOME = "https://pypi.org/project/hf-maxmig/"
+_EMPTY = "This model card has been automatically generated"  # what transformers writes
 
 
 def model_card(
@@ -129,11 +137,47 @@ def model_card(
         annotators=judged and _summary(judged),
         arguments=arguments,
         version=__version__,
+        home=HOME,
     )
     card.text = re.sub(
         r"\n(\s*\n){2,}", "\n\n", card.text
     )  # what the template leaves out was a paragraph
     return card
+
+
+@contextlib.contextmanager
+def pushed_with_card(model: CrowdModel, annotators: str = "names") -> Iterator[None]:
+    """Have a model's own push write the package's card, where transformers would write an empty one.
+
+    A card that somebody has written stays as it is.
+
+    Args:
+        model: what is pushed; or the model whose classifier is.
+        annotators: what is seen of the crowd, as in `CrowdModel.shared_as`.
+    """
+    usual = transformers.utils.hub.create_and_tag_model_card
+
+    def card(repo_id: str, tags: list[str] | None = None, token: str | None = None) -> ModelCard:
+        try:
+            written = ModelCard.load(repo_id, token=token).text
+        except EntryNotFoundError:
+            written = _EMPTY
+        if _EMPTY not in written:
+            return usual(repo_id, tags, token)
+        name = repo_id.split("/")[-1]
+        ours = model_card(model, {}, {}, name, repo_id=repo_id, shared_as=annotators)
+        header: Any = ours.data
+        header.tags = list(dict.fromkeys([*header.tags, *(tags or ())]))
+        return ours
+
+    places = (transformers.utils.hub, transformers.modeling_utils)
+    for place in places:
+        place.create_and_tag_model_card = card
+    try:
+        yield
+    finally:
+        for place in places:
+            place.create_and_tag_model_card = usual
 
 
 def _call(model: CrowdModel, processor: Any) -> str:
@@ -146,6 +190,11 @@ def _call(model: CrowdModel, processor: Any) -> str:
     size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
     if isinstance(size, int) and isinstance(channels, int):
         return f"pixel_values=torch.zeros(1, {channels}, {size}, {size})"
+    task = model.config.classifier_task
+    if task == "text-classification":
+        return "input_ids=torch.tensor([[1, 2, 3]])"
+    if task == "audio-classification":
+        return "input_values=torch.zeros(1, 16_000)"
     return "pixel_values=pixel_values"
 
 
@@ -153,7 +202,9 @@ def _item(model: CrowdModel, processor: Any) -> str | None:
     """Write what the forecast takes beside votes, as Python; None where it is no line."""
     call = _call(model, processor)
     if processor is not None:
-        return f'"image": {call}' if "image" in model.config.classifier_task else None
+        return f'"{_CONTENT.get(model.config.classifier_task, "image")}": {call}'
+    if model.config.classifier_task in _CONTENT:  # nothing pads its input
+        return None
     name, value = call.split("=", 1)
     return f'"{name}": {value.replace("(1, ", "(")}'
 

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers import initialization as init
+from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import ModelOutput
 
 from .aggregator import (
@@ -109,6 +111,8 @@ class CrowdModel(PreTrainedModel):
     # Whether the loss stays the same when classes are exchanged: then the votes name them.
     blind_to_class_names: ClassVar[bool] = False
     least_items: ClassVar[int] = 1  # with annotations, for a batch to teach anything
+    # Set by the package; what the Hub carries cannot write a card.
+    pushed_with_card: ClassVar[Callable[..., contextlib.AbstractContextManager[None]] | None] = None
 
     config_class = MaxMIGConfig
     base_model_prefix = "classifier"
@@ -485,12 +489,33 @@ class CrowdModel(PreTrainedModel):
         if self.is_remote_code():
             reference = f"{type(self).__module__.rsplit('.', 1)[-1]}.{type(self).__name__}"
             auto_map = getattr(self.config, "auto_map", None) or {}
-            self.config.auto_map = {**auto_map, "AutoModelForImageClassification": reference}
+            own = AUTO_CLASSES[self.config.classifier_task].__name__
+            self.config.auto_map = {**auto_map, own: reference}
         target = Path(save_directory)
         if kwargs.get("push_to_hub"):
             kwargs.setdefault("repo_id", target.name)  # not that of the staging folder
-        with written_whole(target) as staging:
+        with written_whole(target) as staging, self._carrying_pipeline(Path(staging)):
             super().save_pretrained(staging, **kwargs)
+
+    @contextlib.contextmanager
+    def _carrying_pipeline(self, folder: Path) -> Iterator[None]:
+        """Have what is saved say where its pipeline is, and put that beside it."""
+        source = Path(__file__).with_name("pipelines.py")
+        if not (self.is_remote_code() and source.is_file()):
+            yield
+            return
+        for file in (source, *map(Path, get_relative_import_files(source))):
+            shutil.copyfile(file, folder / file.name)
+        told = {"impl": "pipelines.ForecastPipeline", "pt": ["AutoModel"], "type": "multimodal"}
+        before = vars(self.config).get("custom_pipelines")
+        self.config.custom_pipelines = {"crowd-forecast": told}
+        try:
+            yield
+        finally:
+            if before is None:
+                del self.config.custom_pipelines
+            else:
+                self.config.custom_pipelines = before
 
     def push_to_hub(
         self, repo_id: str, *, annotators: str = "names", salt: str | None = None, **kwargs: Any
@@ -506,9 +531,19 @@ class CrowdModel(PreTrainedModel):
         Returns:
             As there.
         """
-        with self.shared_as(annotators, salt) as shared:
+        with self.shared_as(annotators, salt) as shared, self.with_card(annotators):
             push = super().push_to_hub if shared is self else shared.push_to_hub
             return push(repo_id, **kwargs)
+
+    def with_card(self, annotators: str) -> contextlib.AbstractContextManager[None]:
+        """Have what is pushed take a card along; the package says which, see `hub.pushed_with_card`.
+
+        Args:
+            annotators: what is seen of the crowd, as in `shared_as`.
+        """
+        if self.pushed_with_card is None:
+            return contextlib.nullcontext()
+        return self.pushed_with_card(annotators)
 
 
 class MaxMIGModel(CrowdModel):

@@ -1,29 +1,27 @@
-"""`pipeline("crowd-forecast", model=...)`: forecasts from pictures and votes, both as people have them.
+"""`pipeline("crowd-forecast", model=...)`: forecasts from items and votes, both as people have them.
 
-Votes come by the names of annotators and classes, pictures as files or opened; numbers and tensors
-are made here. Whole data sets with crowd columns go through `trainer.predict` and
-`trainer.relabel`.
+Votes come by the names of annotators and classes, pictures and sounds as files or opened, texts as
+they are; numbers and tensors are made here. Whole data sets with crowd columns go through
+`trainer.predict` and `trainer.relabel`. The Hub carries this with the pair: without the package,
+`trust_remote_code=True` finds it.
 """
 
 import difflib
 import os
+import types
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from datasets import Image
-from PIL.Image import Image as Picture
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import Pipeline
-from transformers.pipelines.pt_utils import PipelineDataset, PipelineIterator
 from transformers.utils import logging
 
 from .configuration_maxmig import hashed_names
-from .data.collator import CrowdCollator, input_names
-from .data.columns import CROWD_COLUMNS, GOLD_COLUMNS
-from .modeling_maxmig import CrowdModel
+from .items import CROWD_COLUMNS, ItemReader
+from .opening import short
 
 logger = logging.get_logger(__name__)
 
@@ -53,7 +51,8 @@ def number_votes(
         is none of the M is -1, and so adds nothing.
 
     Raises:
-        TypeError: if an item's votes are neither a mapping nor pairs.
+        TypeError: if an item's votes are neither a mapping nor pairs, or a name is neither text nor
+            a number.
         ValueError: if a class is none of the C.
 
     Example:
@@ -71,13 +70,19 @@ class ForecastPipeline(Pipeline):
 
     Importing the package registers it: `pipeline("crowd-forecast", model=folder_or_name)`. It loads
     the pair and the image processor (or tokenizer, or feature extractor) saved beside it, and takes
-    what the classifier takes: pictures, or dicts of features. Options, also of each call:
+    what the classifier takes: pictures, texts, sounds, or dicts of features. Options, also of each
+    call:
 
     - `batch_size`: items that go through the model together, 1 by default.
-    - `num_workers`: processes that open and process pictures; none by default.
+    - `num_workers`: processes that open and process items; none by default.
     - `top_k`: the most classes in an answer, 5 by default.
     - `salt`: of a pair whose annotators' names were hashed before it was shared; votes then come by
       the plain names.
+
+    Raises:
+        TypeError: if the model has no aggregator.
+        ValueError: if it classifies texts and there is no tokenizer, or sounds and there is no
+            feature extractor.
 
     Example:
         >>> from transformers import pipeline
@@ -98,7 +103,8 @@ class ForecastPipeline(Pipeline):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if not isinstance(self.model, CrowdModel):
+        # Not by its class: without the package, model and pipeline may come as modules of their own.
+        if not hasattr(self.model, "initialize_crowd"):
             raise TypeError(
                 f"`model` must be a classifier with an aggregator, such as MaxMIGModel, got "
                 f"{type(self.model).__name__}: for a classifier alone take its own pipeline."
@@ -107,23 +113,22 @@ class ForecastPipeline(Pipeline):
         annotators = config.annotators or [str(m) for m in range(config.num_annotators)]
         self.annotators, self.classes = _numbers(annotators), _numbers(config.class_names)
         processors = self.image_processor, self.tokenizer, self.feature_extractor
-        self.collator = CrowdCollator(
-            config.num_annotators,
-            config.num_labels,
-            processor=next((p for p in processors if p is not None), None),
-            input_names=input_names(self.model.classifier),
+        self.reader = ItemReader(
+            self.model.classifier,
+            config.classifier_task,
+            next((p for p in processors if p is not None), None),
         )
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
         """Forecast one item, or many.
 
         Args:
-            inputs: an item, or a list or a generator of them. An item is a picture, opened or the
-                path or address of its file; or a dict with the picture as `image`, or else with
-                what the classifier takes (`features`, `pixel_values`, `input_ids`), and with
-                `votes`: a mapping from annotator to class, or a list of such pairs, by name.
-                Annotators whose names the model was not given are named by their numbers, from 0.
-                Gold labels are not looked at.
+            inputs: an item, or a list or a generator of them. An item is a picture, a text or a
+                sound, opened or the path or address of its file; or a dict with it as `image`,
+                `text` or `audio`, or else with what the classifier takes (`features`,
+                `pixel_values`, `input_ids`), and with `votes`: a mapping from annotator to class,
+                or a list of such pairs, by name. Annotators whose names the model was not given are
+                named by their numbers, from 0. Gold labels are not looked at.
             **options: `top_k`, `salt`, `batch_size` and `num_workers` of this call.
 
         Returns:
@@ -135,59 +140,66 @@ class ForecastPipeline(Pipeline):
 
         Raises:
             TypeError: if an item, or its votes, is none of these.
-            ValueError: if a vote names a class that is none of the model's, naming the item; if an
-                item lacks what the classifier takes, or there is no image processor for a picture.
+            ValueError: naming the item, if a vote names a class that is none of the model's; if an
+                item lacks what the classifier takes, cannot be read, or has numbers that are not
+                finite.
+            OSError: if there is no file of that name.
         """
-        if isinstance(inputs, list) and not inputs:
-            return []
-        return super().__call__(inputs, **options)
+        sizes = {
+            name: _at_least(name, options.pop(name, own), least)
+            for name, own, least in (
+                ("num_workers", self._num_workers, 0),
+                ("batch_size", self._batch_size, 1),
+            )
+        }
+        given = zip(
+            (self._preprocess_params, self._forward_params, self._postprocess_params),
+            self._sanitize_parameters(**options),
+            strict=True,
+        )
+        parameters = [{**before, **now} for before, now in given]
+        many = isinstance(inputs, list)
+        if many or isinstance(inputs, Dataset | types.GeneratorType):
+            answers = self.get_iterator(
+                inputs, sizes["num_workers"] or 0, sizes["batch_size"] or 1, *parameters
+            )
+            return list(answers) if many else answers
+        return self.run_single(inputs, *parameters)
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
-        """Save the pair and what processes its inputs; the pipeline itself is in the package."""
-        # That of transformers would write a copy of this file beside the pair, without what it
-        # imports, and ask all who load the pair to trust it.
+        """Save the pair and what processes its inputs; a pair takes this pipeline along itself."""
         for part in (self.model, self.image_processor, self.tokenizer, self.feature_extractor):
             if part is not None:
                 part.save_pretrained(save_directory, **kwargs)
 
     def _sanitize_parameters(
-        self, top_k: int | None = None, salt: str | None = None
+        self, top_k: int | None = None, salt: str | None = None, **unknown: Any
     ) -> tuple[dict, dict, dict]:
-        if top_k is not None and top_k < 1:
-            raise ValueError(f"`top_k` must be at least 1, got {top_k}.")
+        if unknown:
+            raise TypeError(
+                "options must be `top_k`, `salt`, `batch_size` or `num_workers`, got "
+                f"{', '.join(unknown)}."
+            )
+        if salt is not None:
+            if not isinstance(salt, str) or not _is_unicode(salt):
+                raise TypeError(f"`salt` must be text, got {type(salt).__name__}.")
+            hashed_names([], salt)  # whether it is long enough
+        _at_least("top_k", top_k, 1)
         return (
             {},
             {} if salt is None else {"salt": salt},
             {} if top_k is None else {"top_k": top_k},
         )
 
-    def preprocess(self, item: Any) -> dict[str, Any]:
+    def preprocess(self, item: Any, number: int = 0) -> dict[str, Any]:
         """Open and process one item, without looking at its votes."""
-        if isinstance(item, str | os.PathLike | Picture):
-            item = {"image": item}
-        if not isinstance(item, Mapping):
-            raise TypeError(
-                "an item must be a picture, a path, or a dict with the classifier's input and "
-                f"`votes`, got {type(item).__name__}: pass several items as a list."
-            )
-        if numbered := [name for name in CROWD_COLUMNS if name in item]:
+        fields: Mapping[Any, Any] = item if isinstance(item, Mapping) else {}
+        if numbered := [name for name in CROWD_COLUMNS if name in fields]:
             raise ValueError(
-                f"an item's votes must come by name, as `votes`, got {numbered[0]!r}: crowd columns "
-                "go through `trainer.predict`."
+                f"an item's votes must come by name, as `votes`, got {numbered[0]!r} at item {number}: "
+                "crowd columns go through `trainer.predict`."
             )
-        left_out = ("votes", *GOLD_COLUMNS)
-        example = {name: value for name, value in item.items() if name not in left_out}
-        if isinstance(example.get("image"), str | os.PathLike):
-            # As a data set opens it: what the model was trained on.
-            file = {"path": os.fspath(example["image"]), "bytes": None}
-            example["image"] = Image().decode_example(file)
-        if isinstance(example.get("image"), Picture) and self.collator.processor is None:
-            raise ValueError(
-                "a picture must go through an image processor, got none: save it beside the pair, "
-                "or pass `image_processor`."
-            )
-        inputs = {name: values[0] for name, values in self.collator([example]).items()}
-        return {"inputs": inputs, "votes": item.get("votes")}
+        return {"inputs": self.reader(item, number), "votes": fields.get("votes")}
 
     def get_iterator(
         self,
@@ -201,20 +213,22 @@ class ForecastPipeline(Pipeline):
         """Yield the answers in the order of the items; the last one is followed by the warning."""
         # Transformers' own would pad votes with 0, a vote by the first annotator for the first
         # class, and does not batch features.
-        if isinstance(inputs, Sized):
-            items = PipelineDataset(inputs, self.preprocess, preprocess_params)
+        items: Any
+        if hasattr(inputs, "__len__"):
+            items = _Listed(inputs, self.preprocess)
         else:
-            items = PipelineIterator(inputs, self.preprocess, preprocess_params)
+            items = _Streamed(inputs, self.preprocess)
             num_workers = min(num_workers, 1)  # each of several would read the whole stream
         loader = DataLoader(items, batch_size, num_workers=num_workers, collate_fn=list)
         start, heard, unheard = 0, 0, Counter[str]()
         for rows in loader:
-            batch = self.collator([row["inputs"] for row in rows])
             votes = [_pairs(row["votes"], item) for item, row in enumerate(rows, start)]
             who, said = _numbered(
                 _hashed(votes, **forward_params), self.annotators, self.classes, start
             )
-            log_forecast, used = self.forward({**batch, "annotators": who, "annotations": said})
+            batch = self.reader.batch([row["inputs"] for row in rows], start)
+            crowd = {"annotators": who, "annotations": said}
+            log_forecast, used = self.forward({**batch, **crowd}, start=start)
             for row, of_item, numbers in zip(log_forecast, votes, who.tolist(), strict=True):
                 told: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
                 for pair, m in zip(of_item, numbers, strict=False):  # numbers are padded
@@ -236,15 +250,27 @@ class ForecastPipeline(Pipeline):
         (answer,) = self.get_iterator([inputs], 0, 1, *parameters)
         return answer
 
-    def _forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, bool]:
+    def _forward(self, batch: dict[str, Tensor], start: int = 0) -> tuple[Tensor, bool]:
         """Return (B, C) log-probabilities, and whether the votes went into them."""
         self.model.eval()
-        outputs = self.model(
-            **{
-                name: tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+        inputs = {
+            name: tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+            for name, tensor in batch.items()
+        }
+        try:
+            outputs = self.model(**inputs)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            shapes = ", ".join(
+                f"`{name}` of the shape {tuple(tensor.shape)}"
                 for name, tensor in batch.items()
-            }
-        )
+                if name not in CROWD_COLUMNS
+            )
+            raise ValueError(
+                f"{type(self.model.classifier).__name__} cannot take the items from {start} on, {shapes}: "
+                f"{short(error)}."
+            ) from error
         zeta = outputs.forecast_logits
         return (outputs.log_h, False) if zeta is None else (zeta, True)
 
@@ -258,26 +284,77 @@ class ForecastPipeline(Pipeline):
         ]
 
 
+class _Listed(Dataset):
+    """Items with a length, each told its number."""
+
+    def __init__(self, items: Any, prepare: Any) -> None:
+        self.items, self.prepare = items, prepare
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return self.prepare(self.items[number], number)
+
+
+class _Streamed(IterableDataset):
+    """Items one after the other, each told its number."""
+
+    def __init__(self, items: Any, prepare: Any) -> None:
+        self.items, self.prepare = items, prepare
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self.prepare(item, number) for number, item in enumerate(self.items))
+
+
+def _at_least(name: str, value: Any, least: int) -> int | None:
+    """Check an option that may be left out."""
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise TypeError(f"`{name}` must be a whole number, got {short(value)}.")
+    if value is not None and value < least:
+        raise ValueError(f"`{name}` must be at least {least}, got {value}.")
+    return value
+
+
 def _pairs(votes: Votes | None, item: int) -> list[tuple[str, str]]:
     """Bring an item's votes to pairs of names."""
-    given = list(votes.items() if isinstance(votes, Mapping) else votes or ())
-    if isinstance(votes, str) or not all(
-        isinstance(pair, list | tuple) and len(pair) == 2 for pair in given
-    ):
-        raise TypeError(
-            "`votes` must be a mapping from annotator to class, or a list of such pairs, got "
-            f"{votes!r} at item {item}."
-        )
+    if votes is None:
+        return []
+    if isinstance(votes, str | bytes) or not isinstance(votes, Iterable):
+        raise TypeError(_NO_VOTES.format(short(votes), item))
+    given = list(votes.items() if isinstance(votes, Mapping) else votes)
+    names = (str, int, float, type(None))
+    for pair in given:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise TypeError(_NO_VOTES.format(short(votes), item))
+        for name in pair:
+            if not isinstance(name.item() if hasattr(name, "item") else name, names):
+                raise TypeError(
+                    "`votes` must name annotators and classes by text or numbers, got "
+                    f"{type(name).__name__} {short(name)} at item {item}."
+                )
     return [(str(who), str(said)) for who, said in given]
+
+
+_NO_VOTES = (
+    "`votes` must be a mapping from annotator to class, or a list of such pairs, got {} at item {}."
+)
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _hashed(
     votes: list[list[tuple[str, str]]], salt: str | None = None
 ) -> list[list[tuple[str, str]]]:
-    """Replace the annotators' names as the pair's were, if they were."""
+    """Replace the annotators' names as the pair's were, if they were; what is no text has no hash."""
     if salt is None:
         return votes
-    return [[(hashed_names([who], salt)[0], said) for who, said in pairs] for pairs in votes]
+    return [
+        [(hashed_names([who], salt)[0] if _is_unicode(who) else who, said) for who, said in pairs]
+        for pairs in votes
+    ]
 
 
 def _numbers(names: Sequence[str]) -> dict[str, int]:
@@ -296,10 +373,10 @@ def _numbered(
     for row, of_item in enumerate(votes):
         for place, (who, said) in enumerate(of_item):
             if said not in classes:
-                near = difflib.get_close_matches(said, classes, n=1)
+                near = difflib.get_close_matches(said[:99], classes, n=1)
                 hint = f" (did you mean {near[0]!r}?)" if near else ""
                 raise ValueError(
-                    f"`votes` must name one of the {len(classes)} classes, got {said!r} by {who!r} "
+                    f"`votes` must name one of the {len(classes)} classes, got {short(said)} by {short(who)} "
                     f"at item {start + row}{hint}: the model knows {_some(list(classes))}."
                 )
             numbers[0, row, place] = annotators.get(who, -1)
@@ -308,7 +385,7 @@ def _numbered(
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, names[:_SHOWN]))
+    shown = ", ".join(map(short, names[:_SHOWN]))
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
 
 

@@ -1,13 +1,23 @@
 """`pipeline("crowd-forecast")`: votes by name go in, what the pair itself forecasts comes out."""
 
+import json
 import logging
+import os
+import subprocess
+import sys
+import wave
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 from transformers import (
+    ASTConfig,
+    ASTFeatureExtractor,
+    ASTForAudioClassification,
     AutoImageProcessor,
     AutoModel,
     BertConfig,
@@ -173,9 +183,11 @@ def test_items_of_another_form_are_refused(model, features):
     forecast = pipeline(TASK, model=model)
     with pytest.raises(ValueError, match="must come by name, as `votes`, got 'annotators'"):
         forecast({"features": features[0], "annotators": [0], "annotations": [1]})
-    with pytest.raises(TypeError, match="an item must be a picture, a path, or a dict .*, got int"):
+    with pytest.raises(TypeError, match="a dict with `features`, 5 numbers .* got int 3 as item 0"):
         forecast([3])
-    with pytest.raises(ValueError, match="must have an input of the classifier"):
+    with pytest.raises(
+        ValueError, match=r"an input of the classifier, got 'feature' .* mean features"
+    ):
         forecast({"feature": features[0], "votes": {"ann": "cat"}})
     with pytest.raises(ValueError, match="must go through an image processor, got none"):
         forecast(Image.new("RGB", (8, 8)))
@@ -260,13 +272,53 @@ def test_saved_pair_forecasts_from_pictures_and_files(saved, pictures, tmp_path)
         torch.testing.assert_close(table([forecast(image)]), out.logits[:1].softmax(-1))
 
 
-def test_pipeline_is_saved_as_a_pair_that_nobody_has_to_trust(saved, pictures, tmp_path):
-    """Transformers would write this module beside the pair, and refuse to load it without trust."""
+def test_pair_says_where_its_pipeline_is_and_nobody_with_the_package_has_to_trust_it(
+    saved, pictures, tmp_path
+):
+    """A task that the config names is refused without trust, even where the package has it."""
     first = pipeline(TASK, model=str(saved))
     first.save_pretrained(tmp_path / "again")
-    assert not (tmp_path / "again" / "pipelines.py").exists()
+    for folder in (saved, tmp_path / "again"):
+        told = json.loads((folder / "config.json").read_text())["custom_pipelines"]
+        assert told[TASK]["impl"] == "pipelines.ForecastPipeline"
+        assert (folder / "pipelines.py").is_file()
+    assert not hasattr(first.model.config, "custom_pipelines")
     item = {"image": pictures[1], "votes": VOTES[1]}
-    assert pipeline(TASK, model=str(tmp_path / "again"))(item) == first(item)
+    second = pipeline(TASK, model=str(tmp_path / "again"))
+    assert type(second) is ForecastPipeline
+    assert second(item) == first(item)
+
+
+WITHOUT_PACKAGE = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("hf_maxmig", "datasets"):
+            raise ModuleNotFoundError(f"{name} is blocked", name=name)
+
+sys.meta_path.insert(0, Blocked())
+import json
+from transformers import pipeline
+
+forecast = pipeline("crowd-forecast", model=sys.argv[1], trust_remote_code=True)
+print(json.dumps(forecast({"image": sys.argv[2], "votes": {"ann": "cat", "dee": "dog"}})))
+"""
+
+
+@pytest.mark.slow
+def test_pair_forecasts_without_the_package(saved, pictures, tmp_path):
+    """`KeyError: Unknown task` is all that whoever pulls a pair would see."""
+    pictures[0].save(tmp_path / "picture.png")
+    command = [sys.executable, "-c", WITHOUT_PACKAGE, str(saved), str(tmp_path / "picture.png")]
+    env = {**os.environ, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": ""}
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    item = {"image": pictures[0], "votes": VOTES[0]}
+    wanted = pipeline(TASK, model=str(saved))(item)
+    torch.testing.assert_close(table([told]), table([wanted]))
+    assert told["heard"] == [["ann", "cat"], ["dee", "dog"]]
 
 
 def test_half_precision_pair_takes_float32_pixels(saved, pictures):
@@ -278,19 +330,31 @@ def test_half_precision_pair_takes_float32_pixels(saved, pictures):
     torch.testing.assert_close(table([half(item)]), table([full(item)]), rtol=0, atol=0.05)
 
 
-def test_texts_of_different_lengths_are_padded_by_the_tokenizer():
-    """The core knows no pictures: a pair around a text classifier goes through the same door."""
-    words = WordLevel({"[PAD]": 0, "a": 1}, unk_token="[PAD]")
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), pad_token="[PAD]")
+@pytest.fixture
+def tokenizer():
+    words = {"[PAD]": 0, "a": 1, "good": 2, "bad": 3, "film": 4, "beyond": 9}
+    made = Tokenizer(WordLevel(words, unk_token="[PAD]"))
+    made.pre_tokenizer = Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]")
+
+
+def text_pair():
+    """A pair around a classifier of texts."""
     torch.manual_seed(0)
     config = BertConfig(
-        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=9, num_labels=3
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=9, num_labels=3,
+        max_position_embeddings=12,
     )  # fmt: skip
     names = dict(enumerate(CLASSES))
     model = MaxMIGModel.from_classifier(
         BertForSequenceClassification(config), annotators=ANNOTATORS, id2label=names
     )
-    draw_crowd(model).eval()
+    return draw_crowd(model).eval()
+
+
+def test_texts_of_different_lengths_are_padded_by_the_tokenizer(tokenizer):
+    """The core knows no pictures: a pair around a text classifier goes through the same door."""
+    model = text_pair()
     texts = [[1, 2, 3], [4, 5, 6, 7, 8]]
     forecast = pipeline(TASK, model=model, tokenizer=tokenizer)
     items = [
@@ -330,3 +394,149 @@ def test_votes_are_numbered_as_the_model_numbers(features):
     assert number_votes([[(7, 1)]], ["5", "7"], ["0", "1"])[0].tolist() == [[1]]
     with pytest.raises(ValueError, match="got 'None' by 'ann' at item 9"):
         number_votes([{}, {"ann": None}], ANNOTATORS, CLASSES, start=8)
+
+
+def test_texts_are_taken_as_they_are(tokenizer):
+    """A text was asked to have its column renamed."""
+    model = text_pair()
+    forecast = pipeline(TASK, model=model, tokenizer=tokenizer)
+    texts = ["a good film", "bad"]
+    items = [{"text": text, "votes": VOTES[i]} for i, text in enumerate(texts)]
+    tokens = tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        out = model(
+            **tokens, annotators=NUMBERS[0][:2], annotations=NUMBERS[1][:2]
+        )  # fmt: skip
+    torch.testing.assert_close(table(forecast(items, batch_size=2)), out.forecast_logits.exp())
+    torch.testing.assert_close(
+        table([forecast(texts[1])]), out.logits[1:].softmax(-1), atol=1e-6, rtol=0
+    )
+    for item, error, message in (
+        ({"text": 3}, TypeError, "`text` must be text, got int 3 at item 0"),
+        ({"txt": "a"}, ValueError, "got 'txt' at item 0 \\(did you mean text"),
+        ("a \ud800", ValueError, "must be Unicode"),
+        ("", ValueError, "`input_ids` must be a flat list of whole numbers"),
+        ("a beyond", ValueError, r"`input_ids` must lie in 0..8, got 1 to 9 at item 0"),
+        ("a " * 13, ValueError, "at most 12 tokens, got 13 at item 0"),
+        (Image.new("RGB", (8, 8)), ValueError, "`text` must be text|an item must"),
+    ):
+        with pytest.raises((error, TypeError), match=message):
+            forecast(item)
+
+
+def test_what_makes_the_inputs_is_missed_at_construction(tokenizer):
+    """After the pictures of an hour is late to hear that there is no tokenizer."""
+    with pytest.raises(
+        ValueError, match="`tokenizer` must be given for a classifier of texts, got none"
+    ):
+        pipeline(TASK, model=text_pair())
+    with pytest.raises(
+        ValueError, match="`feature_extractor` must be given for a classifier of sounds"
+    ):
+        pipeline(TASK, model=sound_pair())
+
+
+def sound_pair():
+    torch.manual_seed(0)
+    config = ASTConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, num_labels=3,
+        max_length=64, num_mel_bins=16,
+    )  # fmt: skip
+    pair = MaxMIGModel.from_classifier(
+        ASTForAudioClassification(config),
+        annotators=ANNOTATORS,
+        id2label=dict(enumerate(CLASSES)),
+    )
+    return draw_crowd(pair).eval()
+
+
+def test_sounds_are_taken_from_files_and_as_a_data_set_has_them(tmp_path):
+    """A sound file was opened as a picture."""
+    extractor = ASTFeatureExtractor(max_length=64, num_mel_bins=16)
+    samples = np.sin(np.arange(8000) / 10).astype(np.float32)
+    samples = np.round(samples * 2**14) / 2**15
+    with wave.open(str(tmp_path / "sound.wav"), "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", None))
+        file.writeframes((samples * 2**15).astype("<i2").tobytes())
+    model = sound_pair()
+    forecast = pipeline(TASK, model=model, feature_extractor=extractor)
+    inputs = extractor(samples, sampling_rate=16000, return_tensors="pt")
+    with torch.no_grad():
+        out = model(**inputs, annotators=NUMBERS[0][:1], annotations=NUMBERS[1][:1])
+    for audio in (
+        tmp_path / "sound.wav",
+        str(tmp_path / "sound.wav"),
+        samples,
+        {"array": samples, "sampling_rate": 16000},
+    ):
+        answer = forecast({"audio": audio, "votes": VOTES[0]})
+        torch.testing.assert_close(table([answer]), out.forecast_logits.exp(), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        table([forecast(tmp_path / "sound.wav")]), out.logits.softmax(-1), atol=1e-4, rtol=0
+    )
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    for item, message in (
+        ({"array": samples, "sampling_rate": 8000}, "16000 samples a second, got 8000 at item 0"),
+        ({"array": [samples, samples], "sampling_rate": 16000}, "one channel, got the shape"),
+        (samples * np.nan, "finite samples"),
+        (tmp_path / "none.wav", "no such file"),
+        (tmp_path, "there is a folder"),
+        (tmp_path / "picture.png", "item 0 must be a sound that can be read"),
+    ):
+        with pytest.raises((ValueError, OSError), match=message):
+            forecast({"audio": item})
+
+
+def test_pictures_that_cannot_be_opened_are_named(saved, tmp_path):
+    """`UnidentifiedImageError` names no item, and a text looks like a file that is missing."""
+    forecast = pipeline(TASK, model=str(saved))
+    (tmp_path / "sound.wav").write_bytes(b"RIFF....WAVE")
+    good = Image.new("RGB", (8, 8))
+    for item, message in (
+        ("a good film", "item 1 must be a picture or the path of one, got 'a good film': there is no such file"),
+        (tmp_path, "there is a folder"),
+        (str(tmp_path / "sound.wav"), "item 1 must be a picture that can be read, got .*sound.wav"),
+        ({"image": 3}, "`image` must be a picture, or the path of one, got int 3 at item 1"),
+        ({"image": Image.new("I;16", (8, 8))}, "8 bits a channel, got mode 'I;16' at item 1"),
+        ({"pixel_values": torch.zeros(3)}, "ResNetForImageClassification cannot take the items from 1 on"),
+        ({"pixel_values": torch.full((3, 32, 32), torch.nan)}, "finite numbers, got others at item 1"),
+    ):  # fmt: skip
+        with pytest.raises((ValueError, OSError, TypeError), match=message):
+            forecast([good, item])
+
+
+def test_a_table_of_numbers_is_told_how_to_come(model, features):
+    """In which order 124 columns were trained on is known to nobody but who trained."""
+    forecast = pipeline(TASK, model=model)
+    row = {f"x{i}": float(value) for i, value in enumerate(features[0])}
+    with pytest.raises(
+        ValueError, match="put the 5 numbers into one list, `features`, in the order"
+    ):
+        forecast({**row, "votes": {"ann": "cat"}})
+    with pytest.raises(ValueError, match="got the shape \\(4,\\) at item 0"):
+        forecast({"features": features[0, :4]})
+    with pytest.raises(ValueError, match="finite numbers, got others at item 2"):
+        forecast([features[0], features[1], features[2] * torch.inf])
+    with pytest.raises(
+        ValueError, match="`features` must hold numbers, got 'a' at item 0|got \\['a'"
+    ):
+        forecast({"features": ["a"] * 5})
+    torch.testing.assert_close(
+        table([forecast(features[0])]), table([forecast({"features": features[0].tolist()})])
+    )
+
+
+def test_options_are_checked_before_an_item_is_read(model, features):
+    """The loader says "batch_size should be a positive integer" after the model was loaded."""
+    forecast = pipeline(TASK, model=model)
+    for options, error in (
+        ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
+        ({"batch_size": "2"}, "`batch_size` must be a whole number, got '2'"),
+        ({"num_workers": -1}, "`num_workers` must be at least 0"),
+        ({"top_k": 1.5}, "`top_k` must be a whole number"),
+        ({"salt": "short"}, "at least 16 characters"),
+        ({"salt": 7}, "`salt` must be text, got int"),
+        ({"topk": 3}, "options must be .*, got topk"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=error):
+            forecast(features[0], **options)

@@ -3,7 +3,6 @@
 The columns themselves are made in `columns.py`.
 """
 
-import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,10 +13,11 @@ import torch
 from datasets import Dataset, IterableDataset
 from datasets.features.features import require_decoding
 from PIL.Image import Image
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from transformers import DataCollatorWithPadding
 
+from ..items import input_names as input_names
 from ..metrics import NO_LABEL
 from .columns import CROWD_COLUMNS, GOLD_COLUMNS, check_range, flat_lists, is_lists
 
@@ -221,15 +221,6 @@ class CrowdCollator:
             _check_complete(name, values)
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return dict(DataCollatorWithPadding(self.processor)(rows))
-
-
-def input_names(classifier: nn.Module) -> list[str]:
-    """List the columns that the classifier's forward names.
-
-    A catch-all names none: it would take a row number for an input.
-    """
-    parameters = inspect.signature(classifier.forward).parameters.values()
-    return [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
 
 
 def crowd_batches(

@@ -20,11 +20,11 @@ from torch.utils.data import Subset
 from transformers.utils import logging
 
 from ..configuration_maxmig import hashed_order
+from ..items import CROWD_COLUMNS as CROWD_COLUMNS
+from ..items import GOLD_COLUMNS as GOLD_COLUMNS
 
 logger = logging.get_logger(__name__)
 
-CROWD_COLUMNS = ("annotators", "annotations")
-GOLD_COLUMNS = ("labels", "label")
 _VOTE_COLUMNS = ("item", "annotator", "annotation")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _SHOWN = 5  # how many names an error or a warning lists

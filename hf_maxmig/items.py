@@ -1,0 +1,312 @@
+"""What a person has of one item - a picture, a text, a sound, numbers - as the classifier takes it.
+
+The Hub carries this with the pair: it needs torch and transformers only, and Pillow for pictures. Whole
+data sets go through `data/collator.py`.
+"""
+
+import difflib
+import inspect
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DataCollatorWithPadding
+
+from .opening import is_picture, listed, opened_picture, opened_sound, short
+
+CROWD_COLUMNS = ("annotators", "annotations")
+GOLD_COLUMNS = ("labels", "label")
+
+# What an item is beside numbers, by the classifier's task.
+_CONTENT = {
+    "image-classification": "image",
+    "text-classification": "text",
+    "audio-classification": "audio",
+}
+_MADE_OF = {
+    "image": ("pixel_values", "a picture", "an image processor", "image_processor"),
+    "text": ("input_ids", "a text", "a tokenizer", "tokenizer"),
+    "audio": ("input_values", "a sound", "a feature extractor", "feature_extractor"),
+}
+_MEASURED = ("features", "pixel_values", "input_values", "input_features")  # whole numbers too
+_UNLIMITED = 10**6  # a tokenizer that knows no limit says a very large number
+
+
+def input_names(classifier: nn.Module) -> list[str]:
+    """List the columns that the classifier's forward names.
+
+    A catch-all names none: it would take a row number for an input.
+    """
+    parameters = inspect.signature(classifier.forward).parameters.values()
+    return [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+
+
+class ItemReader:
+    """Bring items, one by one and in batches, to the inputs of a classifier.
+
+    Args:
+        classifier: h.
+        task: its pipeline task: whether items are pictures, texts or sounds.
+        processor: the image processor, tokenizer or feature extractor, if there is one.
+
+    Raises:
+        ValueError: if a classifier of texts or sounds has nothing that makes its input of them.
+
+    Example:
+        >>> from hf_maxmig import HeadClassifier, HeadConfig
+        >>> reader = ItemReader(HeadClassifier(HeadConfig(input_size=2)), "image-classification")
+        >>> reader.batch([reader({"features": [0, 1]}, 0), reader({"features": [2, 3]}, 1)], 0)
+        {'features': tensor([[0., 1.],
+                [2., 3.]])}
+    """
+
+    def __init__(self, classifier: nn.Module, task: str, processor: Any = None) -> None:
+        self.config, self.processor = classifier.config, processor
+        self.content = _CONTENT[task]
+        self.names = [n for n in input_names(classifier) if n not in GOLD_COLUMNS]
+        # What numbers of one's own may be called, the usual one first.
+        main = getattr(classifier, "main_input_name", None)
+        self.numbers = [n for n in ("features", main) if n in self.names]
+        tensor, what, maker, argument = _MADE_OF[self.content]
+        self.makes = processor is not None and (self.content != "image" or tensor in self.names)
+        if self.content != "image" and not self.makes:
+            raise ValueError(
+                f"`{argument}` must be given for a classifier of {what[2:]}s, got none: save {maker} "
+                f"beside the pair, or pass `{argument}`."
+            )
+
+    @property
+    def expected(self) -> str:
+        """What an item may be, in words."""
+        size = getattr(self.config, "input_size", None)
+        numbers = [
+            f"`{name}`, {size} numbers" if name == "features" and size else f"`{name}`"
+            for name in self.numbers
+        ]
+        if not self.makes:
+            return f"a dict with {' or '.join(numbers)}, and `votes`"
+        what = _MADE_OF[self.content][1]
+        path = "" if self.content == "text" else ", a path"
+        also = f" (or {' or '.join(numbers)})" if numbers else ""
+        return f"{what}{path}, or a dict with `{self.content}`{also} and `votes`"
+
+    def __call__(self, item: Any, number: int) -> dict[str, Tensor]:
+        """Make the inputs of one item.
+
+        Args:
+            item: a picture, a text or a sound, or the path of its file; or a dict with it as
+                `image`, `text` or `audio`, or with the classifier's own inputs by their names.
+            number: of the item, for errors.
+
+        Returns:
+            Tensors without a batch dimension, by the names of the classifier's inputs.
+
+        Raises:
+            TypeError, ValueError, OSError: if the item is none of these, cannot be read, or holds
+                numbers that are not finite; naming the item.
+        """
+        fields = self.fields(item, number)
+        inputs = {
+            name: self._numbers(name, value, number)
+            for name, value in fields.items()
+            if name in self.names and not isinstance(value, str)
+        }
+        content = self._content(fields)
+        if content is not None and not inputs.keys() & {_MADE_OF[self.content][0], *self.numbers}:
+            inputs |= self._made(content, fields, number)
+        if not inputs:
+            raise ValueError(self._lacks(fields, number))
+        return inputs
+
+    def fields(self, item: Any, number: int) -> dict[str, Any]:
+        """Name what an item consists of: by the columns of a dict, or what it is itself."""
+        if isinstance(item, Mapping):
+            names = {str(name): value for name, value in item.items()}
+            return {n: v for n, v in names.items() if n not in ("votes", *GOLD_COLUMNS)}
+        if (isinstance(item, str | os.PathLike) or is_picture(item)) and self.makes:
+            return {self.content: item}
+        if is_picture(item):
+            raise ValueError(
+                "a picture must go through an image processor, got none: save it beside the pair, or "
+                f"pass `image_processor`. This model takes {self.expected}."
+            )
+        if isinstance(item, Tensor) or hasattr(item, "__array__"):
+            return {self.content if self.content == "audio" else self.numbers[0]: item}
+        raise TypeError(
+            f"an item must be {self.expected}, got {type(item).__name__} {short(item)} as item {number}: "
+            "pass several items as a list."
+        )
+
+    def batch(self, rows: list[dict[str, Tensor]], start: int) -> dict[str, Tensor]:
+        """Put the inputs of several items together; texts and sounds are padded.
+
+        Args:
+            rows: what each call returned.
+            start: number of the first, for errors.
+
+        Raises:
+            ValueError: if the items have other inputs than the first, or of another shape, and
+                nothing pads them.
+        """
+        for i, row in enumerate(rows):
+            if row.keys() != rows[0].keys():
+                raise ValueError(
+                    f"the items of a batch must have the same inputs, got {', '.join(row)} at item "
+                    f"{start + i} after {', '.join(rows[0])}."
+                )
+        known: Any = getattr(self.processor, "model_input_names", ())
+        pads = hasattr(self.processor, "pad") and "pixel_values" not in known
+        padded: dict[str, Tensor] = {}
+        if pads and known and known[0] in rows[0] and (len(rows) > 1 or _can_pad(self.processor)):
+            names = [name for name in known if name in rows[0]]
+            try:
+                made = DataCollatorWithPadding(self.processor)(
+                    [{name: row[name].tolist() for name in names} for row in rows]
+                )
+            except ValueError as error:
+                raise ValueError(
+                    f"items {start} to {start + len(rows) - 1} must be padded to one length, got: {error} "
+                    "Take `batch_size=1`."
+                ) from error
+            padded = {name: value for name, value in made.items() if name in self.names}
+        for name, first in rows[0].items():
+            if name in padded:
+                continue
+            for i, row in enumerate(rows):
+                if row[name].shape != first.shape:
+                    raise ValueError(
+                        f"`{name}` must have one shape in a batch, got {tuple(row[name].shape)} at item "
+                        f"{start + i} after {tuple(first.shape)}: take `batch_size=1`."
+                    )
+            padded[name] = torch.stack([row[name] for row in rows])
+        return {name: v.float() if v.is_floating_point() else v for name, v in padded.items()}
+
+    # What an item holds
+
+    def _content(self, fields: Mapping[str, Any]) -> Any:
+        """Find the picture, text or sound; a picture may have any name."""
+        if self.content in fields or self.content != "image":
+            return fields.get(self.content)
+        return next((value for value in fields.values() if is_picture(value)), None)
+
+    def _lacks(self, fields: Mapping[str, Any], number: int) -> str:
+        names = list(fields)
+        shown = ", ".join(map(short, names[:5])) + (
+            f" and {len(names) - 5} more" if names[5:] else ""
+        )
+        wanted = [*([self.content] if self.makes else []), *self.numbers]
+        near = [m for n in names[:5] for m in difflib.get_close_matches(n, wanted, n=1)]
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        scalars = [n for n, v in fields.items() if isinstance(v, int | float) and v is not True]
+        if len(scalars) > 1 and "features" in self.numbers:
+            hint = (
+                f": put the {len(scalars)} numbers into one list, `features`, in the order that the "
+                "training had"
+            )
+        return (
+            f"an item must have an input of the classifier, got {shown or 'nothing'} at item {number}"
+            f"{hint}. This model takes {self.expected}."
+        )
+
+    def _numbers(self, name: str, value: Any, number: int) -> Tensor:
+        try:
+            tensor = torch.as_tensor(value if hasattr(value, "__array__") else listed(value))
+        except (ValueError, TypeError, RuntimeError, OverflowError, RecursionError) as error:
+            raise ValueError(
+                f"`{name}` must hold numbers, got {short(value)} at item {number}: {short(error)}."
+            ) from error
+        if tensor.is_complex():
+            raise ValueError(f"`{name}` must hold real numbers, got complex ones at item {number}.")
+        tensor = tensor.detach().cpu()
+        if tensor.is_floating_point():
+            tensor = tensor.float() if tensor.dtype == torch.float64 else tensor
+            if not tensor.isfinite().all():
+                raise ValueError(f"`{name}` must hold finite numbers, got others at item {number}.")
+        size = getattr(self.config, "input_size", None)
+        if name in _MEASURED and not tensor.is_floating_point():
+            tensor = tensor.float()
+        if name == "features" and size and tuple(tensor.shape) != (size,):
+            raise ValueError(
+                f"`features` must be {size} numbers, got the shape {tuple(tensor.shape)} at item "
+                f"{number}."
+            )
+        if name == "input_ids":
+            self._check_ids(tensor, number)
+        return tensor
+
+    def _check_ids(self, ids: Tensor, number: int) -> None:
+        size = getattr(self.config, "vocab_size", None)
+        if ids.is_floating_point() or ids.ndim != 1 or not len(ids):
+            raise ValueError(
+                f"`input_ids` must be a flat list of whole numbers, got the shape {tuple(ids.shape)} of "
+                f"{str(ids.dtype)[6:]} at item {number}."
+            )
+        if size and not 0 <= int(ids.min()) <= int(ids.max()) < size:
+            raise ValueError(
+                f"`input_ids` must lie in 0..{size - 1}, got {int(ids.min())} to {int(ids.max())} at item "
+                f"{number}."
+            )
+
+    # How it is read
+
+    def _made(self, content: Any, fields: Mapping[str, Any], number: int) -> dict[str, Tensor]:
+        """Put a picture, a text or a sound through what makes the classifier's inputs."""
+        if not self.makes:
+            if self.content == "image" and self.processor is None:
+                raise ValueError(
+                    f"a picture must go through an image processor, got none for item {number}: save it "
+                    f"beside the pair, or pass `image_processor`. This model takes {self.expected}."
+                )
+            raise ValueError(self._lacks(fields, number))
+        if self.content == "image":
+            given: tuple[Any, ...] = ([opened_picture(content, number)],)
+            options: dict[str, Any] = {"return_tensors": "pt"}
+        elif self.content == "text":
+            given, options = _texts(content, fields.get("text_pair"), number), {}
+        else:
+            rate = self.processor.sampling_rate
+            given = (opened_sound(content, rate, number),)
+            options = {"return_tensors": "pt", "sampling_rate": rate}
+        try:
+            made = self.processor(*given, **options)
+        except Exception as error:
+            raise ValueError(
+                f"{type(self.processor).__name__} cannot take item {number}: {short(error)}."
+            ) from error
+        rows = {n: v[0] if options else torch.as_tensor(v) for n, v in made.items()}
+        rows = {name: row for name, row in rows.items() if name in self.names}
+        if "input_ids" in rows:
+            self._check_length(rows["input_ids"], number)
+            self._check_ids(rows["input_ids"], number)
+        return rows
+
+    def _check_length(self, ids: Tensor, number: int) -> None:
+        limit = getattr(self.processor, "model_max_length", None) or _UNLIMITED
+        places = getattr(self.config, "max_position_embeddings", None) or _UNLIMITED
+        if len(ids) > min(limit, places) < _UNLIMITED:
+            raise ValueError(
+                f"`text` must have at most {min(limit, places)} tokens, got {len(ids)} at item {number}: "
+                "cut it as the training did."
+            )
+
+
+def _texts(text: Any, pair: Any, number: int) -> tuple[str, ...]:
+    """Check a text, and the one it goes with if there is one."""
+    given = (text,) if pair is None else (text, pair)
+    for text in given:
+        if not isinstance(text, str):
+            raise TypeError(
+                f"`text` must be text, got {type(text).__name__} {short(text)} at item {number}."
+            )
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise ValueError(f"`text` must be Unicode, got half a surrogate pair at item {number}.")
+    return given
+
+
+def _can_pad(processor: Any) -> bool:
+    return getattr(processor, "pad_token", "none needed") is not None
+
+
+__all__ = ["ItemReader", "input_names"]

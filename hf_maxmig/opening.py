@@ -1,0 +1,189 @@
+"""Opening what lies in files: a picture or a sound, from its path, its address or as a data set holds it.
+
+The Hub carries this with the pair: Pillow is only needed for pictures.
+"""
+
+import io
+import os
+import wave
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers.audio_utils import load_audio
+from transformers.image_utils import load_image
+
+Image: Any
+ImageOps: Any
+try:  # texts and numbers need none
+    from PIL import Image, ImageOps
+except ImportError:
+    Image = ImageOps = None
+
+_SHOWN = 60  # characters of what was given, in an error
+
+
+def is_picture(value: Any) -> bool:
+    """Whether something is a picture that has been opened."""
+    return Image is not None and isinstance(value, Image.Image)
+
+
+def opened_picture(content: Any, number: int) -> Any:
+    """Open a picture: upright, in RGB.
+
+    Args:
+        content: opened already; or the path or address of its file; or its bytes, as a data set
+            holds them.
+        number: of the item, for errors.
+
+    Returns:
+        A picture of Pillow's.
+
+    Raises:
+        OSError: if there is no such file, or it cannot be read.
+        TypeError: if it is none of these.
+        ValueError: if it is no picture, or has more than 8 bits a channel.
+    """
+    if Image is None:
+        raise ImportError("pictures need Pillow: pip install pillow.")
+    if isinstance(content, Mapping) and {*content} <= {"path", "bytes"}:
+        stored = content.get("bytes")
+        content = (
+            content.get("path")
+            if stored is None
+            else _tried(_upright, io.BytesIO(stored), "a picture", number)
+        )
+    if isinstance(content, str) and content.startswith(("http://", "https://")):
+        content = _tried(load_image, content, "a picture", number)
+    elif isinstance(content, str | os.PathLike):
+        check_file(content, "a picture", number)
+        content = _tried(_upright, os.fspath(content), "a picture", number)
+    if not is_picture(content):
+        raise TypeError(
+            f"`image` must be a picture, or the path of one, got {type(content).__name__} "
+            f"{short(content)} at item {number}."
+        )
+    if content.mode.startswith(("I", "F")):
+        raise ValueError(
+            f"`image` must have 8 bits a channel, got mode {content.mode!r} at item {number}, which RGB "
+            "would cut off: scale it."
+        )
+    if "transparency" in content.info:  # Pillow warns when it has to drop this itself
+        content = content.convert("RGBA")
+    return _tried(lambda picture: picture.convert("RGB"), content, "a picture", number)
+
+
+def opened_sound(content: Any, rate: int, number: int) -> Any:
+    """Read a sound as numbers.
+
+    Args:
+        content: (T,) samples at `rate`; or a dict with `array` and `sampling_rate`, or a decoder, as a
+            data set has them; or the path or address of a file.
+        rate: samples a second that the classifier takes.
+        number: of the item, for errors.
+
+    Returns:
+        (T,) float32, an array of numpy's.
+
+    Raises:
+        OSError: if there is no such file, or it cannot be read.
+        TypeError: if it is none of these.
+        ValueError: if it is no sound, has several channels or another rate, or is not finite.
+    """
+    given: Any = rate
+    if isinstance(content, str | os.PathLike):
+        path = os.fspath(content)
+        if not path.startswith(("http://", "https://")):
+            check_file(path, "a sound", number)
+        content, given = _tried(lambda place: _read_sound(place, rate), path, "a sound", number)
+    elif hasattr(content, "get_all_samples"):
+        samples = content.get_all_samples()
+        content, given = samples.data.mean(dim=0), samples.sample_rate
+    elif isinstance(content, Mapping):
+        given = content.get("sampling_rate")
+        content = content.get("array", content.get("raw"))
+    try:
+        samples = torch.as_tensor(content if hasattr(content, "__array__") else listed(content))
+        samples = samples.detach().cpu().float()
+    except (ValueError, TypeError, RuntimeError, OverflowError, RecursionError) as error:
+        raise TypeError(
+            f"`audio` must be samples, a dict with `array` and `sampling_rate`, or the path of a sound, "
+            f"got {type(content).__name__} {short(content)} at item {number}."
+        ) from error
+    if given != rate:
+        raise ValueError(
+            f"`audio` must have {rate} samples a second, got {short(given)} at item {number}: resample it."
+        )
+    if samples.ndim != 1 or not len(samples) or not samples.isfinite().all():
+        raise ValueError(
+            f"`audio` must be finite samples of one channel, got the shape {tuple(samples.shape)} at "
+            f"item {number}."
+        )
+    return samples.numpy()
+
+
+def check_file(path: str | os.PathLike[str], what: str, number: int) -> None:
+    """Raise unless there is such a file."""
+    name = os.fspath(path)
+    try:
+        is_file, is_there = os.path.isfile(name), os.path.exists(name)
+    except ValueError:  # a NUL
+        is_file = is_there = False
+    if not is_file:
+        raise FileNotFoundError(
+            f"item {number} must be {what} or the path of one, got {short(name)}: there is "
+            f"{'a folder' if is_there else 'no such file'}."
+        )
+
+
+def _upright(file: Any) -> Any:
+    with Image.open(file) as picture:
+        return ImageOps.exif_transpose(picture)  # it has read the pixels, or copies them
+
+
+def _read_sound(path: str, rate: int) -> tuple[Any, int]:
+    """Read a file; a WAV of 16 bits needs no library."""
+    try:
+        return load_audio(path, sampling_rate=rate), rate
+    except ImportError:
+        try:
+            with wave.open(path, "rb") as file:
+                if file.getsampwidth() == 2:
+                    channels, frames = file.getnchannels(), file.readframes(file.getnframes())
+                    samples = torch.frombuffer(bytearray(frames), dtype=torch.int16)
+                    return samples.view(-1, channels).float().mean(1) / 2**15, file.getframerate()
+        except (wave.Error, EOFError):
+            pass
+        raise
+
+
+def _tried(read: Any, source: Any, what: str, number: int) -> Any:
+    """Read, and name the item and the file if that fails."""
+    try:
+        return read(source)
+    except Exception as error:
+        kind = OSError if isinstance(error, OSError) and error.errno else ValueError
+        raise kind(
+            f"item {number} must be {what} that can be read, got {short(source)}: {short(error)}."
+        ) from error
+
+
+def listed(value: Any) -> Any:
+    """Turn lists of tensors or arrays to lists of numbers; torch reads the rest."""
+    if isinstance(value, list | tuple):
+        return [listed(part) for part in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def short(value: Any) -> str:
+    """Say what was given, in a few characters."""
+    try:
+        text = str(value) if isinstance(value, Exception) else repr(value)
+    except Exception:
+        text = f"a {type(value).__name__}"
+    text = " ".join(text.split()).rstrip(".")
+    most = 300 if isinstance(value, Exception) else _SHOWN
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+__all__ = ["is_picture", "listed", "opened_picture", "opened_sound", "short"]
