@@ -492,9 +492,11 @@ class CrowdModel(PreTrainedModel):
             own = AUTO_CLASSES[self.config.classifier_task].__name__
             self.config.auto_map = {**auto_map, own: reference}
         target = Path(save_directory)
+        carded: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if kwargs.get("push_to_hub"):
             kwargs.setdefault("repo_id", target.name)  # not that of the staging folder
-        with written_whole(target) as staging, self._carrying_pipeline(Path(staging)):
+            carded = self.with_card("names")
+        with written_whole(target) as staging, self._carrying_pipeline(Path(staging)), carded:
             super().save_pretrained(staging, **kwargs)
 
     @contextlib.contextmanager

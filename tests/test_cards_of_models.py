@@ -1,0 +1,80 @@
+"""A model that is pushed by itself: its card, and what whoever pulls it reads."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from huggingface_hub import ModelCard
+
+from hf_maxmig.hub import HOME
+from hf_maxmig.modeling_maxmig import SHARED_AS
+
+NAME = "org/pair"
+SALT = "not this one, please"
+
+# The client hands a file to its own client in a manner that is going out of use.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
+
+PULL = """
+import sys
+from transformers import AutoModel
+
+pinned = {"revision": sys.argv[2]} if len(sys.argv) > 2 else {}
+print(type(AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True, **pinned)).__name__)
+"""
+
+
+def card_of(hub, name=NAME):
+    return ModelCard(hub.repository(name).files["README.md"].content.decode())
+
+
+@pytest.mark.parametrize("shared", SHARED_AS)
+def test_own_push_of_a_model_writes_our_card(shared, hub, ann, make_model):
+    """Transformers' card is empty but for "[More Information Needed]"."""
+    make_model().push_to_hub(
+        NAME, annotators=shared, salt=SALT if shared == "hashed" else None, tags=["birds"]
+    )
+    card = card_of(hub)
+    assert f"The package is at {HOME}:\n\n```bash\npip install hf_maxmig\n```" in card.text
+    assert ("trust_remote_code=True" in card.text) == (shared != "dropped")
+    assert "Nothing was measured." in card.text
+    assert "| argument | value |" not in card.text
+    assert "\n\n\n" not in card.content
+    assert {"max-mig", "birds"} < set(card.data.tags)
+    assert "More Information Needed" not in card.text
+
+
+def test_saving_with_a_push_writes_our_card_too(hub, ann, make_model, tmp_path):
+    """`save_pretrained(push_to_hub=True)` takes another way."""
+    make_model().save_pretrained(tmp_path / "pair", push_to_hub=True, repo_id=NAME)
+    assert HOME in card_of(hub).text
+
+
+def test_card_that_somebody_wrote_stays(hub, ann, make_model):
+    """A push of new weights must not undo what was written by hand, or measured by the trainer."""
+    make_model().push_to_hub(NAME)
+    content = card_of(hub).content.replace("## Limits", "## Limits\n\nOf birds only.")
+    hub.add_repository("org/own", {"README.md": content.encode()})
+    empty = (
+        "---\nlibrary_name: transformers\n---\nThis model card has been automatically generated."
+    )
+    hub.add_repository("org/empty", {"README.md": empty.encode()})
+    for name in ("org/own", "org/empty"):
+        make_model().push_to_hub(name)
+    assert "Of birds only." in card_of(hub, "org/own").text
+    assert HOME in card_of(hub, "org/empty").text
+
+
+@pytest.mark.slow
+def test_a_pinned_revision_is_pulled_without_notices(hub, ann, make_model, tmp_path):
+    """Without the package each carried file is announced; the card says how to have that no more."""
+    make_model().push_to_hub(NAME)
+    commit = hub.repository(NAME).branches["main"]
+    env = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": "0", "PYTHONPATH": ""}
+    for number, (pinned, noticed) in enumerate((([], True), ([commit], False))):
+        home = {"HF_HOME": str(tmp_path / f"home{number}"), "HF_HUB_DISABLE_XET": "1"}
+        command = [sys.executable, "-c", PULL, NAME, *pinned]
+        done = subprocess.run(command, env=env | home, cwd=tmp_path, capture_output=True, text=True)
+        assert done.stdout == "MaxMIGModel\n", done.stderr
+        assert ("A new version of the following files was downloaded" in done.stderr) == noticed
