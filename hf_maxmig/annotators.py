@@ -17,6 +17,7 @@ from scipy.stats import binom, chi2, norm
 from torch import Tensor
 
 from .copies import Confusions, Copy, Evidence, Votes, check_shapes, copies_among
+from .relabel import spreadsheet_text
 from .staging import staged
 
 VERDICTS = (
@@ -39,7 +40,6 @@ EXPERT_INFORMATION = 0.5  # share of the class entropy that a label settles
 EXPERT_ACCURACY = 0.75  # three labels of four are right, at the lower end of the interval
 COVERAGE = 0.95  # of the intervals
 _TILTS, _MOST_TILT = 61, 12.0  # of the confusion, to find the interval; in log odds of being right
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # with these a spreadsheet begins a formula
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,7 @@ class AnnotatorReport:
         """
         table = self.table().to_pandas()
         for name in ("annotator", "verdict", "copies", "reason", "confuses"):
-            table[name] = [
-                f"'{text}" if isinstance(text, str) and text.startswith(_FORMULA) else text
-                for text in table[name]
-            ]
+            table[name] = [spreadsheet_text(text) for text in table[name]]
         with staged(Path(path)) as place:
             table.to_csv(place, index=False)
 

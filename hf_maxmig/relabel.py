@@ -1,21 +1,35 @@
 """The labels cleaned: a data set with what the pair makes of each item beside what the crowd said."""
 
+import csv
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from datasets import Dataset, Features, List, Value
+from datasets import ClassLabel, Dataset, Features, List, Value
 from datasets.table import embed_table_storage
 from datasets.utils import tqdm
 
 from .data.collator import CrowdCollator, crowd_batches
-from .data.columns import with_columns
+from .data.columns import (
+    CROWD_COLUMNS,
+    GOLD_COLUMNS,
+    crowd_names,
+    flat_lists,
+    with_columns,
+)
 from .functional import vote_share
 from .staging import staged
 
+RELABELLED = (
+    "forecast", "confidence", "plurality", "suspect", "suspicion", "classifier_posterior",
+    "aggregator_posterior", "forecast_posterior",
+)  # fmt: skip
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # how what a spreadsheet computes may begin
 _ROWS_AT_ONCE = 1000  # with pictures of 100 kB, 100 MB
 
 
@@ -130,6 +144,94 @@ def write_parquet(dataset: Dataset, path: Path) -> None:
         for start in tqdm(starts, desc=f"Writing {path.name}", disable=len(starts) < 2):
             table = rows[start : start + _ROWS_AT_ONCE]
             writer.write_table(embed_table_storage(table.cast(schema)))
+
+
+def with_names(
+    dataset: Dataset, annotators: Sequence[str] | None = None, classes: Sequence[str] | None = None
+) -> Dataset:
+    """Put names where a data set has numbers: annotators, annotations and gold labels.
+
+    Args:
+        dataset: with crowd columns, or without.
+        annotators: M names, where its features have none; None leaves the numbers.
+        classes: C names, likewise.
+
+    Returns:
+        The same rows. A column that says no number keeps None in its place.
+
+    Example:
+        >>> items = Dataset.from_dict({"annotators": [[0, 1], []], "annotations": [[1, 0], []]})
+        >>> named = with_names(items, ["ann", "bob"], ["cat", "dog"])
+        >>> named["annotators"][:], named["annotations"][:]
+        ([['ann', 'bob'], []], [['dog', 'cat'], []])
+    """
+    own_annotators, own_classes = crowd_names(dataset)
+    columns: dict[str, pa.Array] = {}
+    kinds: dict[str, Any] = {}
+    for name, names in zip(
+        CROWD_COLUMNS, (own_annotators or annotators, own_classes or classes), strict=True
+    ):
+        if name in dataset.column_names and names:
+            values, lengths = flat_lists(name, _column(dataset, name))
+            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+            columns[name] = pa.ListArray.from_arrays(pa.array(offsets), _named(values, names))
+            kinds[name] = List(Value("string"))
+    for name in GOLD_COLUMNS:
+        feature = dataset.features.get(name)
+        if isinstance(feature, ClassLabel) and feature.names:
+            codes = _column(dataset, name).fill_null(-1).to_numpy()
+            columns[name], kinds[name] = _named(codes, feature.names), Value("string")
+    return with_columns(dataset, Features(kinds), columns) if columns else dataset
+
+
+def write_csv(dataset: Dataset, path: Path) -> None:
+    """Write what a spreadsheet shows of a relabelled data set, whole or not at all.
+
+    Pictures, lists and posteriors are left out; the votes come in one column, `ann: cat; bob: dog`.
+    Text that a spreadsheet would take for a formula has an apostrophe before it.
+
+    Args:
+        dataset: from `with_names`.
+        path: of the file.
+    """
+    plain = [
+        name
+        for name, kind in dataset.features.items()
+        if isinstance(kind, Value) and "binary" not in kind.dtype
+    ]
+    voted = [name for name in CROWD_COLUMNS if name in dataset.column_names]
+    own = [name for name in plain if name not in RELABELLED]
+    found = [name for name in plain if name in RELABELLED]
+    rows = dataset.with_format(None).select_columns([*plain, *voted])
+    with staged(path) as place, place.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*own, *(["votes"] if voted else []), *found])
+        for row in rows:
+            said = "; ".join(
+                text if who is None else f"{who}: {text}"
+                for who, text in zip(
+                    row.get("annotators") or itertools.repeat(None),
+                    row.get("annotations") or (),
+                    strict=False,
+                )
+                if text is not None
+            )
+            cells = [*(row[n] for n in own), *([said] if voted else []), *(row[n] for n in found)]
+            writer.writerow([spreadsheet_text(cell) for cell in cells])
+
+
+def spreadsheet_text(value: Any) -> Any:
+    """Put an apostrophe before a text that a spreadsheet would take for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def _named(codes: np.ndarray, names: Sequence[str]) -> pa.Array:
+    numbers = pa.array(codes, pa.int64(), mask=(codes < 0) | (codes >= len(names)))
+    return pa.array(list(names), pa.string()).take(numbers)
+
+
+def _column(dataset: Dataset, name: str) -> pa.ChunkedArray:
+    return dataset.select_columns([name]).with_format("arrow")[:][name]
 
 
 def _most_voted(dataset: Dataset, collator: CrowdCollator, num_classes: int) -> np.ndarray:

@@ -38,6 +38,7 @@ from .plots import (
     reliability_plot,
     short,
 )
+from .relabel import RELABELLED
 from .staging import staged
 from .version import __version__
 
@@ -47,10 +48,6 @@ _GROUP = {
     "random": 2, "adversarial": 2, "always says one class": 2, "copies another": 1,
     "too few votes": 1, "ordinary": 0, "expert": 0,
 }  # fmt: skip
-_RELABELLED = (
-    "forecast", "confidence", "plurality", "suspect", "suspicion", "classifier_posterior",
-    "aggregator_posterior", "forecast_posterior",
-)  # fmt: skip
 _ID_COLUMNS = ("file_name", "item", "item_id", "image_id", "id", "name", "path", "url")
 _MEASURES = (
     ("accuracy", "classifier"),
@@ -105,7 +102,7 @@ def write_report(
     items: dict[str, Any] | None = None
     gold, cards = np.zeros(0, dtype=np.int64), []
     if relabelled is not None:
-        if missing := [name for name in _RELABELLED if name not in relabelled.column_names]:
+        if missing := [name for name in RELABELLED if name not in relabelled.column_names]:
             raise ValueError(
                 f"`relabelled` must have the columns of `relabel`, got none called {missing[0]!r}."
             )
@@ -297,9 +294,7 @@ def _suspects(
     suspicion = np.asarray(pc.fill_null(_column(dataset, "suspicion"), 0.0))
     rows = np.flatnonzero(suspect)
     rows = rows[np.argsort(-suspicion[rows], kind="stable")][:most]
-    own = [
-        n for n in dataset.column_names if n not in (*_RELABELLED, *CROWD_COLUMNS, *GOLD_COLUMNS)
-    ]
+    own = [n for n in dataset.column_names if n not in (*RELABELLED, *CROWD_COLUMNS, *GOLD_COLUMNS)]
     kinds = {name: dataset.features[name] for name in own}
     picture = next((name for name, kind in kinds.items() if isinstance(kind, Image)), None)
     called = next((n for n in _ID_COLUMNS if isinstance(kinds.get(n), Value)), None)

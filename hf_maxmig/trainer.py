@@ -54,7 +54,7 @@ from .metrics import LEAST_ITEMS, NO_LABEL, accuracies, gain_ceiling, gain_inter
 from .modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
 from .naming import best_names, votes_by_class
 from .plots import need_matplotlib
-from .relabel import most_suspect_first, relabelled, write_parquet
+from .relabel import most_suspect_first, relabelled, with_names, write_csv, write_parquet
 from .report import write_report
 from .search import (
     Try,
@@ -797,8 +797,9 @@ class CrowdTrainer(SharingTrainer):
 
         Args:
             dataset: items with votes, without, or with votes on some.
-            path: the Parquet file to write; `_report/relabelled.parquet` in the output folder by
-                default, where `push_to_hub` leaves it out.
+            path: the Parquet file to write, in which annotators and classes go by their names; a CSV
+                of the same name lies beside it. `_report/relabelled.parquet` in the output folder
+                by default, where `push_to_hub` leaves it out.
 
         Returns:
             The data set with the columns of `hf_maxmig.relabel.relabelled`, among them `forecast`,
@@ -828,7 +829,10 @@ class CrowdTrainer(SharingTrainer):
         told = relabelled(dataset, log_h, log_g, log_forecast, self._pair_checker(), names)
         told = most_suspect_first(told)
         if self.is_world_process_zero():
-            write_parquet(told, Path(path or self._report_folder / "relabelled.parquet"))
+            file = Path(path or self._report_folder / "relabelled.parquet")
+            named = with_names(told, self.crowd_model.config.annotators, names)
+            write_parquet(named, file)
+            write_csv(named, file.with_suffix(".csv"))
         return told
 
     def evaluate(
@@ -989,8 +993,8 @@ class MaxMIGTrainer(CrowdTrainer):
     ) -> AnnotatorReport:
         """Tell the owner of a data set whom to trust and which labels to look at again.
 
-        Writes `report.html`, one page that needs nothing beside it, `annotators.csv` and
-        `relabelled.parquet` (see `relabel`).
+        Writes `report.html`, one page that needs nothing beside it, `annotators.csv`,
+        `relabelled.parquet` and `relabelled.csv` (see `relabel`).
 
         Args:
             dataset: items with votes; gold labels, where it has them, are only measured against.

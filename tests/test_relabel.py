@@ -1,12 +1,21 @@
 """Tests of `hf_maxmig.relabel`: posteriors become labels, suspects and a file."""
 
+import csv
+
 import numpy as np
 import pytest
-from datasets import Dataset, Image, load_dataset
+from datasets import ClassLabel, Dataset, Features, Image, Value, load_dataset
 from PIL import Image as Picture
 
+from hf_maxmig import crowd_features
 from hf_maxmig.data.collator import CrowdCollator
-from hf_maxmig.relabel import most_suspect_first, relabelled, write_parquet
+from hf_maxmig.relabel import (
+    most_suspect_first,
+    relabelled,
+    with_names,
+    write_csv,
+    write_parquet,
+)
 
 CLASSES = ["cat", "dog", "emu"]
 # N = 5: outvoted by the forecast, agreed, a tie, nobody voted, a tie that the forecast is not in.
@@ -14,6 +23,8 @@ VOTES = [[1, 1, 0], [0], [0, 2], [], [1, 2, 2, 1]]
 FORECAST = np.array(
     [[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.5, 0.1, 0.4], [0.2, 0.2, 0.6], [0.9, 0.06, 0.04]]
 )
+
+LOG_TWO = np.log([[0.3, 0.7], [0.6, 0.4]])
 
 
 def items(votes=VOTES, **columns):
@@ -128,3 +139,51 @@ def test_write_parquet_leaves_the_old_file_when_interrupted(tmp_path, monkeypatc
         write_parquet(told.select([0]), path)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["told.parquet"]
+
+
+def test_names_stand_where_there_were_numbers():
+    """Whoever opens the file cannot know that annotator 3 is dee and class 1 a dog."""
+    features = crowd_features(["ann", "bob", "cyd"], ["cat", "dog"])
+    features["label"] = ClassLabel(names=["dog", "cat"])  # in an order of its own
+    dataset = Dataset.from_dict(
+        {
+            "annotators": [[2, 0], [], [1]],
+            "annotations": [[0, 1], [], [1]],
+            "label": [0, None, 1],
+            "name": ["=a", "b;c", "\u00e9"],
+        },
+        features=Features({**features, "name": Value("string")}),
+    )
+    named = with_names(dataset.select([2, 0, 1]))  # out of their order
+    assert named["annotators"][:] == [["bob"], ["cyd", "ann"], []]
+    assert named["annotations"][:] == [["dog"], ["cat", "dog"], []]
+    assert named["label"][:] == ["cat", "dog", None]
+    assert named.column_names == dataset.column_names
+
+
+def test_dense_votes_and_unnamed_ones_are_named_too():
+    """A dense column has -1 where an annotator said nothing; not every data set carries names."""
+    dataset = Dataset.from_dict({"annotations": [[0, -1], [1, 1]]})
+    assert with_names(dataset, None, ["cat", "dog"])["annotations"][:] == [
+        ["cat", None],
+        ["dog", "dog"],
+    ]
+    assert with_names(dataset)["annotations"][:] == dataset["annotations"][:]
+    assert with_names(Dataset.from_dict({"x": [1]})).column_names == ["x"]
+
+
+def test_csv_shows_what_a_spreadsheet_can(tmp_path):
+    """Pictures and posteriors fill its cells, and a name may be a formula."""
+    features = crowd_features(["=ann", "bob"], ["cat", "dog"])
+    rows = {"annotators": [[0, 1], []], "annotations": [[0, 1], []], "name": ["=1+1", 'a "b", c']}
+    dataset = Dataset.from_dict(rows, features=Features({**features, "name": Value("string")}))
+    told = with_names(
+        relabelled(dataset, LOG_TWO, LOG_TWO, LOG_TWO, CrowdCollator(2, 2), ["cat", "dog"])
+    )
+    write_csv(told, tmp_path / "told.csv")
+    with (tmp_path / "told.csv").open(newline="", encoding="utf-8") as file:
+        first, second = csv.DictReader(file)
+    assert list(first) == ["name", "votes", "forecast", "confidence", "plurality", "suspect", "suspicion"]  # fmt: skip
+    assert (first["name"], first["votes"]) == ("'=1+1", "'=ann: cat; bob: dog")
+    assert (second["name"], second["votes"], second["suspicion"]) == ('a "b", c', "", "")
+    assert first["forecast"] == "dog"

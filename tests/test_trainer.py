@@ -1,5 +1,6 @@
 """CrowdTrainer and MaxMIGTrainer: what training, evaluation and prediction promise."""
 
+import csv
 import itertools
 import logging
 import math
@@ -30,6 +31,7 @@ from hf_maxmig import (
 )
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.metrics import gain_interval
+from hf_maxmig.relabel import with_names
 from hf_maxmig.watch import Watch
 from tests.several_processes import make_pictures
 from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd, small_vit
@@ -810,9 +812,13 @@ def test_relabel_writes_what_it_returns(make_model, make_args, crowd, tmp_path):
         ("forecast", log_forecast),
     ):
         np.testing.assert_allclose(told[f"{name}_posterior"], np.exp(posterior)[rows], atol=1e-6)
-    assert Dataset.from_parquet(
+    read = Dataset.from_parquet(
         str(tmp_path / "told.parquet"), cache_dir=str(tmp_path / "cache")
-    )[:] == told[:]  # fmt: skip
+    )  # fmt: skip
+    assert read[:] == with_names(told)[:]
+    assert {name for names in read["annotators"][:] for name in names} == set(ANNOTATORS)
+    with (tmp_path / "told.csv").open(newline="", encoding="utf-8") as file:
+        assert [row["forecast"] for row in csv.DictReader(file)] == told["forecast"][:]
 
 
 def test_relabel_takes_items_without_votes(make_model, make_args, crowd, tmp_path):
@@ -840,7 +846,7 @@ def test_report_writes_three_files_that_agree(make_model, make_args, crowd, tmp_
     trainer.train()
     judged = trainer.report(crowd, tmp_path / "told", title="Animals & friends")
     names = sorted(path.name for path in (tmp_path / "told").iterdir())
-    assert names == ["annotators.csv", "relabelled.parquet", "report.html"]
+    assert names == ["annotators.csv", "relabelled.csv", "relabelled.parquet", "report.html"]
     assert judged.annotators == ANNOTATORS
     given = np.bincount(np.concatenate(crowd["annotators"][:]).astype(int), minlength=4)
     assert judged.votes.tolist() == given.tolist()
