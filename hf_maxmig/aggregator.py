@@ -23,6 +23,7 @@ from .functional import (
 )
 from .rows import TableRows
 
+LEAST_PRIOR = 1e-12  # its inverse squared, over the pairs of 100,000 items, is what float32 holds
 PRIORS = ("uniform", "vote_share", "learned")
 # Tried out on seeds 0 to 7 of the crowds that `recipes/latent_seniors.py` measures on other seeds.
 EMBEDDING_SCALE, PAIR_DROPOUT = 0.2, 0.5
@@ -43,8 +44,8 @@ def check_prior(prior: str | list[float], num_classes: int) -> str | list[float]
         The name, or the list scaled to sum to one.
 
     Raises:
-        ValueError: if the name is unknown, the list has another length than C, or a number is not
-            positive.
+        ValueError: if the name is unknown, the list has another length than C, a number is not
+            positive, or a class has less than `LEAST_PRIOR`.
 
     Example:
         >>> check_prior([8, 2], num_classes=2)
@@ -61,12 +62,18 @@ def check_prior(prior: str | list[float], num_classes: int) -> str | list[float]
         raise ValueError(
             f"`prior` must have C = {num_classes} numbers, one a class, got {len(values)}: {values}."
         )
-    if not all(0 < value < math.inf for value in values):
+    if not all(0 < value < 1e300 for value in values):
         raise ValueError(
             f"`prior` must be positive and finite, got {values}: a class of probability zero has no log; leave it out."
         )
     total = math.fsum(values)
-    return [value / total for value in values]
+    normal = [value / total for value in values]
+    if not min(normal) >= LEAST_PRIOR:
+        raise ValueError(
+            f"`prior` must give each class {LEAST_PRIOR:g} of the probability or more, got {min(normal):g} of {values}: the "
+            "gain divides by it, and float32 does not hold the sum over a batch. Leave the class out."
+        )
+    return normal
 
 
 class Float32Module(nn.Module):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from .finite import check_finite
 from .hub import portable_processor
 from .modeling_maxmig import CrowdModel
 from .staging import staged
@@ -47,7 +48,7 @@ def save_classifier(
     Raises:
         TypeError: if `model` is no such pair.
         ValueError: if what classifies is not `model.classifier` alone, or the folder holds
-            something else than a classifier of this kind.
+            something else than a classifier of this kind, or a weight is not finite.
 
     Example:
         >>> import tempfile
@@ -61,6 +62,7 @@ def save_classifier(
         {0: 'cat', 1: 'dog'}
     """
     classifier = _classifier_of(model)
+    check_finite(classifier)
     target = Path(folder)
     _check_replaceable(target, classifier.config.model_type)
     with written_whole(target) as staging:

@@ -89,7 +89,7 @@ def reward_and_penalty(
     """
     row = get_divergence(divergence)
     with torch.autocast(log_h.device.type, enabled=False):
-        log_h, log_g, log_p = widen(log_h), widen(log_g), widen(log_p)
+        log_h, log_g, log_p = alike(widen(log_h), widen(log_g), widen(log_p))
         if annotated is not None:  # whatever the others hold, it must not come through as NaN * 0
             log_h, log_g = (torch.where(annotated[:, None], t, log_p) for t in (log_h, log_g))
         log_h_over_p = log_h - log_p
@@ -483,6 +483,12 @@ def is_given(annotators: Tensor, annotations: Tensor) -> Tensor:
 def widen(log_probability: Tensor) -> Tensor:
     """Bring a half-precision tensor to float32; leave float32 and float64 as they are."""
     return log_probability if log_probability.dtype == torch.float64 else log_probability.float()
+
+
+def alike(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Bring all to the widest type among them: of float32 and float64 a product is refused."""
+    wide = any(tensor.dtype == torch.float64 for tensor in tensors)
+    return tuple(tensor.double() if wide else tensor for tensor in tensors)
 
 
 def _check_gain_inputs(

@@ -45,6 +45,7 @@ from .classifiers import (
     without_peft_model,
 )
 from .configuration_maxmig import MaxMIGConfig, hashed_names, hashed_order
+from .finite import check_finite
 from .functional import (
     forecast,
     is_given,
@@ -482,7 +483,11 @@ class CrowdModel(PreTrainedModel):
         Args:
             save_directory: the folder, made if absent.
             **kwargs: as in `PreTrainedModel.save_pretrained`.
+
+        Raises:
+            ValueError: if a weight is not finite.
         """
+        check_finite(self)
         if kwargs.get("state_dict") is None and adapter_layers(self):
             merge_adapters(self).save_pretrained(save_directory, **kwargs)
             return

@@ -5,6 +5,7 @@ were kept back, and by whether the classifier uses all the classes that the vote
 """
 
 import copy
+import math
 from typing import NamedTuple
 
 import torch
@@ -39,8 +40,8 @@ class Try(NamedTuple):
         rate: of the aggregator.
         prior: of the pair.
         aggregator: of the pair.
-        gain: on held-out votes, in nats.
-        parts: of each of these items, `gain_parts`.
+        gain: on held-out votes, in nats; NaN if the training diverged.
+        parts: of each of these items, `gain_parts`; none if it diverged.
         merged: whether the classifier uses fewer classes than these votes do.
     """
 
@@ -53,13 +54,20 @@ class Try(NamedTuple):
 
     def beats(self, other: "Try") -> bool:
         """Whether the gain is higher by more than a standard error of the difference."""
+        if not (self.is_finite and other.is_finite):
+            return self.is_finite
         difference = self.parts - other.parts
         return self.gain - other.gain > float(difference.std()) / len(difference) ** 0.5
 
     @property
     def tells_something(self) -> bool:
         """Whether the gain is above zero, that of knowing nothing, by more than a standard error."""
-        return self.gain > float(self.parts.std()) / len(self.parts) ** 0.5
+        return self.is_finite and self.gain > float(self.parts.std()) / len(self.parts) ** 0.5
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the training did not diverge."""
+        return math.isfinite(self.gain)
 
     @property
     def name(self) -> str:
@@ -102,7 +110,7 @@ def start_and_search(trainer: CrowdTraining) -> list[Try]:
             model.load_state_dict(before)
         start_from_information(trainer, seed=args.seed + attempt)
         tries = search_rate(trainer) if trainer.searches else []
-        if attempt and chosen(tries).gain <= chosen(best).gain:
+        if attempt and not chosen(tries).gain > chosen(best).gain:
             model.load_state_dict(kept)
             break
         best = tries
@@ -171,8 +179,8 @@ def chosen(tries: list[Try]) -> Try:
     """
     best = tries[0]
     for one in tries[1:]:
-        all_to_gain = one.on_trial and not best.tells_something
-        if one.beats(best) or all_to_gain or (best.gain != best.gain and one.gain == one.gain):
+        all_to_gain = one.on_trial and one.is_finite and not best.tells_something
+        if one.beats(best) or all_to_gain:
             best = one
     return best
 
@@ -192,7 +200,13 @@ def _try(
         model.use_prior(prior, trainer.crowd_of(trainer.train_dataset))
     short = trainer.sibling(model, rows, SHORT)
     short.found_rate = rate
-    short.train()
+    try:
+        short.train()
+    except ValueError as error:
+        if not short.diverged:
+            raise
+        logger.warning("A rate of %g is left out: %s", rate, error)
+        return Try(rate, prior, aggregator, math.nan, torch.empty(0), False)
     output = short.predict(held_out)
     annotations = padded_annotations(short.crowd_of(held_out))
     voted = (annotations >= 0).any(dim=1)

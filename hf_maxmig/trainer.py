@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
@@ -31,6 +31,7 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer_utils import (
+    EvalLoopOutput,
     IntervalStrategy,
     PredictionOutput,
     SaveStrategy,
@@ -45,7 +46,14 @@ from .checkpoints import swapped
 from .class_names import differences, listed
 from .class_order import align_gold, align_outputs, hub_parts
 from .classifiers import adapter_layers, output_layers, without_peft_model
-from .data.collator import POSTERIOR_COLUMN, CrowdCollator, arrow_rows, crowd_batches, input_names
+from .data.collator import (
+    NOT_INPUTS,
+    POSTERIOR_COLUMN,
+    CrowdCollator,
+    arrow_rows,
+    crowd_batches,
+    input_names,
+)
 from .data.columns import check_is_dataset, crowd_names, has_votes
 from .data.describe import describe
 from .distributed import WholeBatches, gather_with_gradient, whole_parameters
@@ -54,6 +62,8 @@ from .metrics import LEAST_ITEMS, NO_LABEL, accuracies, gain_ceiling, gain_inter
 from .modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
 from .naming import best_names, votes_by_class
 from .plots import need_matplotlib
+from .precision import weights_kept
+from .refusals import check_metric, schedule_settings
 from .relabel import most_suspect_first, relabelled, with_names, write_csv, write_parquet
 from .report import write_report
 from .search import (
@@ -63,9 +73,9 @@ from .search import (
     search_rate,
     start_and_search,
 )
-from .sharing import SharingTrainer
 from .strength import find_strength
 from .training_args import AGGREGATOR_RATE_MULTIPLE, MaxMIGTrainingArguments
+from .tuning import TunedTrainer
 from .watch import Watch
 
 logger = logging.get_logger(__name__)
@@ -79,7 +89,7 @@ LEFT_OPEN = (
 )  # fmt: skip
 
 
-class CrowdTrainer(SharingTrainer):
+class CrowdTrainer(TunedTrainer):
     """Train a crowd model: a classifier learns from the columns `annotators` and `annotations`.
 
     Gold labels, where the data set has them, are only measured against. Everything else of
@@ -151,6 +161,8 @@ class CrowdTrainer(SharingTrainer):
         )
 
         def wrap(model: nn.Module) -> PreTrainedModel:
+            # A search over hyperparameters changes them.
+            now = self.args if hasattr(self, "args") else cast(MaxMIGTrainingArguments, args)
             # Of a pair that is made here, not of one that was given, the search may choose the parts.
             self.pair_is_ours = not hasattr(model, "crowd_loss")
             # A stream that was mapped has often lost its features.
@@ -171,7 +183,7 @@ class CrowdTrainer(SharingTrainer):
                     classes,
                     lambda: _classifier_inputs(collator, train_dataset, plain.device),
                 )
-            return self.as_crowd_model(plain, args, named)
+            return self.as_crowd_model(plain, now, named)
 
         self._wrap = wrap
         super().__init__(
@@ -310,14 +322,9 @@ class CrowdTrainer(SharingTrainer):
         self, checkpoint: str | None, trial: Any, ignore_keys_for_eval: list[str] | None
     ) -> TrainOutput:
         self._fresh, self._tries = checkpoint is None, []
+        self._resumed_from, self.found_strength = checkpoint, None
+        self._empty_steps.zero_()
         self._results.clear()  # of an earlier pair
-        if checkpoint is not None and self.pair_is_ours:
-            found = type(self.crowd_model.config).from_pretrained(checkpoint)
-            self.crowd_model.use_aggregator(found.aggregator)
-            self.crowd_model.use_prior(found.prior, [])
-        guarded = self.args.guards and not self.crowd_model.learns_from_gold_labels
-        self._watch = Watch(self, on=guarded)
-        self._watch.begin()
         output = super().train(checkpoint, trial, ignore_keys_for_eval)
         changed = self.args.name_classes and self.name_classes() is not None
         self._watch.end()
@@ -329,9 +336,46 @@ class CrowdTrainer(SharingTrainer):
         if self.found_strength is not None:
             output.metrics["aggregator_strength"] = self.found_strength
             changed |= self.found_strength != 1.0
-        if self._results and (changed or self.args.load_best_model_at_end):
+        if self._results and (changed or self.args.load_best_model_at_end) and trial is None:
             self.evaluate()  # the card tells of the pair as it is, not of the last epoch's
+        self._judge_trial(trial)
         return output
+
+    def _hp_search_setup(self, trial: Any) -> None:
+        # `Trainer` calls this in every training: after a `model_init`, before a checkpoint is loaded.
+        super()._hp_search_setup(trial)
+        self._begin_noting(self._resumed_from)
+        self._check_before_training()
+        if self._resumed_from and self.pair_is_ours:
+            found = type(self.crowd_model.config).from_pretrained(self._resumed_from)
+            self.crowd_model.use_aggregator(found.aggregator)
+            self.crowd_model.use_prior(found.prior, [])
+        guarded = self.args.guards and not self.crowd_model.learns_from_gold_labels
+        self._watch = Watch(self, on=guarded)
+        self._watch.begin()
+
+    def _check_before_training(self) -> None:
+        """Refuse what would come out only after the search, or never."""
+        args, model = self.args, self.crowd_model
+        items = args.train_batch_size * (args.world_size if args.gather_across_devices else 1)
+        if items < model.least_items:
+            raise ValueError(
+                f"`per_device_train_batch_size` must be {model.least_items} or more for {model.method}, got "
+                f"{args.per_device_train_batch_size}: it compares the items of a batch."
+            )
+        if self._user_metrics is None and not isinstance(self.eval_dataset, dict):
+            check_metric(args, model.loss_is_minus_gain)
+        columns = getattr(self.train_dataset, "column_names", None) or ()
+        named = args.length_column_name
+        if (
+            args.train_sampling_strategy in ("group_by_length", "batch_rebalance")
+            and named != MaxMIGTrainingArguments.__dataclass_fields__["length_column_name"].default
+            and named not in columns
+        ):
+            raise ValueError(
+                f"`length_column_name` must be a column of the training set, got {named!r}: it has "
+                f"{', '.join(columns) or 'none'}."
+            )
 
     def _strengthen(self) -> float | None:
         """Multiply W by what the votes of the evaluation set say, if it has any."""
@@ -477,6 +521,8 @@ class CrowdTrainer(SharingTrainer):
         args.eval_strategy = args.save_strategy = args.logging_strategy = "no"
         args.load_best_model_at_end = args.push_to_hub = args.name_classes = args.guards = False
         args.report_to, args.disable_tqdm, args.init = [], True, "keep"
+        args.eval_on_start, args.skip_memory_metrics = False, True
+        args.neftune_noise_alpha = None  # a copy of the model has this training's noise already
         for name, value in changes.items():
             setattr(args, name, value)
         trainer = CrowdTrainer(
@@ -485,6 +531,7 @@ class CrowdTrainer(SharingTrainer):
             data_collator=self.data_collator,
             train_dataset=self.train_dataset.select(rows),
         )
+        trainer._short = True
         trainer.remove_callback(PrinterCallback)
         if self._short_trainings is not None:
             self._short_trainings.update()
@@ -514,11 +561,20 @@ class CrowdTrainer(SharingTrainer):
                 "a training batch must have `annotators` and `annotations`, got "
                 f"{', '.join(inputs) or 'nothing'}: see `add_annotations`."
             )
+        self._note_main_input(inputs)
         outputs = model(**{n: value for n, value in inputs.items() if n != POSTERIOR_COLUMN})
         loss, empty = crowd_model.crowd_loss(outputs, inputs, self._gather)
         self._empty_steps += empty
+        self._note_loss(loss)
         self._watch.step(loss)
         return (loss, outputs) if return_outputs else loss
+
+    def _note_main_input(self, inputs: dict[str, Any]) -> None:
+        """Have `Trainer` count and hand on what is in the batches: features, say, and no pictures."""
+        model = self.crowd_model
+        if model.main_input_name not in inputs:
+            own = (name for name in inputs if name not in NOT_INPUTS)
+            model.main_input_name = next(own, model.main_input_name)
 
     def _gather(self, tensor: Tensor) -> Tensor:
         if not self.args.gather_across_devices:
@@ -619,7 +675,8 @@ class CrowdTrainer(SharingTrainer):
         """Build the schedule of `Trainer`; where the gain is maximised, W's rate has its own rise."""
         if self.lr_scheduler is not None:
             return self.lr_scheduler
-        scheduler = super().create_scheduler(num_training_steps, optimizer)
+        with swapped(self.args, "lr_scheduler_kwargs", schedule_settings(self.args)):
+            scheduler = super().create_scheduler(num_training_steps, optimizer)
         rise = int(self.args.aggregator_warmup_ratio * num_training_steps)
         rises = rise > 0 and self.crowd_model.loss_is_minus_gain
         if not rises or not isinstance(scheduler, LambdaLR):
@@ -652,6 +709,7 @@ class CrowdTrainer(SharingTrainer):
             )  # fmt: skip
 
     def _end_epoch(self, progress: float) -> None:
+        self.check_numbers()
         with whole_parameters(self.model):
             self.crowd_model.end_epoch(self.posteriors_of(self.train_dataset), progress)
 
@@ -742,6 +800,22 @@ class CrowdTrainer(SharingTrainer):
 
     # Evaluation
 
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate as `Trainer` does; in half precision, the weights get theirs back."""
+        half = self.args.bf16_full_eval or self.args.fp16_full_eval
+        keeping = weights_kept(self.model) if half and not self.is_in_train else None
+        with keeping or contextlib.nullcontext():
+            return super().evaluation_loop(*args, **kwargs)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        name = self.args.metric_for_best_model
+        if name is not None and f"eval_{name.removeprefix('eval_')}" not in metrics:
+            raise ValueError(
+                f"`metric_for_best_model` must be a metric of the evaluation, got {name!r}: it has "
+                f"{', '.join(key.removeprefix('eval_') for key in metrics)}."
+            )
+        return super()._determine_best_metric(metrics, trial)
+
     def prediction_step(
         self,
         model: nn.Module,
@@ -757,6 +831,7 @@ class CrowdTrainer(SharingTrainer):
             none) and which items have a g.
         """
         inputs = self._prepare_inputs(inputs)
+        self._note_main_input(inputs)
         labels = inputs.pop("labels", None)
         with torch.no_grad(), self.compute_loss_context_manager():
             outputs = model(**inputs)
@@ -893,7 +968,11 @@ class CrowdTrainer(SharingTrainer):
         metrics |= accuracies(log_h, log_g, log_forecast, labels, annotated)
         if self._user_metrics is not None:
             metrics |= self._user_metrics(
-                EvalPrediction(predictions=(log_h, log_g, log_forecast), label_ids=labels)
+                EvalPrediction(
+                    predictions=(log_h, log_g, log_forecast),
+                    label_ids=labels,
+                    inputs=prediction.inputs,
+                )
             )
         return metrics
 

@@ -20,6 +20,7 @@ class CrowdTraining(Protocol):
     state: TrainerState
     found_rate: float | None
     pair_is_ours: bool
+    diverged: bool
 
     @property
     def crowd_model(self) -> CrowdModel:

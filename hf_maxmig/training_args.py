@@ -11,6 +11,7 @@ from transformers.trainer_utils import HubStrategy
 from .configuration_maxmig import check_salt
 from .masking import hides, masked
 from .modeling_maxmig import SHARED_AS
+from .refusals import refuse, refuse_as_given
 
 AGGREGATOR_RATE_MULTIPLE = 10.0  # of the classifier's rate, where it is not searched for
 STEPS, LEAST_EPOCHS, MOST_EPOCHS = 1500, 3, 50  # see `epochs_for`
@@ -283,32 +284,19 @@ class MaxMIGTrainingArguments(TrainingArguments):
             self._apply_preset()
         if self.load_best_model_at_end and getattr(self, "metric_for_best_model", None) is None:
             self.metric_for_best_model = "gain"
+        refuse_as_given(self)
         super().__post_init__()
-        for name in ("aggregator_learning_rate", "smoothing", "init_strength"):
-            if getattr(self, name) is not None and not getattr(self, name) > 0:
-                raise ValueError(f"`{name}` must be positive, got {getattr(self, name)}.")
-        if not 0 <= self.aggregator_warmup_ratio <= 1:
-            raise ValueError(
-                f"`aggregator_warmup_ratio` must lie in 0..1, got {self.aggregator_warmup_ratio}."
-            )
+        self.check()
+
+    def check(self) -> None:
+        """Check what was given, or what a search over hyperparameters has set.
+
+        Raises:
+            ValueError: if a value is out of range, or an option of the parent cannot go with crowd
+                labels.
+        """
+        refuse(self)
         self.check_sharing()
-        if self.init == "information" and (self.fsdp or self.deepspeed):
-            raise ValueError(
-                "`init` must be 'vote_share' or 'keep' with FSDP or DeepSpeed, got 'information': it "
-                "trains copies of the classifier."
-            )
-        for name, value, why in (
-            ("remove_unused_columns", False, "the collator needs the crowd's columns"),
-            (
-                "prediction_loss_only",
-                False,
-                "the gain is computed over the whole set, from all predictions",
-            ),
-            ("batch_eval_metrics", False, "the gain is computed over the whole set, not per batch"),
-            ("label_smoothing_factor", 0.0, "gold labels never reach the loss"),
-        ):
-            if getattr(self, name) != value:
-                raise ValueError(f"`{name}` must be {value}, got {getattr(self, name)}: {why}.")
 
     def check_sharing(self) -> None:
         """See that what may be shared is clear: found out after the training, it would come too late.

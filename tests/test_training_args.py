@@ -77,7 +77,10 @@ def test_preset_gives_way_to_what_is_given(tmp_path):
     ("fields", "message"),
     [
         ({"preset": "paper"}, "`preset` must be one of paper_labelme"),
-        ({"aggregator_learning_rate": 0.0}, "`aggregator_learning_rate` must be positive, got 0.0"),
+        (
+            {"aggregator_learning_rate": 0.0},
+            "`aggregator_learning_rate` must be positive and finite, got 0.0",
+        ),
         ({"smoothing": -1.0}, "`smoothing` must be positive"),
         ({"init_strength": 0.0}, "`init_strength` must be positive"),
         ({"aggregator_warmup_ratio": 1.5}, "must lie in 0..1, got 1.5"),

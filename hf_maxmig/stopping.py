@@ -1,0 +1,125 @@
+"""A training stops where a number is no longer finite, and no such model is saved.
+
+Where a device computes ahead of the host nothing waits for it: what `finite.py` notes is looked at
+before each log, evaluation and save, and at the end of each epoch. By then the weights are lost; the
+checkpoints are not. On a CPU the training stops before the step that would lose them.
+"""
+
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
+
+from .finite import FirstNonFinite, non_finite_weight
+from .sharing import SharingTrainer
+
+LEAST_SCALE = (
+    2.0**-20
+)  # of a loss in half precision: gradients that are too large at it are not finite
+
+
+class StoppingTrainer(SharingTrainer):
+    """`Trainer`, as far as it stops a training that has diverged.
+
+    `Trainer` goes on, and saves: one NaN makes all weights NaN.
+    """
+
+    _short = False  # whether this is one of the short trainings before a training
+    diverged = False  # whether the training was stopped
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._begin_noting(None)
+
+    def _begin_noting(self, checkpoint: str | None) -> None:
+        """Forget an earlier training; a resumed one has a good checkpoint already."""
+        self.diverged = False
+        self._good_checkpoint = checkpoint
+        self._losses = FirstNonFinite(self.args.device)
+        self._gradients = FirstNonFinite(self.args.device)
+
+    def check_numbers(self) -> None:
+        """Raise a ValueError if a loss or a gradient of this training was not finite; here the host waits."""
+        scaler = getattr(self.accelerator, "scaler", None)
+        losses, gradients = self._losses.found(), self._gradients.found()
+        if scaler is not None and self.args.world_size > 1:  # only one of them may have seen it
+            seen = torch.tensor(losses or (0, 0.0), dtype=torch.float32, device=self.args.device)
+            told = self.accelerator.gather(seen[None])
+            step, value = max(told.tolist(), key=lambda pair: pair[0])
+            losses = (int(step), value) if step else None
+        if losses is not None and (gradients is None or losses[0] <= gradients[0]):
+            self._stop(f"the loss must be finite, got {losses[1]:g}", losses[0])
+        if gradients is not None:
+            self._stop(f"the gradient must be finite, got a norm of {gradients[1]:g}", gradients[0])
+        if scaler is not None and scaler.is_enabled() and scaler.get_scale() < LEAST_SCALE:
+            self._stop(
+                f"the gradient must be finite, got none that is at a loss scale of {scaler.get_scale():g}",
+                self.state.global_step,
+            )
+
+    def _stop(self, what: str, step: int) -> NoReturn:
+        self.diverged, self.is_in_train = True, False
+        where = "short training before the training" if self._short else "training"
+        saved = "none was saved"
+        if self._good_checkpoint is not None:
+            saved = f"it is {self._good_checkpoint}"
+        half = " `fp16` ends at 65,504: try `bf16`." if self.args.fp16 else ""
+        raise ValueError(
+            f"{what} at step {step} of {self.state.max_steps} of a {where}: it is stopped. The last good checkpoint: {saved}. "
+            f"Look for huge numbers in the items, or lower `learning_rate` or `aggregator_learning_rate`.{half}"
+        )
+
+    def _note_loss(self, loss: Tensor) -> None:
+        self._losses.note(loss.mean(), self.state.global_step + 1)
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        # With a loss scale a step with too large gradients is left out, and the scale lowered.
+        if getattr(self.accelerator, "scaler", None) is None and norm is not None:
+            norm_here = torch.as_tensor(norm, device=self.args.device)
+            self._gradients.note(norm_here, self.state.global_step + 1)
+        if self.args.device.type == "cpu":
+            self.check_numbers()
+        return norm
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        control = self.control
+        if control.should_log or control.should_evaluate or control.should_save:
+            self.check_numbers()
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        self.check_numbers()
+        self._check_weights()
+        return super()._finalize_training(*args, **kwargs)
+
+    def _check_weights(self) -> None:
+        """Raise a ValueError if a weight is not finite, on all devices."""
+        name = non_finite_weight(self.model)
+        if self.args.world_size > 1:
+            lost = torch.tensor([name is not None], device=self.args.device)
+            if bool(self.accelerator.gather(lost).any()):
+                name = name or "one of another device"
+        if name is not None:
+            self._stop(
+                f"the weights must be finite, got one that is not, {name},", self.state.global_step
+            )
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        folder = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        self._good_checkpoint = f"{self._get_output_dir(trial=trial)}/{folder}"
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save as `Trainer` does, unless a weight is not finite.
+
+        Args:
+            output_dir: as in `Trainer`.
+            _internal_call: as in `Trainer`.
+
+        Raises:
+            ValueError: if a weight is not finite.
+        """
+        self._check_weights()
+        super().save_model(output_dir, _internal_call)

@@ -1,0 +1,216 @@
+"""A search over hyperparameters: each trial from nothing, judged by the gain, whatever came before."""
+
+import logging
+
+import pytest
+import torch
+
+from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainer
+from hf_maxmig.peers import peer
+from hf_maxmig.trainer import CrowdTrainer
+from tests.worlds import ANNOTATORS, CLASSES, make_crowd
+
+optuna = pytest.importorskip("optuna")
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+def head(trial=None):
+    torch.manual_seed(0)
+    return HeadClassifier(HeadConfig(input_size=5, hidden_size=16, num_labels=len(CLASSES)))
+
+
+@pytest.fixture
+def make_tuned(make_args, crowd):
+    def build(model_init=head, trainer=MaxMIGTrainer, eval_dataset=None, **changes):
+        args = make_args(eval_strategy="epoch", **changes)
+        held_out = make_crowd(40, seed=1) if eval_dataset is None else eval_dataset
+        return trainer(model_init=model_init, args=args, train_dataset=crowd, eval_dataset=held_out)
+
+    return build
+
+
+def search(trainer, grid, **settings):
+    """Try a grid, in its order of names; return the best run."""
+
+    def space(trial):
+        return {name: trial.suggest_categorical(name, values) for name, values in grid.items()}
+
+    trials = 1
+    for values in grid.values():
+        trials *= len(values)
+    return trainer.hyperparameter_search(
+        space,
+        n_trials=trials,
+        backend="optuna",
+        sampler=optuna.samplers.GridSampler(grid, seed=0),
+        **settings,
+    )
+
+
+@pytest.mark.parametrize("settings", [{}, {"direction": "maximize"}])
+def test_pair_with_the_highest_gain_wins_by_default(settings, make_tuned):
+    """All metrics added up grow with the gain: minimised, the worst trial won."""
+    trainer = make_tuned(search_strength=True)
+    rates = [3e-2, 1e-7]
+    best = search(trainer, {"learning_rate": rates}, **settings)
+    assert best.hyperparameters == {"learning_rate": 3e-2}
+    trainer.args.learning_rate = 3e-2
+    trainer.train()
+    gain = trainer.evaluate()["eval_gain"]
+    assert gain > 0.1
+    # The pair as it is at the end, with the strength that was found, not that of the last epoch.
+    assert abs(best.objective) == pytest.approx(gain, abs=1e-6)
+    assert best.objective > 0 if settings else best.objective < 0
+
+
+@pytest.mark.slow
+def test_trial_equals_a_training_by_itself(make_tuned):
+    """What an earlier trial found, set or left behind would be part of a later one."""
+    grid = {"learning_rate": [1e-2, 3e-2], "prior": ["uniform", "learned"]}
+    seen = []
+    trainer = make_tuned()
+
+    def gain(metrics):
+        seen.append((trainer.args.learning_rate, trainer.args.prior, metrics["eval_gain"]))
+        return metrics["eval_gain"]
+
+    search(trainer, grid, compute_objective=gain, direction="maximize")
+    last = {(rate, prior): value for rate, prior, value in seen}  # of each trial
+    assert len(last) == 4
+    for (rate, prior), value in last.items():
+        alone = make_tuned(learning_rate=rate, prior=prior)
+        alone.train()
+        assert alone.crowd_model.config.prior == prior
+        assert alone.evaluate()["eval_gain"] == pytest.approx(value, abs=1e-6)
+
+
+def test_argument_of_one_trial_is_not_that_of_the_next(make_tuned):
+    """A space with conditions sets what another trial leaves open: it must be open again."""
+    trainer, used = make_tuned(num_train_epochs=1), []
+
+    def space(trial):
+        rate = trial.suggest_categorical("learning_rate", [1e-2, 2e-2])
+        return {"learning_rate": rate} | ({"weight_decay": 0.5} if trial.number == 0 else {})
+
+    def objective(metrics):
+        used.append(trainer.args.weight_decay)
+        return metrics["eval_gain"]
+
+    trainer.hyperparameter_search(
+        space, objective, n_trials=2, direction="maximize", backend="optuna"
+    )
+    assert used[0] == 0.5 and used[-1] == 0.0
+    assert (trainer.args.weight_decay, trainer.args.learning_rate) == (0.0, 1e-2)
+
+
+@pytest.mark.slow
+def test_trial_that_searches_and_starts_does_so_anew(make_tuned):
+    """Rate, start and strength belong to a trial."""
+    trainer = make_tuned(init="information", search_rate=True, search_strength=True)
+    rates = []
+
+    def objective(metrics):
+        rates.append((trainer.found_rate, len(trainer._tries), trainer.found_strength))
+        return metrics["eval_gain"]
+
+    search(trainer, {"learning_rate": [1e-3, 2e-2]}, compute_objective=objective)
+    ends = [told for told in rates if told[2] is not None]
+    assert len(ends) == 2 and ends[0][0] != ends[1][0]
+    assert all(tries >= 3 for _, tries, _ in ends)
+
+
+def test_model_of_a_trial_is_made_by_what_the_trial_says(make_tuned):
+    """`model_init` may take the trial; and divergence and prior are read when the pair is made."""
+    sizes = []
+
+    def sized(trial):
+        size = 8 if trial is None else trial.suggest_categorical("hidden_size", [8, 24])
+        sizes.append(size)
+        torch.manual_seed(0)
+        return HeadClassifier(HeadConfig(input_size=5, hidden_size=size, num_labels=len(CLASSES)))
+
+    trainer, made = make_tuned(model_init=sized, num_train_epochs=1), []
+
+    def objective(metrics):
+        config = trainer.crowd_model.config
+        made.append((config.divergence, config.classifier_config.hidden_size))
+        return metrics["eval_gain"]
+
+    best = search(
+        trainer,
+        {"divergence": ["pearson", "kl"], "hidden_size": [8, 24]},
+        compute_objective=objective,
+    )
+    assert {*made} == {(d, s) for d in ("pearson", "kl") for s in (8, 24)}
+    assert best.hyperparameters.keys() == {"divergence", "hidden_size"}
+
+
+def test_trial_that_diverges_is_left_out_with_a_word(make_tuned, caplog):
+    """One rate that is too high would end the whole search, or win with NaN."""
+    with caplog.at_level(logging.WARNING, logger="hf_maxmig"):
+        logging.getLogger("hf_maxmig").addHandler(caplog.handler)
+        best = search(make_tuned(), {"learning_rate": [1e30, 1e-2]})
+        logging.getLogger("hf_maxmig").removeHandler(caplog.handler)
+    assert best.hyperparameters == {"learning_rate": 1e-2}
+    assert "is left out: the loss must be finite" in caplog.text
+    with pytest.raises(ValueError, match="at least one of the 1 trials must end with a finite"):
+        search(make_tuned(), {"learning_rate": [1e30]})
+
+
+def test_value_out_of_range_is_refused_in_a_trial_too(make_tuned):
+    """A trial sets attributes, past the checks of the arguments."""
+    with pytest.raises(ValueError, match="`label_smoothing_factor` must be 0.0, got 0.1"):
+        search(make_tuned(), {"label_smoothing_factor": [0.1]})
+
+
+def test_search_says_at_once_what_it_needs(make_model, make_tuned, make_args, crowd):
+    """Found out after the first trial, its time is lost; or the sum of unlike numbers decides."""
+    given = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
+    with pytest.raises(ValueError, match="`model_init` must be given"):
+        given.hyperparameter_search(backend="optuna")
+    two = {"a": make_crowd(20, seed=1), "b": make_crowd(20, seed=2)}
+    with pytest.raises(ValueError, match="`eval_dataset` must be one data set with votes, got 2"):
+        make_tuned(eval_dataset=two).hyperparameter_search(backend="optuna")
+    with pytest.raises(
+        ValueError, match="`compute_objective` must be given for several directions"
+    ):
+        make_tuned().hyperparameter_search(backend="optuna", direction=["minimize", "maximize"])
+    with pytest.raises(ValueError, match="`n_jobs` must be 1, got 2"):
+        make_tuned().hyperparameter_search(backend="optuna", n_jobs=2)
+    with pytest.raises(
+        ValueError, match="`backend` must be one of optuna, ray, wandb, got 'sigopt'"
+    ):
+        make_tuned().hyperparameter_search(backend="sigopt")
+    with pytest.raises(ImportError, match="`backend` must be installed, got 'ray'"):
+        make_tuned().hyperparameter_search(backend="ray")
+    without = make_crowd(20, seed=1).remove_columns(["annotators", "annotations"])
+    with pytest.raises(ValueError, match="no gain"):
+        search(make_tuned(eval_dataset=without), {"learning_rate": [1e-2]})
+
+
+def test_rival_is_judged_by_what_its_evaluation_has(make_tuned):
+    """One without an aggregator has no gain; the sum of its metrics is that of gold labels."""
+
+    def soft(trial=None):
+        names = dict(enumerate(CLASSES))
+        return peer("soft_vote", head(), annotators=ANNOTATORS, id2label=names)
+
+    settings = {"model_init": soft, "trainer": CrowdTrainer, "num_train_epochs": 1}
+    grid = {"learning_rate": [1e-7, 3e-2]}
+    with pytest.raises(ValueError, match="no gain .*: give `compute_objective`"):
+        search(make_tuned(**settings), grid)
+    chosen = {"compute_objective": lambda m: m["eval_accuracy"], "direction": "maximize"}
+    assert search(make_tuned(**settings), grid, **chosen).hyperparameters == {"learning_rate": 3e-2}
+
+
+def test_pruned_trial_leaves_nothing_behind(make_tuned):
+    """It ends in the middle of a training; the next one begins one."""
+
+    class Prunes(optuna.pruners.BasePruner):
+        def prune(self, study, trial):
+            return trial.number == 0
+
+    best = search(
+        make_tuned(search_strength=True), {"learning_rate": [1e-2, 3e-2]}, pruner=Prunes()
+    )
+    assert best.run_id == "1"
