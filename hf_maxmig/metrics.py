@@ -12,7 +12,7 @@ from scipy.stats import t
 from torch import Tensor
 
 from .divergences import get_divergence
-from .functional import mutual_information_gain, widen
+from .functional import alike, mutual_information_gain, widen
 
 NO_LABEL = -100  # what transformers writes for a missing gold label
 LEAST_ITEMS = 3  # for an interval: each is left out once, and the gain compares two
@@ -152,7 +152,8 @@ def gain_parts(log_h: Tensor, log_g: Tensor, log_p: Tensor, divergence: str = "k
         drawn = torch.randperm(len(log_h), generator=torch.Generator().manual_seed(0))
         drawn = drawn[:SPREAD_ITEMS]
         log_h, log_g = log_h[drawn.to(log_h.device)], log_g[drawn.to(log_g.device)]
-    row, log_h, log_g, log_p = get_divergence(divergence), widen(log_h), widen(log_g), widen(log_p)
+    row = get_divergence(divergence)
+    log_h, log_g, log_p = alike(widen(log_h), widen(log_g), widen(log_p))
     log_k = (log_h + log_g - log_p).logsumexp(dim=-1)
     penalty = row.penalty(((log_h - log_p).exp() @ log_g.exp().T).log())
     others = penalty.sum(dim=0) + penalty.sum(dim=1) - 2 * penalty.diagonal()

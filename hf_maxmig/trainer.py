@@ -490,7 +490,7 @@ class CrowdTrainer(TunedTrainer):
     def _note_rates(self, state: TrainerState) -> None:
         """Put what was tried in the log; a resumed run finds it there."""
         if self._fresh and self._tries:
-            logs = {f"search_{one.name}": one.gain for one in self._tries}
+            logs = {f"search_{one.name}": one.gain for one in self._tries if one.is_finite}
             self.log(logs | {"aggregator_learning_rate": self.aggregator_rate})
         elif not self._fresh:
             found = (logs.get("aggregator_learning_rate") for logs in state.log_history)

@@ -99,7 +99,8 @@ def test_argument_of_one_trial_is_not_that_of_the_next(make_tuned):
     trainer.hyperparameter_search(
         space, objective, n_trials=2, direction="maximize", backend="optuna"
     )
-    assert used[0] == 0.5 and used[-1] == 0.0
+    assert used[0] == 0.5
+    assert used[-1] == 0.0
     assert (trainer.args.weight_decay, trainer.args.learning_rate) == (0.0, 1e-2)
 
 
@@ -115,7 +116,8 @@ def test_trial_that_searches_and_starts_does_so_anew(make_tuned):
 
     search(trainer, {"learning_rate": [1e-3, 2e-2]}, compute_objective=objective)
     ends = [told for told in rates if told[2] is not None]
-    assert len(ends) == 2 and ends[0][0] != ends[1][0]
+    assert len(ends) == 2
+    assert ends[0][0] != ends[1][0]
     assert all(tries >= 3 for _, tries, _ in ends)
 
 
