@@ -3,7 +3,7 @@ export HF_HUB_OFFLINE = 1
 export OMP_NUM_THREADS = 1
 PYTHON ?= python
 
-.PHONY: help check lint types test test-all digits
+.PHONY: help check lint types test test-all lowest digits
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -22,6 +22,9 @@ test:  ## the fast tests and the doctests, under two minutes
 
 test-all:  ## all tests, on all cores
 	$(PYTHON) -m pytest -n auto --dist loadfile
+
+lowest:  ## the fast tests with the lowest versions that pyproject.toml allows, in an environment of its own
+	.ci/lowest
 
 digits:  ## the main job: digits, nothing to download
 	accelerate launch recipes/digits.py --output_dir out/digits
