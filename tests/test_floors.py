@@ -40,6 +40,8 @@ FLOORS = [
     "staging",
     "data.sealed",
     "data.archives",
+    "data.cells",
+    "data.tables",
     "data.columns",
     "data.features",
     "class_order",

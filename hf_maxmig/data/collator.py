@@ -19,7 +19,8 @@ from transformers import DataCollatorWithPadding
 
 from ..items import input_names as input_names
 from ..metrics import NO_LABEL
-from .columns import CROWD_COLUMNS, GOLD_COLUMNS, check_range, flat_lists, is_lists
+from .cells import is_lists
+from .columns import CROWD_COLUMNS, GOLD_COLUMNS, check_range, flat_lists
 
 POSTERIOR_COLUMN = "crowd_posterior"  # C numbers an item, for methods that prepare them
 

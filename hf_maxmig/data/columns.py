@@ -8,7 +8,8 @@ lengths, empty where an item has no labels. How a batch of them reaches the mode
 import difflib
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -22,6 +23,19 @@ from transformers.utils import logging
 from ..configuration_maxmig import hashed_order
 from ..items import CROWD_COLUMNS as CROWD_COLUMNS
 from ..items import GOLD_COLUMNS as GOLD_COLUMNS
+from .cells import (
+    Cells,
+    Name,
+    Rule,
+    checked_names,
+    class_names,
+    class_numbers,
+    is_lists,
+    read_cells,
+    read_items,
+    rule_of,
+)
+from .tables import columns_of
 
 logger = logging.get_logger(__name__)
 
@@ -45,8 +59,8 @@ def crowd_features(annotators: Sequence[str], classes: Sequence[str]) -> Feature
         ['annotations', 'annotators']
     """
     return Features(
-        annotators=List(ClassLabel(names=list(annotators))),
-        annotations=List(ClassLabel(names=list(classes))),
+        annotators=List(ClassLabel(names=checked_names("annotators", annotators))),
+        annotations=List(ClassLabel(names=checked_names("classes", classes))),
     )
 
 
@@ -90,6 +104,7 @@ def add_annotations(
     *,
     classes: Sequence[str] | None = None,
     max_unknown_share: float = 0.0,
+    missing: Sequence[str | int] | str | int | None = None,
 ) -> Dataset:
     """Join a long table of votes to a data set, as its crowd columns.
 
@@ -97,8 +112,8 @@ def add_annotations(
         dataset: the items, one a row. A format or a transform that is set on it stays; a transform
             is given the columns that it had, and the rest is put beside what it returns.
         votes: a table with columns `item`, `annotator`, `annotation`, one vote a row: a
-            `datasets.Dataset`, a pandas data frame, an Arrow table or a dict of lists. Names may
-            be text or numbers. A column `gold`, the gold label of the item or None, becomes the
+            `datasets.Dataset`, a pandas data frame, an Arrow table, a dict of lists or a list of
+            records. Names may be text or numbers. A column `gold`, the gold label of the item or None, becomes the
             column `label` if the data set has no gold labels of its own; an item that nobody
             labelled gets its gold label from a row whose annotator and annotation are both None.
         item_column: the column of `dataset` that the votes' `item` refers to, text or integers;
@@ -106,8 +121,11 @@ def add_annotations(
         classes: C class names in the order of their numbers; by default those of the votes'
             `ClassLabel`; else those of the data set's gold labels, if they are a `ClassLabel` that has
             all names that occur; else the names that occur, sorted; numbers as numbers.
+            Votes that are numbers from 0 to C - 1, where no class is a number, are their numbers.
         max_unknown_share: share of votes that may refer to items that `dataset` does not have;
             they are left out with a warning.
+        missing: texts or numbers that stand for no answer, in place of the usual ones, as in
+            `read_annotations`, whose rule for cells is this one's.
 
     Returns:
         The data set with `annotators` and `annotations`, and `label` where the votes bring gold
@@ -141,29 +159,32 @@ def add_annotations(
             raise ValueError(
                 f"`dataset` must not have a column {name!r} yet; remove it to join other votes."
             )
-    table, vote_classes = _votes_table(votes)
-    position = _positions(dataset, table["item"], item_column, max_unknown_share)
-    is_vote = np.asarray(table["annotation"].is_valid())
+    _check_share(max_unknown_share)
+    own_classes = class_names(classes)
+    rule = rule_of(missing, classes)
+    read = _read_votes(votes, rule.but(_gold_classes(dataset) or ()))
+    position = _positions(dataset, read, item_column, max_unknown_share)
+    is_vote = read.is_vote
     if not is_vote.any():
         raise ValueError(f"`votes` must hold at least one vote, got none in {len(position)} rows.")
-    classes = vote_classes if classes is None else [str(name) for name in classes]
-    annotator_names, annotator = _encode(table["annotator"])
-    if classes is None:
-        classes = _gold_classes(dataset, table)
-    class_names, annotation, gold = _encode_classes(table, classes)
+    annotator_names, annotator = _sorted(read.annotator.names, read.annotator.codes[0])
+    classes = own_classes or read.classes or _gold_classes(dataset, read.annotation.names)
+    names, annotation, gold = _encode_classes(read, classes)
+    if read.doubts:
+        logger.warning("`votes`: in doubt: %s", "; ".join(dict.fromkeys(read.doubts)))
 
     known = is_vote & (position >= 0)
     place, annotator, annotation = position[known], annotator[known], annotation[known]
     order = np.argsort(place, kind="stable")
     lengths = np.bincount(place, minlength=len(dataset))
-    features = crowd_features(annotator_names, class_names)
+    features = crowd_features(annotator_names, names)
     columns = {
         "annotators": _lists(annotator[order], lengths),
         "annotations": _lists(annotation[order], lengths),
     }
     if gold is not None and not set(GOLD_COLUMNS) & set(dataset.column_names):
-        label = _label_of_each_item(gold, position, len(dataset), class_names, table["item"])
-        features["label"] = ClassLabel(names=class_names)
+        label = _label_of_each_item(gold, position, len(dataset), names, read.items)
+        features["label"] = ClassLabel(names=names)
         columns["label"] = pa.array(label, pa.int64(), mask=label < 0)
     return with_columns(dataset, features, columns)
 
@@ -192,6 +213,7 @@ def align_annotators(dataset: Dataset, annotators: Sequence[str]) -> Dataset:
         [[1, -1]]
     """
     names = _annotator_names(dataset)
+    annotators = checked_names("annotators", annotators)
     number = {name: m for m, name in enumerate(annotators)}
     renumbered = np.array([number.get(name, -1) for name in names] + [-1])  # the last is for -1
     values, lengths = _annotator_numbers(dataset)
@@ -315,13 +337,6 @@ def _annotator_numbers(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
 # List columns, without a Python object a row
 
 
-def is_lists(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds lists: of any length, or of a fixed one."""
-    return (
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
-
-
 def flat_lists(name: str, column: pa.ChunkedArray, start: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Take a column of lists of integers apart.
 
@@ -423,98 +438,99 @@ def check_is_dataset(dataset: Any) -> None:
 # Votes
 
 
-def _votes_table(votes: Any) -> tuple[dict[str, pa.ChunkedArray], list[str] | None]:
-    """Bring the columns of votes to Arrow, None where missing; and class names of a ClassLabel."""
-    table, features = _arrow(votes)
+@dataclass
+class _Votes:
+    """A table of votes as its cells read: items, and what annotators, votes and gold labels say."""
+
+    items: pa.ChunkedArray
+    annotator: Cells
+    annotation: Cells
+    classes: list[str] | None  # of the ClassLabel of the annotations
+    doubts: list[str]
+    is_vote: np.ndarray
+
+
+def _read_votes(votes: Any, rule: Rule) -> _Votes:
+    """Take the cells of a table of votes; half a vote is an error."""
+    table = columns_of("`votes`", votes)
+    if table is None:
+        raise TypeError(
+            "`votes` must be a datasets.Dataset, a data frame, an Arrow table, a dict of columns or a "
+            f"list of records, got {type(votes).__name__}: read a file by `read_annotations`."
+        )
     for name in _VOTE_COLUMNS:
-        if name not in table.column_names:
+        if name not in table.columns:
             raise KeyError(
                 "`votes` must have the columns item, annotator and annotation, got "
-                f"{', '.join(table.column_names)}: {name!r} is missing; rename yours."
+                f"{', '.join(table.columns)}: {name!r} is missing; rename yours."
             )
-    names = [*_VOTE_COLUMNS, "gold"] if "gold" in table.column_names else _VOTE_COLUMNS
-    columns = {}
-    for name in names:
-        column = _names_for_numbers(table[name], features.get(name))
-        missing = pc.is_null(column, nan_is_null=True)
-        columns[name] = pc.if_else(missing, pa.scalar(None, column.type), column)
-    nobody = pa.scalar(False)  # rows that only tell an item's gold label
-    if "gold" in columns:
-        nobody = pc.and_(columns["annotator"].is_null(), columns["annotation"].is_null())
-    for name in _VOTE_COLUMNS:
-        missing = columns[name].is_null()
-        wrong = missing if name == "item" else pc.and_not(missing, nobody)
-        if (row := pc.index(wrong, True).as_py()) >= 0:
+    answers = ["annotation", *(["gold"] if "gold" in table.columns else [])]
+
+    def wrong(names: list[str]) -> Callable[[int, int, str], Exception]:
+        def error(i: int, row: int, what: str) -> Exception:
+            kind = TypeError if what.startswith("must hold") else ValueError
+            return kind(f"column {names[i]!r} of `votes`, row {row}: {what}")
+
+        return error
+
+    rule = rule.but(table.known)
+    items, doubts = read_items(table.columns["item"], "item", wrong(["item"]), doubts=False)
+    who = read_cells([table.columns["annotator"]], ["annotator"], rule, wrong(["annotator"]))
+    columns = [table.columns[name] for name in answers]
+    said = read_cells(columns, answers, rule, wrong(answers), answers=True)
+
+    has_name, has_label = who.codes[0] >= 0, said.codes[0] >= 0
+    # Rows that only tell an item's gold label, and those whose annotation the caller calls missing.
+    nobody = ~has_name & ~has_label & (len(answers) > 1)
+    if rule.is_given:
+        nobody |= said.is_marker[0]
+    for name, missing in {
+        "item": np.asarray(items.is_null()),
+        "annotator": ~has_name & ~nobody,
+        "annotation": ~has_label & ~nobody,
+    }.items():
+        if missing.any():
+            row = int(missing.argmax())
+            cell = table.columns[name][row]
+            cell = cell.as_py() if isinstance(cell, pa.Scalar) else cell
+            marker = {"annotator": who, "annotation": said}.get(name)
+            hint = (
+                ": pass `missing=()` if it is a name" if marker and marker.is_marker[0][row] else ""
+            )
             raise ValueError(
-                f"`votes` must not have missing values, got {table[name][row].as_py()} for "
-                f"{name!r} at row {row}."
+                f"`votes` must not have missing values, got {cell!r} for {name!r} at row {row}{hint}."
             )
-    feature = features.get("annotation")
+    doubts += who.doubts + said.doubts
+    marked = who.marked + said.marked
+    doubts += [
+        f"{number} cells of {marker!r} are read as missing" for marker, number in marked.items()
+    ]
+    feature = votes.features["annotation"] if isinstance(votes, Dataset) else None
     classes = list(feature.names) if isinstance(feature, ClassLabel) else None
-    plain = {name: _plain(f"column {name!r} of `votes`", col) for name, col in columns.items()}
-    return plain, classes
-
-
-def _arrow(votes: Any) -> tuple[pa.Table, Any]:
-    if isinstance(votes, Dataset):
-        return votes.with_format("arrow")[:], votes.features
-    if isinstance(votes, pa.Table):
-        return votes, {}
-    if isinstance(votes, dict):
-        return pa.table(votes), {}
-    return pa.Table.from_pandas(votes, preserve_index=False), {}
-
-
-def _names_for_numbers(column: pa.ChunkedArray, feature: Any) -> pa.ChunkedArray:
-    """Write out a ClassLabel; its -1 is a missing value."""
-    if not isinstance(feature, ClassLabel):
-        return column
-    number = column.combine_chunks()
-    number = pc.if_else(pc.less(number, 0), pa.scalar(None, number.type), number)
-    return pa.chunked_array([pa.array(feature.names, pa.large_string()).take(number)])
-
-
-def _plain(what: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Bring whole numbers to int64, and everything else that can be a name to text."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = column.cast(kind := kind.value_type)
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        try:
-            return column.cast(pa.int64())
-        except pa.ArrowInvalid:
-            return column.cast(pa.large_string())  # 2.5, or more than 64 bits
-    if not (
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_string_view(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_null(kind)
-    ):
-        raise TypeError(f"{what} must hold text or numbers, got {kind}.")
-    return column.cast(pa.large_string())
+    return _Votes(items, who, said, classes, doubts, has_label & has_name)
 
 
 def _positions(
-    dataset: Dataset, items: pa.ChunkedArray, item_column: str, max_unknown_share: float
+    dataset: Dataset, read: _Votes, item_column: str, max_unknown_share: float
 ) -> np.ndarray:
     """Row of the data set for each vote; -1 where there is none."""
-    rows = dataset.select_columns([item_column]).with_format("arrow")[:][item_column]
-    rows = _plain(f"column {item_column!r}", rows).combine_chunks()
+    items = read.items
+    column = dataset.select_columns([item_column]).with_format("arrow")[:][item_column]
+
+    def wrong(_: int, row: int, what: str) -> Exception:
+        return TypeError(f"column {item_column!r}, row {row}: {what}")
+
+    rows = read_items(column, item_column, wrong, doubts=False)[0].combine_chunks()
     if len(rows.unique()) != len(rows):
         counts = rows.value_counts()
         twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))[0].as_py()
         raise ValueError(
             f"column {item_column!r} must identify the items, got {twice!r} more than once."
         )
-    if rows.type != items.type:  # numbers here, text there: the data set decides
-        try:
-            items = items.cast(rows.type)
-        except pa.ArrowInvalid as error:
-            raise ValueError(
-                f"`votes` must name items as column {item_column!r} does, by {rows.type}, got "
-                f"{items.type}: {error}."
-            ) from error
+    if pa.types.is_integer(rows.type) and not pa.types.is_integer(items.type):
+        items = _as_numbers(items, item_column, read.doubts)
+    elif rows.type != items.type:
+        rows, items = rows.cast(pa.large_string()), items.cast(pa.large_string())
     position = np.asarray(pc.fill_null(pc.index_in(items, value_set=rows), -1))
     unknown = position < 0
     if unknown.any():
@@ -532,63 +548,84 @@ def _positions(
     return position
 
 
-def _gold_classes(dataset: Dataset, table: dict[str, pa.ChunkedArray]) -> list[str] | None:
+def _gold_classes(dataset: Dataset, names: Sequence[Name] | None = None) -> list[str] | None:
     """Return the classes of the data set's own gold labels, if the votes know no others."""
     feature = next((f for n in GOLD_COLUMNS if (f := dataset.features.get(n)) is not None), None)
     if not isinstance(feature, ClassLabel):
         return None
-    columns = [table[name] for name in ("annotation", "gold") if name in table]
-    occurring = {str(name) for column in columns for name in column.unique().to_pylist()}
-    return list(feature.names) if occurring <= {*feature.names, "None"} else None
+    return list(feature.names) if {*map(str, names or ())} <= {*feature.names} else None
 
 
-def _encode(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
-    """Number the names that occur in sorted order, numbers as numbers: 2 before 10; None is -1."""
-    encoded = column.combine_chunks().dictionary_encode()
-    occurring = encoded.dictionary.cast(pa.large_string()).to_pylist()
-    if all(_NUMBER.fullmatch(name) for name in occurring):
-        names = sorted(occurring, key=lambda name: (Decimal(name), name))
+def _check_share(share: Any) -> None:
+    """Raise if `max_unknown_share` is no share."""
+    if not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise ValueError(f"`max_unknown_share` must lie in 0..1, got {share!a}.")
+
+
+def _as_numbers(items: pa.ChunkedArray, item_column: str, doubts: list[str]) -> pa.ChunkedArray:
+    """Read the items' text as whole numbers, as the data set has them; no two may become one."""
+    texts = items.unique().drop_null()
+    odd = pc.invert(pc.match_substring_regex(texts, r"^-?[0-9]{1,18}(\.0)?$"))
+    if (at := pc.index(odd, True).as_py()) >= 0:
+        raise ValueError(
+            f"`votes` must name items as column {item_column!r} does, by int64, got "
+            f"{texts[at].as_py()!r}: is it the right column?"
+        )
+    numbers = pc.cast(pc.replace_substring_regex(texts, r"\.0$", ""), pa.int64())
+    counts = numbers.value_counts()
+    twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    if len(twice):
+        same = texts.filter(pc.equal(numbers, twice[0])).to_pylist()
+        raise ValueError(
+            f"`votes` must name items as column {item_column!r} does, by int64, got {same[0]!r} and "
+            f"{same[1]!r}, which would be one item: make the column text, or the votes numbers."
+        )
+    changed = texts.filter(pc.not_equal(numbers.cast(texts.type), texts))
+    if len(changed):
+        doubts.append(f"item {changed[0].as_py()!r} is taken for the number in {item_column!r}")
+    return pa.chunked_array([numbers.take(pc.index_in(items, value_set=texts).combine_chunks())])
+
+
+def _sorted(names: Sequence[Name], codes: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Number the names in sorted order, numbers as numbers: 2 before 10; None is -1."""
+    texts = [str(name) for name in names]
+    if all(_NUMBER.fullmatch(name) for name in texts):
+        ordered = sorted(texts, key=lambda name: (Decimal(name), name))
     else:
-        names = sorted(occurring)
-    number = {name: i for i, name in enumerate(names)}
-    renumbered = np.array([*(number[name] for name in occurring), -1], dtype=np.int64)
-    return names, renumbered[np.asarray(pc.fill_null(encoded.indices, len(occurring)))]
+        ordered = sorted(texts)
+    number = {name: i for i, name in enumerate(ordered)}
+    return ordered, np.array([*(number[name] for name in texts), -1], dtype=np.int64)[codes]
 
 
 def _encode_classes(
-    table: dict[str, pa.ChunkedArray], classes: list[str] | None
+    read: _Votes, classes: list[str] | None
 ) -> tuple[list[str], np.ndarray, np.ndarray | None]:
     """Number annotations and gold labels alike; -1 where there is none."""
-    said = table["annotation"]
-    if "gold" not in table:
-        names, annotation = _encode(said)
-        gold = None
-    else:
-        both = [said, table["gold"]]
-        if both[0].type != both[1].type:
-            both = [column.cast(pa.large_string()) for column in both]
-        names, codes = _encode(pa.chunked_array([*both[0].chunks, *both[1].chunks], both[0].type))
-        annotation, gold = codes[: len(said)], codes[len(said) :]
-    if classes is not None:
-        annotation = _recode("annotation", names, annotation, classes)
-        gold = None if gold is None else _recode("gold label", names, gold, classes)
-        names = classes
-    return names, annotation, gold
+    names = read.annotation.names
+    if classes is None:
+        coded = [_sorted(names, codes) for codes in read.annotation.codes]
+        return coded[0][0], coded[0][1], coded[1][1] if len(coded) > 1 else None
+    numbers, doubt = class_numbers(names, classes)
+    read.doubts += [doubt] * bool(doubt)
+    of = np.array([*(-2 if number is None else number for number in numbers), -1])
+    recoded = []
+    for what, codes in zip(("annotation", "gold label"), read.annotation.codes, strict=False):
+        recoded.append(of[codes])
+        _check_known(
+            what, recoded[-1], [str(names[code]) for code in codes[recoded[-1] == -2][:1]], classes
+        )
+    return classes, recoded[0], recoded[1] if len(recoded) > 1 else None
 
 
-def _recode(what: str, names: list[str], codes: np.ndarray, classes: list[str]) -> np.ndarray:
-    """Number the classes as the caller does."""
-    number = {name: c for c, name in enumerate(classes)}
-    recoded = np.array([*(number.get(name, -2) for name in names), -1], dtype=np.int64)[codes]
-    if (recoded == -2).any():
-        row = int((recoded == -2).argmax())
-        name = names[codes[row]]
-        near = difflib.get_close_matches(name, classes, n=1)
+def _check_known(what: str, codes: np.ndarray, unknown: list[str], classes: list[str]) -> None:
+    """Raise a ValueError that names the first row whose class is none of the caller's."""
+    if unknown:
+        row = int((codes == -2).argmax())
+        near = difflib.get_close_matches(unknown[0], classes, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise ValueError(
-            f"`votes`, row {row}: {what} {name!r} is not one of the {len(classes)} classes{hint}."
+            f"`votes`, row {row}: {what} {unknown[0]!r} is not one of the {len(classes)} classes{hint}."
         )
-    return recoded
 
 
 def _label_of_each_item(

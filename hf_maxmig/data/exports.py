@@ -6,7 +6,6 @@ the names that values get are `readers.py`.
 """
 
 import csv
-import json
 import pickle
 import re
 import zipfile
@@ -20,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-Column = Any  # of Arrow, or a list of Python values
+from .cells import USUAL, Cells, Column, Rule, only_answer
 
 ROLES = ("item", "annotator", "annotation", "gold")
 _SHOWN = 8  # how many names an error lists
@@ -36,6 +35,8 @@ class Asked:
     annotator: Any = None
     annotation: str | None = None
     gold: str | None = None
+    rule: Rule = USUAL
+    classes: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,9 @@ class Source:
     content: Any
     path: Path | None = None
     place: Callable[[int], str] = "row {}".format
-    is_text: bool = False
     note: str = ""
+    known: frozenset[str] = frozenset()  # names of its ClassLabels
+    open_end: str | None = None  # column of a last cell that no line end closes: it may be cut
 
     def wrong(self, what: str, row: int | None = None) -> ValueError:
         """Give an error that says where: `votes.csv, line 812: ...`."""
@@ -87,6 +89,11 @@ class Votes:
     rows: Any = None  # the number of the record that each row is of, if it is not its own
     found: dict[str, str] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
+    said: Cells | None = None  # annotations, then gold labels, where the format has read them
+    doubts: list[str] = field(default_factory=list)  # what the log says of it
+    open_ends: list[tuple[str, int]] = field(
+        default_factory=list
+    )  # role and row of cells that may be cut
 
     @property
     def name(self) -> str:
@@ -142,8 +149,16 @@ def label_studio(source: Source, asked: Asked) -> Votes:
             if one.get("was_cancelled"):
                 left_out["cancelled"] += 1
                 continue
-            values = [(r, source.part(row, r, "value", dict)) for r in results]
-            choices = [(r.get("from_name"), v["choices"]) for r, v in values if "choices" in v]
+            choices = []
+            for result in results:
+                if not isinstance(result, dict):
+                    got = type(result).__name__
+                    raise source.wrong(f"a result must be an object with names, got {got}.", row)
+                if result.get("type") not in (None, "choices") and "value" not in result:
+                    continue  # a relation, which joins two regions
+                value = source.part(row, result, "value", dict)
+                if "choices" in value:
+                    choices.append((result.get("from_name"), value["choices"]))
             left_out["results that are not choices"] += len(results) - len(choices)
             answers.append((row, one, choices))
     question = _one_question(
@@ -359,10 +374,14 @@ def annotator_files(source: Source, asked: Asked) -> Votes:
     twice = [name for name, n in Counter(f.path.stem for f in files).items() if n > 1]
     if twice:
         raise source.wrong(f"two files are of one annotator, {twice[0]}.")
-    rows, places = [], []
+    rows, places, open_ends = [], [], []
     found: dict[str, str | None] = {}
     for file in files:
         records = file.records()
+        for row, record in enumerate(records):
+            if not isinstance(record, dict):
+                got = type(record).__name__
+                raise file.wrong(f"must be an object with names, got {got}.", row)
         keys = list(dict.fromkeys(key for record in records[:1] for key in record))
         if who := candidates("annotator", keys):
             raise file.wrong(
@@ -386,9 +405,16 @@ def annotator_files(source: Source, asked: Asked) -> Votes:
             extras = {k: v for k, v in record.items() if k not in found.values()}
             rows.append((vote, extras))
             places.append(f"{file.name}, {file.place(row)}")
+        at = {name: role for role, name in found.items() if name}.get(file.open_end or "")
+        if at in vote:
+            open_ends.append((at, len(rows) - 1))
     where = {role: name for role, name in found.items() if name} | {"annotator": "file name"}
-    place = replace(source, place=lambda row: places[row], is_text=files[0].is_text)
-    return _votes(place, rows, range(len(rows)), None, where, Counter())
+    known = frozenset().union(*(file.known for file in files))
+    notes = ", ".join(f"{file.name}: {file.note}" for file in files if file.note)
+    place = replace(source, place=lambda row: places[row], known=known, note=notes)
+    votes = _votes(place, rows, range(len(rows)), None, where, Counter())
+    votes.open_ends = open_ends
+    return votes
 
 
 def peerannot(source: Source, asked: Asked) -> Votes:
@@ -442,8 +468,9 @@ def cifar_n(source: Source, asked: Asked) -> Votes:
         ValueError: if arrays are not whole numbers of one length.
     """
     arrays = source.content
-    names = [name for name in ("random_label1", "random_label2", "random_label3") if name in arrays]
-    names = [asked.annotation] if asked.annotation else names or ["noisy_label"]
+    places = ["random_label1", "random_label2", "random_label3"]
+    names = places if any(name in arrays for name in places) else ["noisy_label"]
+    names = [asked.annotation] if asked.annotation else names
     if missing := [name for name in [*names, "clean_label"] if name not in arrays]:
         raise source.wrong(f"must hold `{missing[0]}`, got {shown(arrays)}.")
     for name in ["clean_label", *names]:
@@ -452,6 +479,12 @@ def cifar_n(source: Source, asked: Asked) -> Votes:
             raise source.wrong(f"`{name}` must be a row of whole numbers.")
         if len(array) != len(clean):
             raise source.wrong(f"`{name}` must have N = {len(clean)} labels, got {len(array)}.")
+        classes = 100 if "noisy_label" in arrays else 10
+        if (wrong := (array < 0) | (array >= classes)).any():
+            row = int(wrong.argmax())
+            raise source.wrong(
+                f"`{name}` must lie in 0..{classes - 1}, got {array[row]} at item {row}."
+            )
     number = len(arrays["clean_label"])
     votes = Votes(
         {
@@ -481,6 +514,16 @@ def load_arrays(path: Path) -> Source:
     """Load numpy arrays by torch, and nothing else: unpickling a file could run what it says."""
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path.name}: must be a file of `torch.save`, got another.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()  # of the checksums that torch writes and does not look at
+    except Exception as error:
+        raise ValueError(f"{path.name}: must be a whole file of `torch.save`: {error}.") from error
+    if broken is not None:
+        raise ValueError(
+            f"{path.name}: must be a whole file of `torch.save`, got another checksum for "
+            f"{broken!a}: load it down again."
+        )
     rebuild = np.empty(0).__reduce__()[0]
     kinds = {type(np.dtype(code)) for code in "bhilqBHILQfd"}
     allowed: list[Any] = [
@@ -623,16 +666,10 @@ def _one_question(source: Source, found: set[str], asked: str | None) -> str:
 
 def _only_label(source: Source, row: int, label: Any, where: str = "") -> Any:
     """Return the one label in an answer, None if there is none."""
-    if isinstance(label, list):
-        if len(label) > 1:
-            raise source.wrong(
-                f"{where or 'an answer'} must be one label, got {len(label)}: {shown(label)}.", row
-            )
-        label = label[0] if label else None
-    if isinstance(label, list | dict):
-        got = json.dumps(label, ensure_ascii=False, default=str)
-        raise source.wrong(f"{where or 'an answer'} must be one label, got {got}.", row)
-    return None if label == "" or label != label else label  # NaN is no label either
+    try:
+        return only_answer(label)
+    except ValueError as error:
+        raise source.wrong(f"{where or 'an answer'} {error}", row) from None
 
 
 def _item(source: Source, row: int, record: dict[str, Any], key: str) -> Any:

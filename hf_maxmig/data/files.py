@@ -8,10 +8,12 @@ import codecs
 import csv
 import glob
 import json
+import math
 import os
 import re
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -23,15 +25,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
-from datasets import ClassLabel, Dataset, Features
+from datasets import Dataset, Features
 
+from .cells import SPACE
 from .columns import check_is_dataset
 from .exports import Source, load_arrays, shown
+from .tables import arrow_columns, checked_columns, columns_of
 
 SAMPLE = 100  # records that are looked at to tell the format
 TABLES = ("table", "records")
 
-_SPACE = " \t\n\v\f\r"
 _BLOCK = 1 << 24  # bytes of CSV that Arrow takes at once; no row may be longer
 
 
@@ -56,13 +59,9 @@ def open_source(source: Any, format: str | None) -> Source:
             return _files(Path(source).name, paths)
         file = _read_file(Path(source), format)
         return _files(file.name, [Path(source)]) if format == "annotator_files" else file
-    if isinstance(source, Dataset):
-        table = source.with_format("arrow")[:]
-        return _table("the data set", table, source.features)
-    if isinstance(source, pa.Table):
-        return _table("the table", source, {})
-    if isinstance(source, pd.DataFrame):
-        return _frame(source)
+    for kind, name in _IN_MEMORY.items():
+        if isinstance(source, kind):
+            return _in_memory(name, source)
     if isinstance(source, np.ndarray):
         return Source("the matrix", "matrix", source, place="item {}".format)
     if isinstance(source, list | tuple) and source:
@@ -142,48 +141,31 @@ def _read_file(path: Path, format: str | None) -> Source:
     return _ENDINGS[ending](path)
 
 
-def _table(name: str, table: pa.Table, features: Any, path: Path | None = None) -> Source:
-    columns: list[Any] = []
-    for column, values in zip(table.column_names, table.columns, strict=True):
-        feature = features.get(column)
-        if isinstance(feature, ClassLabel) and pa.types.is_integer(values.type):
-            numbers = pc.if_else(pc.less(values, 0), pa.scalar(None, values.type), values)
-            values = pa.array(feature.names).take(numbers.combine_chunks())
-        columns.append(values)
-    return _of_columns(Source(name, "table", None, path), table.column_names, columns)
+_IN_MEMORY: dict[Any, str] = {
+    Dataset: "the data set",
+    pa.Table: "the table",
+    pd.DataFrame: "the data frame",
+}
 
 
-def _frame(frame: pd.DataFrame) -> Source:
-    columns = [frame.iloc[:, i] for i in range(frame.shape[1])]
-    mixed = [column.dtype == object for column in columns]  # Arrow takes no numbers beside text
-    values = [list(c) if m else pa.array(c) for c, m in zip(columns, mixed, strict=True)]
-    return _of_columns(Source("the data frame", "table", None), map(str, frame.columns), values)
+def _in_memory(name: str, source: Any) -> Source:
+    table = columns_of(name, source)
+    if table is None:  # a dict of something else than columns
+        return Source(name, "mapping", source, place="row {}".format)
+    return _of_columns(Source(name, "table", None, known=table.known), table.columns)
 
 
-def _of_columns(source: Source, names: Iterable[str], columns: list[Any]) -> Source:
-    """Return a table with these columns, once they are sound."""
-    names = list(names)
-    if twice := [name for name, n in Counter(names).items() if n > 1]:
-        raise source.wrong(f"column names must differ, got {twice[0]!r} more than once.")
-    lengths = {name: len(column) for name, column in zip(names, columns, strict=True)}
-    if len(set(lengths.values())) > 1:
-        raise source.wrong(f"columns must be of one length, got {lengths}.")
-    if not any(lengths.values()):
-        raise source.wrong(f"holds no rows, only the columns {shown(names)}.")
-    content = {
-        name: pa.chunked_array([column]) if isinstance(column, pa.Array) else column
-        for name, column in zip(names, columns, strict=True)
-    }
-    return replace(source, kind="table", content=content)
+def _of_columns(source: Source, columns: dict[str, Any]) -> Source:
+    """Return a table with these columns, once there are rows."""
+    if not any(len(column) for column in columns.values()):
+        raise source.wrong(f"holds no rows, only the columns {shown(columns)}.")
+    return replace(source, kind="table", content=columns)
 
 
 def _object(source: Source) -> Source:
     """Tell a dict of columns from a dict of workers' labels."""
-    values = list(source.content.values())
-    if not all(isinstance(v, list | np.ndarray | pa.Array | pa.ChunkedArray) for v in values):
-        return source
-    columns = [list(v.tolist()) if isinstance(v, np.ndarray) else v for v in values]
-    return _of_columns(source, source.content, columns)
+    table = columns_of(source.name, source.content)
+    return source if table is None else _of_columns(source, table.columns)
 
 
 # Text
@@ -236,10 +218,16 @@ def _text_table(path: Path) -> Source:
     delimiter = usual if usual in head else max(",;\t|", key=lambda mark: head.count(mark))
     note = "" if delimiter == usual or delimiter not in head else f"separated by {delimiter!r}"
 
-    (_, names), *first = islice(_rows(path, text, delimiter), 2)
-    header = [name.strip(_SPACE) or f"unnamed_{i}" for i, name in enumerate(names)]
+    (line, names), *first = islice(_rows(path, text, delimiter), 2)
+    if not any(name.strip(SPACE) for name in names):
+        raise ValueError(
+            f"{path.name}, line {line}: must name the columns, got a row of empty cells: take it out."
+        )
+    header = [name.strip(SPACE) or f"unnamed_{i}" for i, name in enumerate(names)]
     text_columns = [[] if not first else [""]] * len(header)
-    _of_columns(Source(path.name, "table", None), header, text_columns)  # before Arrow complains
+    _of_columns(  # before Arrow complains
+        Source(path.name, "table", None), checked_columns(path.name, header, text_columns)
+    )
     if header[-2:] == ["Approve", "Reject"] and len(first[0][1]) == len(header) - 2:
         header = header[:-2]  # MTurk writes these two to be filled in, and no cells below them
 
@@ -271,8 +259,14 @@ def _text_table(path: Path) -> Source:
     except pa.ArrowInvalid as error:
         check()
         raise ValueError(f"{path.name}: {error}") from error
-    source = _table(path.name, table, {}, path)
-    return replace(source, place=place, is_text=True, note=note)
+    open_end = None
+    if text[-1] not in '\r\n"':
+        open_end = header[-1]
+        note = f"{note}, " * (note != "") + "its last line has no end"
+    columns = arrow_columns(path.name, table, {}).columns
+    return _of_columns(
+        Source(path.name, "table", None, path, place, note=note, open_end=open_end), columns
+    )
 
 
 def _matrix_of_text(path: Path, delimiter: str | None = None) -> Source:
@@ -290,7 +284,13 @@ def _matrix_of_text(path: Path, delimiter: str | None = None) -> Source:
                 f"{path.name}, line {number}: labels must be whole numbers, got {wrong!r}."
             )
     matrix = np.array(cells, dtype=object).astype(np.float64)
-    return Source(path.name, "matrix", matrix, path, lambda row: f"line {lines[row][0]}")
+    open_end = None if lines[-1][1][-1] in "\r\n" else ""
+    note = "its last line has no end" * (open_end is not None)
+
+    def place(row: int) -> str:
+        return f"line {lines[row][0]}"
+
+    return Source(path.name, "matrix", matrix, path, place, note, open_end=open_end)
 
 
 def _float(cell: str) -> float | None:
@@ -360,18 +360,81 @@ def _json_lines(path: Path) -> Source:
 
 def _parquet(path: Path) -> Source:
     try:
-        table = pa_parquet.ParquetFile(path).read()
-    except (pa.ArrowException, OSError) as error:
+        with pa_parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            table = file.read()
+            _check_statistics(file.metadata, table)
+    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         raise ValueError(f"{path.name}: must be a whole Parquet file: {error}") from error
-    return _table(path.name, table, Features.from_arrow_schema(table.schema), path)
+    try:
+        features = Features.from_arrow_schema(table.schema)
+    except Exception as error:
+        raise ValueError(
+            f"{path.name}: must tell its columns as `datasets` writes them, got metadata that "
+            f"cannot be read: {error}."
+        ) from error
+    read = arrow_columns(path.name, table, features)
+    return _of_columns(Source(path.name, "table", None, path, known=read.known), read.columns)
+
+
+def _check_statistics(metadata: Any, table: pa.Table) -> None:
+    """Raise a ValueError if the columns are not as the file's own statistics say."""
+    if metadata.num_rows != len(table):
+        raise ValueError(f"it says {metadata.num_rows} rows and holds {len(table)}")
+    flat = {name: i for i, name in enumerate(table.column_names)}
+    start = 0
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group)
+        for column in range(rows.num_columns):
+            chunk = rows.column(column)
+            stored = chunk.statistics
+            if chunk.path_in_schema not in flat or stored is None:
+                continue
+            values = table[chunk.path_in_schema].slice(start, rows.num_rows)
+            if stored.has_null_count and stored.null_count != values.null_count:
+                raise ValueError(
+                    f"column {chunk.path_in_schema} says it has {stored.null_count} nulls and has "
+                    f"{values.null_count}"
+                )
+            if not stored.has_min_max or not _is_plain(values.type):
+                continue
+            seen = pc.min_max(values).as_py()
+            if (seen["min"], seen["max"]) != (stored.min, stored.max):
+                raise ValueError(
+                    f"column {chunk.path_in_schema} says it lies in {stored.min!r}..{stored.max!r} "
+                    f"and lies in {seen['min']!r}..{seen['max']!r}"
+                )
+        start += rows.num_rows
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def _npy(path: Path) -> Source:
     try:
-        matrix = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+        matrix = _load_npy(path)
+    except Exception as error:  # numpy evaluates the header: anything may come of a broken one
         raise ValueError(f"{path.name}: must be a .npy file without objects: {error}") from error
     return Source(path.name, "matrix", matrix, path, place="item {}".format)
+
+
+def _load_npy(path: Path) -> np.ndarray:
+    """Load a file of one array that is as long as its header says."""
+    headers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    with path.open("rb") as file, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        version = np.lib.format.read_magic(file)
+        if version not in headers:
+            raise ValueError(f"its version must be 1.0 or 2.0, got {version}")
+        shape, _, dtype = headers[version](file)
+        size = file.tell() + math.prod(shape) * dtype.itemsize
+        if size != path.stat().st_size and not dtype.hasobject:
+            raise ValueError(f"it must have {size} bytes, got {path.stat().st_size}")
+        file.seek(0)
+        return np.lib.format.read_array(file, allow_pickle=False)
 
 
 _ENDINGS: dict[str, Callable[[Path], Source]] = {

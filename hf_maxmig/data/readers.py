@@ -7,24 +7,36 @@ joining votes to a data set is in `columns.py`.
 A format is one function and one row of `FORMATS`.
 """
 
+import difflib
 import json
+import os
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset
+from datasets import ClassLabel, Dataset, DatasetInfo, Features
 from transformers.utils import logging
 
+from .cells import (
+    Cells,
+    Column,
+    class_names,
+    class_numbers,
+    is_missing,
+    is_text,
+    plain_key,
+    read_cells,
+    read_items,
+    rule_of,
+)
 from .exports import (
     ROLES,
     Asked,
-    Column,
     Source,
     Votes,
     annotator_files,
@@ -39,10 +51,11 @@ from .exports import (
     shown,
 )
 from .files import SAMPLE, TABLES, first_names, open_source, saw
+from .tables import record_columns
 
 logger = logging.get_logger(__name__)
 
-_EXACT = 2.0**53  # whole numbers above it are not exact in a float
+_MOST_CLASSES = 65_536  # a larger number in a matrix is no class: the file is damaged, or holds ids
 
 
 def read_annotations(
@@ -53,6 +66,8 @@ def read_annotations(
     annotator: Any = None,
     annotation: str | None = None,
     gold: str | None = None,
+    missing: Sequence[str | int] | str | int | None = None,
+    classes: Sequence[str] | None = None,
 ) -> Dataset:
     """Read who said what about which item, in whatever form the votes arrive.
 
@@ -70,10 +85,15 @@ def read_annotations(
     | `annotator_files` | a folder or a list of files, one an annotator: doccano, or tables |
     | `cifar_n` | `CIFAR-10_human.pt`, `CIFAR-100_human.pt` |
 
-    In text tables everything is text: 007 stays 007. Headers, annotators and labels lose the white
-    space around them, items keep theirs: they must match the data set's. Elsewhere whole numbers
-    are numbers; a column of numbers and text becomes text, and where both the number 1 and the text
-    "1" occur the text is written with its quotes. True and False become "true" and "false".
+    One rule for every form (`hf_maxmig.data.cells`): annotators and labels lose the white space
+    around them, items keep theirs: they must match the data set's. What pandas reads as missing
+    (NA, nan, NULL, None, ...) is no answer, nor is -1 among names; in a wide table such a cell is
+    no vote, and in a row of its own an error. A list of one label is that label, several labels in
+    one cell are an error. In text everything is text: 007 stays 007, but 1.0 is 1 where all labels
+    are numbers. Elsewhere whole numbers are numbers; a column of numbers and text becomes text,
+    and where both the number 1 and the text "1" occur the text is written with its quotes. True
+    and False become "true" and "false". What is in doubt, such as two names that differ by letter
+    case only or a class "?", is said in the line.
 
     Args:
         source: a path, a folder, a pattern or a list of paths, or a table in memory: a
@@ -84,6 +104,13 @@ def read_annotations(
             CIFAR-100N the path of its file of workers.
         annotation: where the label stands: column, question, or array.
         gold: where the item's gold label stands, if anywhere.
+        missing: texts or numbers that stand for no answer, in place of the usual ones: `()` if the
+            class "None" is one, `["NA", "?"]` for these two. A row of a vote whose annotation is one
+            that you name is left out and counted.
+        classes: names of all classes, in the order of their numbers. `annotation` and `gold` become
+            a ClassLabel of these, anything else is an error, and what looks like a marker or like
+            several labels but is among them is a class. Votes that are numbers from 0 to C - 1 are
+            numbers of these classes.
 
     Returns:
         One vote a row: `item`, `annotator`, `annotation`, then `gold` where the source has gold
@@ -106,7 +133,7 @@ def read_annotations(
     """
     if format is not None and format not in FORMATS:
         raise ValueError(f"`format` must be one of {', '.join(FORMATS)}, got {format!r}.")
-    asked = Asked(item, annotator, annotation, gold)
+    asked = _asked(item, annotator, annotation, gold, missing, classes)
     opened = open_source(source, format)
     chosen = format or _recognise(opened, asked)
     form = FORMATS[chosen]
@@ -118,6 +145,22 @@ def read_annotations(
                 f"`{role}` must be left out for {chosen}: it is not looked up there."
             )
     return _finish(form.read(opened, asked), chosen, asked, format is None)
+
+
+def _asked(
+    item: Any, annotator: Any, annotation: Any, gold: Any, missing: Any, classes: Any
+) -> Asked:
+    """Check what the user named."""
+    for role, name in (("item", item), ("annotation", annotation), ("gold", gold)):
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"`{role}` must be a name, got {type(name).__name__}.")
+    if not isinstance(annotator, str | os.PathLike | list | tuple | None) or (
+        isinstance(annotator, list | tuple) and not all(isinstance(one, str) for one in annotator)
+    ):
+        raise TypeError(
+            f"`annotator` must be a name, a path or a list of names, got {annotator!a}."
+        )
+    return Asked(item, annotator, annotation, gold, rule_of(missing, classes), class_names(classes))
 
 
 # The tables
@@ -151,8 +194,10 @@ def long(source: Source, asked: Asked) -> Votes:
             found[role] = named
     if len(set(found.values())) < len(found):
         raise source.wrong(f"each role must have its own column, got {_pairs(found)}.")
+    open_ends = [(role, -1) for role, name in found.items() if name == source.open_end]
     out = {role: columns.pop(name) for role, name in found.items()}
-    return Votes(out | _extras(source, columns), source, found=found)
+    open_ends = [(role, len(out[role]) - 1) for role, _ in open_ends]
+    return Votes(out | _extras(source, columns), source, found=found, open_ends=open_ends)
 
 
 def wide(source: Source, asked: Asked) -> Votes:
@@ -180,9 +225,22 @@ def wide(source: Source, asked: Asked) -> Votes:
     for name in who:
         pick(source, "annotator", columns, name)
     number = len(columns[item])
-    labels = _named(source, [columns[name] for name in who], who, trim=source.is_text)
+    heads = [*who, *([] if gold is None else [gold])]
+
+    def wrong(i: int, row: int, what: str) -> Exception:
+        return source.wrong(f"`{heads[i]}` {what}", row)
+
+    rule = asked.rule.but(source.known)
+    cells = read_cells([columns[name] for name in heads], heads, rule, wrong, answers=True)
+    for i, name in enumerate(who):
+        if re.fullmatch("unnamed_[0-9]+|Unnamed: [0-9]+", name) and (cells.codes[i] >= 0).any():
+            first = int((cells.codes[i] >= 0).argmax())
+            raise source.wrong(
+                f"a label must stand under an annotator's name, got {name!r}.", first
+            )
+    labels = cells.columns[: len(who)]
     said = pa.chunked_array([chunk for column in labels for chunk in column.chunks], labels[0].type)
-    place = np.flatnonzero(np.asarray(said.is_valid()))
+    place = np.flatnonzero(np.concatenate(cells.codes[: len(who)]) >= 0)
     place = place[np.argsort(place % number, kind="stable")]  # item by item
     silent = np.setdiff1d(np.arange(number), place % number)  # may still have a gold label
     none = np.arange(len(place) + len(silent)) >= len(place)
@@ -193,11 +251,20 @@ def wide(source: Source, asked: Asked) -> Votes:
         "annotator": pa.array(who).take(pa.array(place // number, mask=none)),
         "annotation": said.take(pa.array(place, mask=none)),
     }
+    cells.is_marker = [np.zeros(len(row), bool)]
+    open_ends = []
+    if source.open_end is not None and source.open_end in heads:
+        last = (row == number - 1) & (~none if source.open_end != gold else True)
+        if source.open_end != gold:
+            last &= place // number == who.index(source.open_end)
+        role = "gold" if source.open_end == gold else "annotation"
+        open_ends = [(role, int(at)) for at in np.flatnonzero(last)[:1]]
     found = {"item": item, "annotator": f"columns {shown(who)}"}
     if gold is not None:
-        out["gold"], found["gold"] = _take(columns[gold], row), gold
+        out["gold"], found["gold"] = _take(cells.columns[-1], row), gold
     rest = {n: _take(c, row) for n, c in columns.items() if n not in (item, gold, *who)}
-    return Votes(out | _extras(source, rest), source, row, found)
+    out |= _extras(source, rest)
+    return Votes(out, source, row, found, said=cells, open_ends=open_ends)
 
 
 def dense(source: Source, asked: Asked) -> Votes:
@@ -225,6 +292,11 @@ def dense(source: Source, asked: Asked) -> Votes:
             f"labels must be whole numbers from 0, or -1 for none, got {matrix[row, m]} of "
             f"annotator {m}.", row
         )  # fmt: skip
+    if (largest := int(matrix.max(initial=0))) >= _MOST_CLASSES:
+        row, m = (int(i) for i in np.argwhere(matrix == largest)[0])
+        raise source.wrong(
+            f"labels must be numbers of classes below {_MOST_CLASSES}, got {largest} of annotator {m}.", row
+        )  # fmt: skip
     item, annotator = np.nonzero(matrix >= 0)
     columns: dict[str, Column] = {
         "item": pa.array(item),
@@ -232,19 +304,20 @@ def dense(source: Source, asked: Asked) -> Votes:
         "annotation": pa.array(matrix[item, annotator].astype(np.int64)),
     }
     silent = Counter({"items without a vote": len(matrix) - len(np.unique(item))})
-    return Votes(columns, source, item, left_out=silent)
+    votes = Votes(columns, source, item, left_out=silent)
+    absent = np.setdiff1d(np.arange(largest), columns["annotation"])
+    if len(absent) > largest // 2:
+        votes.doubts.append(f"{largest} is the largest label, {len(absent)} below it do not occur")
+    if source.open_end is not None and matrix[-1, -1] >= 0:
+        votes.open_ends = [("annotation", len(item) - 1)]
+    return votes
 
 
 def _columns(source: Source) -> dict[str, Column]:
     """Return the columns of a table, or of records as lists with None where a key is absent."""
     if source.kind == "table":
         return dict(source.content)
-    records = source.records()
-    for row, record in enumerate(records):
-        if not isinstance(record, dict):
-            raise source.wrong(f"must be an object with names, got {type(record).__name__}.", row)
-    names = dict.fromkeys(name for record in records for name in record)
-    return {name: [record.get(name) for record in records] for name in names}
+    return record_columns(source.name, source.records(), source.place)
 
 
 def _extras(source: Source, columns: dict[str, Column]) -> dict[str, Column]:
@@ -277,7 +350,7 @@ def _looks_wide(source: Source, asked: Asked) -> bool:
         return True
     if candidates("annotator", names) or candidates("annotation", names) or asked.annotation:
         return False
-    first = {names[0]} if names and names[0].startswith("unnamed_") else set()
+    first = {names[0]} if names and re.match("unnamed_|Unnamed: ", names[0]) else set()
     item = {asked.item} if asked.item else set(candidates("item", names)) or first
     rest = [name for name in names if name not in {*item, *candidates("gold", names)}]
     if len(item) != 1 or len(rest) < 2:
@@ -291,7 +364,8 @@ def _looks_wide(source: Source, asked: Asked) -> bool:
             values = [[]] if nested else values.unique().to_pylist()
         if any(isinstance(value, list | dict) for value in values):
             return False
-        said.append({value for value in values if not _is_missing(value) and value != ""})
+        keys = {plain_key(value, asked.rule) for value in values if not is_missing(value)}
+        said.append(keys - {None})
     shared = Counter(value for values in said for value in values)
     return all(any(shared[value] > 1 for value in values) for values in said if values)
 
@@ -393,31 +467,32 @@ def _finish(votes: Votes, format: str, asked: Asked, guessed: bool) -> Dataset:
     """Name the values, check that votes are whole, give each row the gold label of its item."""
     source, columns, left_out = votes.source, dict(votes.columns), votes.left_out
     roles = [role for role in ROLES if role in columns]
-    named: dict[str, Any] = {}
-    for together in (["item"], ["annotator"], roles[2:]):  # gold labels are named as annotations
-        values = [columns.pop(role) for role in together]
-        heads = [votes.found.get(role, role) for role in together]
-        trim = source.is_text and together != ["item"]
-        named |= zip(together, _named(votes, values, heads, trim), strict=True)
+    named, cells = _named(votes, columns, asked)
+    marked = cells.is_marker[0] if asked.rule.is_given else np.zeros(len(named["item"]), bool)
 
     has = {role: np.asarray(column.is_valid()) for role, column in named.items()}
     has_gold = has.get("gold", np.zeros(len(has["item"]), bool))
     is_vote = has["annotator"] & has["annotation"]
     nobody = ~has["annotator"] & ~has["annotation"]
     blank = nobody & ~has_gold & ~has["item"]
+    no_answer = marked & has["annotator"] & has["item"]
     for role, wrong in {
         "item": ~has["item"] & ~blank,
         "annotator": has["annotation"] & ~has["annotator"],
-        "annotation": has["annotator"] & ~has["annotation"],
+        "annotation": has["annotator"] & ~has["annotation"] & ~no_answer,
     }.items():
         if wrong.any():
             row = int(wrong.argmax())
             seen = {r: c[row].as_py() for r, c in named.items() if has[r][row]}
-            raise votes.wrong(f"has no {role}, only {_pairs(seen)}.", row)
+            raise votes.wrong(
+                f"has no {role}, only {_pairs(seen)}{_marker(votes, role, row)}.", row
+            )
     left_out["blank rows"] = int(blank.sum())
     left_out["rows without a vote"] = int((nobody & ~has_gold & ~blank).sum())
+    left_out["rows whose annotation stands for none"] = int(no_answer.sum())
     if not is_vote.any():
         raise source.wrong(f"must hold at least one vote, got none{_counted(left_out)}.")
+    _check_open_ends(votes, named)
 
     keep = is_vote
     if "gold" in named:
@@ -432,12 +507,108 @@ def _finish(votes: Votes, format: str, asked: Asked, guessed: bool) -> Dataset:
             (nobody & has_gold & ~keep).sum()
         )
 
-    named |= {name: _extra(column) for name, column in columns.items()}
+    if asked.classes is not None:
+        named |= _numbered(votes, named, asked.classes)
+    named |= {name: _extra(votes, name, column) for name, column in columns.items()}
     table = pa.table({role: named.pop(role) for role in roles} | named)
     if not keep.all():
         table = table.filter(pa.array(keep))
     _tell(votes, format, asked, guessed, table)
-    return Dataset(table)
+    try:
+        features = Features.from_arrow_schema(table.schema)
+    except Exception as error:  # of `datasets`, for types of Arrow that it does not know
+        raise source.wrong(f"columns must be of types that `datasets` holds: {error}.") from error
+    if asked.classes is not None:
+        label = ClassLabel(names=asked.classes)
+        features |= {role: label for role in ROLES[2:] if role in features}
+    return Dataset(table, DatasetInfo(features=features))
+
+
+def _named(
+    votes: Votes, columns: dict[str, Column], asked: Asked
+) -> tuple[dict[str, pa.ChunkedArray], Cells]:
+    """Read the columns of the roles; take them out of `columns`."""
+
+    def wrong(heads: list[str]) -> Callable[[int, int, str], Exception]:
+        return lambda i, row, what: votes.wrong(f"`{heads[i]}` {what}", row)
+
+    head = votes.found.get("item", "item")
+    items, doubts = read_items(columns.pop("item"), head, wrong([head]))
+    named = {"item": items}
+    votes.doubts += doubts
+    rule = asked.rule.but(votes.source.known)
+    read: list[Cells] = []
+    for together in (["annotator"], [role for role in ROLES[2:] if role in columns]):
+        heads = [votes.found.get(role, role) for role in together]
+        values = [columns.pop(role) for role in together]
+        answers = together != ["annotator"]
+        if answers and votes.said is not None:
+            cells = votes.said
+            named |= zip(together, values, strict=True)
+        else:
+            cells = read_cells(values, heads, rule, wrong(heads), answers=answers)
+            named |= zip(together, cells.columns, strict=True)
+        for marker, number in cells.marked.items():
+            votes.left_out[f"{marker!r} read as missing"] += number
+        votes.doubts += cells.doubts
+        read.append(cells)
+    return named, read[-1]
+
+
+def _marker(votes: Votes, role: str, row: int) -> str:
+    """Say how a text that is read as missing is kept, if the cell holds one."""
+    cell = votes.columns[role][row]
+    text = cell.as_py() if isinstance(cell, pa.Scalar) else cell
+    if text is None or not str(text).strip():
+        return ""
+    remedy = "name it by `missing` to leave such rows out, or " if role == "annotation" else ""
+    return f": {text!r} is read as missing; {remedy}pass `missing=()` if it is a name"
+
+
+def _check_open_ends(votes: Votes, named: dict[str, pa.ChunkedArray]) -> None:
+    """Refuse a last cell that looks cut: nobody else says it, and a longer name begins with it."""
+    for role, row in votes.open_ends:
+        name = named[role][row].as_py()
+        together = [named[r] for r in (ROLES[2:] if role in ROLES[2:] else [role]) if r in named]
+        number = sum(pc.sum(pc.equal(column, name)).as_py() or 0 for column in together)
+        if name is None or role == "item" or number != 1:
+            continue
+        others = {str(other) for column in together for other in column.unique().to_pylist()}
+        longer = sorted(other for other in others - {str(name)} if other.startswith(str(name)))
+        if longer:
+            raise votes.wrong(
+                f"the last cell must be whole, got {name!r}, which occurs only there while "
+                f"{longer[0]!r} begins with it, and no line end: the file may be cut. End its last "
+                "line if it is whole.", row
+            )  # fmt: skip
+        votes.doubts.append(f"{role} {name!r} occurs only in the last cell, which may be cut")
+
+
+def _numbered(
+    votes: Votes, named: dict[str, pa.ChunkedArray], classes: list[str]
+) -> dict[str, pa.ChunkedArray]:
+    """Number annotations and gold labels as the caller's classes are."""
+    columns = {role: named[role] for role in ROLES[2:] if role in named}
+    chunks = [chunk for column in columns.values() for chunk in column.chunks]
+    names = pa.chunked_array(chunks, named["annotation"].type).unique().drop_null()
+    try:
+        numbers, doubt = class_numbers(names.to_pylist(), classes)
+    except ValueError as error:
+        raise votes.source.wrong(str(error)) from None
+    votes.doubts += [doubt] * bool(doubt)
+    if None in numbers:
+        name = names[numbers.index(None)]
+        role = next(r for r, column in columns.items() if pc.index(column, name).as_py() >= 0)
+        near = difflib.get_close_matches(str(name), classes, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise votes.wrong(
+            f"{role} {name.as_py()!r} is not one of the {len(classes)} classes{hint}.",
+            pc.index(columns[role], name).as_py(),
+        )
+    as_numbers = pa.array(numbers, pa.int64())
+    return {
+        r: as_numbers.take(pc.index_in(column, value_set=names)) for r, column in columns.items()
+    }
 
 
 def _spread_gold(
@@ -481,119 +652,35 @@ def _tell(votes: Votes, format: str, asked: Asked, guessed: bool, table: pa.Tabl
     if gold_only := len(table) - number:
         text += f"; {gold_only} rows hold a gold label only"
     text += _counted(votes.left_out)
+    if doubts := list(dict.fromkeys(votes.doubts)):
+        text += f"; in doubt: {'; '.join(doubts)}"
     named = all(getattr(asked, role) is not None for role in votes.found)
-    quiet = named and not guessed and not +votes.left_out
+    quiet = named and not guessed and not +votes.left_out and not doubts
     (logger.info if quiet else logger.warning)("%s", text)
 
 
-# The names that values get
-
-
-def _named(
-    votes: Votes | Source, columns: list[Column], heads: list[str], trim: bool
-) -> list[pa.ChunkedArray]:
-    """Bring columns of one kind of name to whole numbers or text, all alike; None where missing."""
-    if any(isinstance(column, list) for column in columns):
-        values = [c if isinstance(c, list) else c.to_pylist() for c in columns]
-        named = _named_values(votes, values, heads)
-    else:
-        named = [
-            _named_arrow(votes, column, head) for column, head in zip(columns, heads, strict=True)
-        ]
-        if len({column.type for column in named if column.null_count < len(column)}) == 1:
-            kind = next(c.type for c in named if c.null_count < len(c))
-        else:
-            kind = pa.string()
-        named = [column.cast(kind) for column in named]
-    if named[0].type == pa.string():
-        for i, column in enumerate(named):
-            column = pc.ascii_trim_whitespace(column) if trim else column
-            empty = pc.equal(column, "")
-            named[i] = pc.if_else(empty, pa.scalar(None, pa.string()), column)
-    return [c if isinstance(c, pa.ChunkedArray) else pa.chunked_array([c]) for c in named]
-
-
-def _named_arrow(votes: Votes | Source, column: Any, head: str) -> Any:
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = column.cast(kind := kind.value_type)
-    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        row = int(np.asarray(column.is_valid()).argmax())
-        raise votes.wrong(f"`{head}` must hold text or numbers, got {kind}.", row)
-    if pa.types.is_floating(kind):
-        column = pc.if_else(pc.is_nan(column), pa.scalar(None, kind), column)
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        try:
-            return column.cast(pa.int64())
-        except pa.ArrowInvalid:
-            pass  # 2.5, or more than 64 bits
-    return column.cast(pa.string())
-
-
-def _named_values(
-    votes: Votes | Source, columns: list[list[Any]], heads: list[str]
-) -> list[pa.Array]:
-    known: dict[tuple[type, Any], int | float | str | None] = {}  # what each value becomes
-    for column, head in zip(columns, heads, strict=True):
-        for row, value in enumerate(column):
-            if isinstance(value, list | tuple | dict | set | bytes | np.ndarray):
-                got = json.dumps(value, ensure_ascii=False, default=str)
-                raise votes.wrong(f"`{head}` must hold text or numbers, got {got}.", row)
-            if (key := (type(value), value)) not in known:
-                known[key] = None if _is_missing(value) or value == "" else _number(value)
-    texts = {name for (kind, _), name in known.items() if kind is str and name is not None}
-    others = {name for (kind, _), name in known.items() if kind is not str and name is not None}
-    kind = pa.string()
-    if not texts and others and all(isinstance(n, int) and _fits(n) for n in others):
-        kind = pa.int64()
-    else:
-        collide = texts & {str(name) for name in others}
-        if collide:
-            logger.warning(
-                "%s: %s holds both numbers and text for %s: the text is written with its quotes.",
-                votes.name, " and ".join(heads), shown(sorted(collide)),
-            )  # fmt: skip
-        for key, name in known.items():
-            # Text that begins with a quote gets quotes too: no two names may become one.
-            if isinstance(name, str) and key[0] is str and collide:
-                quote = name in collide or name.startswith('"')
-                known[key] = json.dumps(name, ensure_ascii=False) if quote else name
-            elif name is not None:
-                known[key] = str(name)
-    return [pa.array([known[type(v), v] for v in column], kind) for column in columns]
-
-
-def _fits(number: int) -> bool:
-    return -(2**63) <= number < 2**63
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or value is pd.NA or value is pd.NaT or value != value
-
-
-def _number(value: Any) -> int | float | str:
-    """Return a whole number as such, 3.0 too; True as "true"; anything else as its text."""
-    if isinstance(value, bool | np.bool_):
-        return str(bool(value)).lower()
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        number = float(value)
-        return int(number) if number.is_integer() and abs(number) < _EXACT else number
-    return str(value)
-
-
-def _extra(column: Column) -> Any:
+def _extra(votes: Votes, name: str, column: Column) -> Any:
     """Bring an extra column to Arrow: as it is if its values are of one kind, else as JSON."""
     if not isinstance(column, list):
         return column
-    if len({type(value) for value in column if not _is_missing(value)}) <= 1:
+    if len({type(value) for value in column if not is_missing(value)}) <= 1:
         try:
             return pa.array(column, from_pandas=True)
-        except (pa.ArrowException, OverflowError):
+        except (pa.ArrowException, OverflowError, ValueError, TypeError):
             pass
-    texts = [
-        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-        for value in column
-    ]
-    return pa.array([None if _is_missing(v) else t for v, t in zip(column, texts, strict=True)])
+    texts: list[str | None] = []
+    for row, value in enumerate(column):
+        try:
+            text = (
+                value
+                if isinstance(value, str)
+                else json.dumps(value, ensure_ascii=False, default=str)
+            )
+        except (TypeError, ValueError, RecursionError, OverflowError) as error:
+            raise votes.wrong(
+                f"`{name}` must be a value that JSON can hold: {error}.", row
+            ) from error
+        if not is_text(text):
+            raise votes.wrong(f"`{name}` must be Unicode text, got half a character in it.", row)
+        texts.append(None if is_missing(value) else text)
+    return pa.array(texts, pa.string())

@@ -1,0 +1,741 @@
+"""What a cell of a table of votes says: one rule for every file, table and record.
+
+1. White space around annotators, classes and gold labels does not count, that of Unicode and of no
+   width included. Items keep theirs: they must match the data set's.
+2. What stands for no answer is None: an empty cell and the markers in `MISSING`, as far as they are
+   text. -1 among names is one, too.
+3. A list of one label is that label, as JSON or Python write it, too. Several labels in one cell
+   are an error, joined by a sign such as # too, if one of them is a class by itself.
+4. Whole numbers are numbers: 3.0 is 3, also in text if all that is said are numbers.
+5. Names that are known (of a `ClassLabel`, or handed over) are never touched.
+
+What is left in doubt, such as names that differ by letter case only, is told in words (`doubts`).
+"""
+
+import ast
+import datetime
+import itertools
+import json
+import re
+import unicodedata
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Column = Any  # of Arrow, or a list of Python values
+Name = int | str
+
+# What `pandas.read_csv` takes for missing, and what databases, R and spreadsheets write besides.
+MISSING = frozenset(
+    [
+        "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
+        "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "NaT",
+        "NA_character_", "NA_integer_", "\\N", "(null)", "<null>", "[null]", "[NULL]",
+        "#VALUE!", "#REF!", "#DIV/0!", "#NUM!", "#NAME?", "#NULL!",
+    ]
+)  # fmt: skip
+# What may stand for none as well, in small letters; a name that is one is told.
+_DOUBTFUL = frozenset(
+    [
+        "-", "--", "---", "\u2013", "\u2014", "?", "??", ".", "..", "...", "*", "_", "/",
+        "\\", "#", "na", "n/a", "n.a.", "nan", "none", "null", "nil", "nat", "<na>", "#n/a",
+        "missing", "undefined", "(blank)", "(empty)", "n.d.", "n/d", "no answer", "no label",
+        "unlabeled", "unlabelled", "not available",
+    ]
+)  # fmt: skip
+_NO_WIDTH = "\u00ad\u180e\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
+SPACE = "".join(c for c in map(chr, range(0x3001)) if c.isspace()) + _NO_WIDTH
+_INSIDE = re.compile(f"[{re.escape(SPACE)}]+")
+_DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]*)")
+_JOINS = (
+    "#",
+    "|",
+    ";",
+    "\n",
+    ",",
+    "/",
+    "&",
+    "+",
+)  # between several labels; the last few are common in names
+_SURE_JOINS = 4  # so many of them are seldom part of a name
+_EXACT = 2.0**53  # whole numbers above it are not exact in a float
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is known beforehand: which texts stand for no answer, and which are names for sure."""
+
+    missing: frozenset[str] = MISSING
+    is_given: bool = False  # the markers were named by the caller: nothing is in doubt about them
+    known: frozenset[str] = frozenset()
+
+    def but(self, known: Iterable[str]) -> "Rule":
+        """Return the rule with more names that are known."""
+        return replace(self, known=self.known | frozenset(known))
+
+
+USUAL = Rule()
+
+
+def rule_of(missing: Any, classes: Sequence[Any] | None = None) -> Rule:
+    """Return the rule that a caller asked for.
+
+    Args:
+        missing: None, a text, a number, or several: what stands for no answer.
+        classes: names that are known.
+
+    Raises:
+        TypeError: if either is of another kind.
+
+    Example:
+        >>> sorted(rule_of(["?", -1]).missing), "NA" in rule_of(None).missing
+        (['-1', '?'], True)
+    """
+    known = frozenset(class_names(classes) or ())
+    if missing is None:
+        return Rule(known=known)
+    several = [missing] if isinstance(missing, str | int | float) else missing
+    if not isinstance(several, list | tuple | set | frozenset) or not all(
+        isinstance(one, str | int | float) for one in several
+    ):
+        raise TypeError(
+            f"`missing` must be texts that stand for no answer, such as ['NA', '?'], got {missing!r}."
+        )
+    return Rule(frozenset(str(one).strip(SPACE) for one in several), True, known)
+
+
+def class_names(classes: Any) -> list[str] | None:
+    """Return names of classes as text, None for None.
+
+    Raises:
+        TypeError: if they are no sequence of text or whole numbers.
+        ValueError: if a name stands twice, is empty or no text that UTF-8 can hold, or if there are
+            none.
+
+    Example:
+        >>> class_names([0, 1])
+        ['0', '1']
+    """
+    if classes is None:
+        return None
+    names = checked_names("classes", classes)
+    if not names:
+        raise ValueError("`classes` must hold at least one name, got none.")
+    return names
+
+
+def checked_names(what: str, names: Any) -> list[str]:
+    """Return names as text, once they are sound; `what` is the argument, for errors."""
+    try:
+        if isinstance(names, str | bytes | dict):
+            raise TypeError
+        listed = list(names)
+        if not all(isinstance(one, str | int | np.integer) for one in listed):
+            raise TypeError
+    except TypeError:
+        raise TypeError(f"`{what}` must be a list of names, got {_shown_value(names)}.") from None
+    texts = [str(name) for name in listed]
+    for name, number in Counter(texts).items():
+        if number > 1:
+            raise ValueError(f"`{what}` must differ, got {name!r} {number} times.")
+        if not name or not is_text(name):
+            raise ValueError(f"`{what}` must be names in Unicode text, got {name!r}.")
+    return texts
+
+
+@dataclass
+class Cells:
+    """What columns of one kind say: names, and for each column which name stands in each row."""
+
+    names: list[Name]  # that differ; whole numbers all of them, or text
+    codes: list[np.ndarray]  # a column each: (n,) numbers of names, -1 where nothing is said
+    columns: list[pa.ChunkedArray]
+    is_marker: list[np.ndarray]  # a column each: (n,), where a marker was taken for no answer
+    marked: Counter[str] = field(default_factory=Counter)  # such markers
+    doubts: list[str] = field(default_factory=list)
+
+
+# Tells where and what is wrong: the number of the column, the row, the cause.
+Wrong = Callable[[int, int, str], Exception]
+
+
+def read_cells(
+    columns: Sequence[Column],
+    heads: Sequence[str],
+    rule: Rule,
+    wrong: Wrong,
+    *,
+    answers: bool = False,
+) -> Cells:
+    """Read columns of names of one kind: annotators, or annotations with their gold labels.
+
+    Args:
+        columns: of Arrow, or lists of Python values.
+        heads: what they are called, for words.
+        rule: what is known beforehand.
+        wrong: makes the error for a column, a row and a cause.
+        answers: whether these are annotations, which may be lists, several in one cell, or -1.
+
+    Returns:
+        The names: whole numbers if all that is said are whole numbers of 64 bits, else text, where
+        a text that would become one with a number of the same column is written with its quotes.
+
+    Raises:
+        Exception: what `wrong` makes, for a cell that is no name.
+
+    Example:
+        >>> def wrong(column, row, cause): return ValueError(f"row {row}: {cause}")
+        >>> read = read_cells([[" cup", "NA", ["mug"]]], ["label"], Rule(), wrong, answers=True)
+        >>> read.columns[0].to_pylist(), dict(read.marked)
+        (['cup', None, 'mug'], {'NA': 1})
+    """
+    for i, column in enumerate(columns):
+        _check_kind(column, i, answers, wrong)
+    coded = [_encoded(column) for column in columns]
+    told: list[list[Any]] = []  # of each column's values: a number, a text, a marker or None
+    for i, (values, codes) in enumerate(coded):
+        try:
+            told.append([_value(value, rule, answers) for value in values])
+        except _NoNameError:
+            for number, value in enumerate(values):
+                try:
+                    _value(value, rule, answers)
+                except _NoNameError as error:
+                    row = int((codes == number).argmax())
+                    raise wrong(i, row, str(error)) from None
+    marked: Counter[str] = Counter()
+    doubts: list[str] = []
+    _whole_numbers(told, rule, doubts)
+    if answers:
+        _minus_one(told, heads, rule, doubts)
+        _several(told, coded, rule, wrong, doubts)
+    if not rule.is_given:
+        _markers_in_doubt(told, rule, doubts)
+    is_marker = []
+    for values, (_, codes) in zip(told, coded, strict=True):
+        markers = [number for number, value in enumerate(values) if isinstance(value, _Marker)]
+        is_marker.append(np.isin(codes, markers) if markers else np.zeros(len(codes), bool))
+        for number in markers:
+            marked[values[number].text] += int((codes == number).sum())
+            values[number] = None
+    names, kind = _names(told, heads, doubts)
+    doubts += look_alike(
+        heads[0], [name for name in dict.fromkeys(itertools.chain(*names)) if name is not None]
+    )
+
+    number_of: dict[Name, int] = {}
+    for column in names:
+        for name in column:
+            if name is not None:
+                number_of.setdefault(name, len(number_of))
+    out: list[pa.ChunkedArray] = []
+    all_codes = []
+    every = pa.array(list(number_of), kind)
+    for column, (values, codes), original in zip(names, coded, columns, strict=True):
+        renumbered = np.array([-1 if n is None else number_of[n] for n in column] + [-1], np.int64)
+        all_codes.append(renumbered[codes])
+        if isinstance(original, pa.ChunkedArray) and original.type == kind and values == column:
+            out.append(original)
+        else:
+            taken = every.take(pa.array(all_codes[-1], mask=all_codes[-1] < 0))
+            out.append(pa.chunked_array([taken]))
+    return Cells(list(number_of), all_codes, out, is_marker, marked, doubts)
+
+
+def read_items(
+    column: Column, head: str, wrong: Wrong, *, doubts: bool = True
+) -> tuple[pa.ChunkedArray, list[str]]:
+    """Read a column of items: as annotators, but white space and markers are part of the name.
+
+    Args:
+        column: of Arrow, or a list of Python values.
+        head: what it is called.
+        wrong: makes the error for a column, a row and a cause.
+        doubts: whether to look for them.
+
+    Returns:
+        Whole numbers or text, None where a cell is empty; and what is in doubt.
+    """
+    _check_kind(column, 0, False, wrong)
+    if isinstance(column, pa.ChunkedArray):
+        kind = column.type
+        if pa.types.is_integer(kind) and kind != pa.uint64():
+            return column.cast(pa.int64()), []
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            empty = pc.equal(column, "")
+            if pc.any(empty).as_py():
+                column = pc.if_else(empty, pa.scalar(None, kind), column)
+            return column, _items_in_doubt(head, column) if doubts else []
+    values, codes = _encoded(column)
+    told: list[Any] = []
+    for number, value in enumerate(values):
+        try:
+            told.append(None if value == "" else _value(value, _ITEMS, False, strip=False))
+        except _NoNameError as error:
+            raise wrong(0, int((codes == number).argmax()), str(error)) from None
+    found: list[str] = []
+    (names,), kind = _names([told], [head], found)
+    names_and_none = pa.array([*names, None], kind)
+    out = pa.chunked_array([names_and_none.take(pa.array(np.where(codes < 0, len(names), codes)))])
+    if doubts and kind == pa.string():
+        found += _items_in_doubt(head, out)
+    return out, found
+
+
+def only_answer(value: Any) -> Any:
+    """Return the one label in an answer, None if there is none.
+
+    Raises:
+        ValueError: if there are several, or it is an object.
+
+    Example:
+        >>> only_answer(["cat"]), only_answer([]), only_answer("cat")
+        ('cat', None, 'cat')
+    """
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list | tuple | set | frozenset):
+        several = list(value)
+        if len(several) > 1:
+            raise _NoNameError(f"must be one label, got {len(several)}: {_listed(several)}.")
+        value = several[0] if several else None
+    if isinstance(value, list | tuple | set | frozenset | dict | np.ndarray):
+        raise _NoNameError(f"must be one label, got {_shown_value(value)}.")
+    return None if is_missing(value) or (isinstance(value, str) and value == "") else value
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is None or a NaN of any library."""
+    if value is None or value is pd.NA or value is pd.NaT:
+        return True
+    if isinstance(value, float | np.floating):
+        return bool(value != value)
+    if isinstance(value, Decimal):
+        return value.is_nan()
+    return isinstance(value, np.datetime64 | np.timedelta64) and bool(np.isnat(value))
+
+
+def plain_key(value: Any, rule: Rule) -> Any:
+    """Return what a cell says as far as that can be seen from it alone, for telling formats apart."""
+    try:
+        value = _value(value, rule, True)
+    except _NoNameError:
+        return None
+    if isinstance(value, str) and value.endswith(".0"):
+        value = value[:-2]
+    return None if isinstance(value, _Marker) or value is None else str(value)
+
+
+def is_text(text: str) -> bool:
+    """Whether UTF-8 can hold a text: JSON can write half a character, which nothing can store.
+
+    Example:
+        >>> is_text("é"), is_text(chr(0xD800))
+        (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def class_numbers(names: Sequence[Name], classes: Sequence[str]) -> tuple[list[int | None], str]:
+    """Give each name its number among the classes; numbers that are no classes' names count from 0.
+
+    Args:
+        names: that occur.
+        classes: names in the order of their numbers.
+
+    Returns:
+        A number for each name, None for one that is no class; and a word on what was in doubt.
+
+    Raises:
+        ValueError: if all names are whole numbers, no class is, and they do not run from 0 to C - 1.
+
+    Example:
+        >>> class_numbers([1, 0], ["negative", "positive"])
+        ([1, 0], "0 is 'negative', 1 is 'positive'")
+    """
+    number = {name: c for c, name in enumerate(classes)}
+    texts = [str(name) for name in names]
+    if not texts or not all(map(_WHOLE.fullmatch, texts)) or any(map(_WHOLE.fullmatch, classes)):
+        return [number.get(text) for text in texts], ""
+    places = [_short(int(text)) for text in texts]
+    if min(places) != 0 or max(places) >= len(classes):
+        raise ValueError(
+            f"`classes` must be the names that the votes say, or the votes numbers of classes from 0 "
+            f"to C - 1 = {len(classes) - 1}, got {_listed(map(repr, classes))} and votes from "
+            f"{min(places)} to {max(places)}: write the names into the votes."
+        )
+    said = ", ".join(f"{c} is {classes[c]!r}" for c in sorted(places)[:_SHOWN])
+    return list(places), said + ", ..." * (len(places) > _SHOWN)
+
+
+# What one value says
+
+
+class _NoNameError(ValueError):
+    """A value is no name; its text is the cause."""
+
+
+@dataclass(frozen=True)
+class _Marker:
+    text: str
+
+
+_ITEMS = Rule(frozenset(), True)
+
+
+def _check_kind(column: Column, number: int, answers: bool, wrong: Wrong) -> None:
+    """Refuse a column of Arrow that can hold no name, such as pictures, before it is taken apart."""
+    kind = getattr(column, "type", None)
+    if kind is None or column.null_count == len(column):
+        return
+    if pa.types.is_nested(kind) and not (answers and is_lists(kind)):
+        row = int(np.asarray(column.is_valid()).argmax())
+        raise wrong(number, row, f"must hold text or numbers, got {kind}.")
+
+
+def is_lists(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds lists: of any length, or of a fixed one."""
+    return (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def _encoded(column: Column) -> tuple[list[Any], np.ndarray]:
+    """Return the values that differ, and for each row which of them it has; -1 for null."""
+    if isinstance(column, pa.ChunkedArray | pa.Array):
+        return _encoded_arrow(column)
+    known: dict[tuple[type, Any], int] = {}
+    values: list[Any] = []
+    codes = np.empty(len(column), np.int64)
+    for row, value in enumerate(column):
+        try:
+            number = known.setdefault((type(value), value), len(values))
+        except TypeError:  # a list, a dict: each is looked at
+            number = len(values)
+        if number == len(values):
+            values.append(value)
+        codes[row] = number
+    return values, codes
+
+
+def _encoded_arrow(column: Any) -> tuple[list[Any], np.ndarray]:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind := kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _encoded(column.to_pylist())
+    if pa.types.is_float16(kind):
+        column = column.cast(kind := pa.float32())
+    try:
+        array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        encoded = array.dictionary_encode()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # lists, structures
+        return _encoded(column.to_pylist())
+    codes = np.asarray(pc.fill_null(encoded.indices, -1)).astype(np.int64)
+    values = encoded.dictionary.to_pylist()
+    if pa.types.is_floating(kind):  # written as Arrow writes a number of its width
+        texts = encoded.dictionary.cast(pa.string()).to_pylist()
+        values = [
+            _Float(v, t) if v is not None else None for v, t in zip(values, texts, strict=True)
+        ]
+    return values, codes
+
+
+class _Float(float):
+    """A number that knows its text."""
+
+    text: str
+
+    def __new__(cls, value: float, text: str) -> "_Float":
+        out = super().__new__(cls, value)
+        out.text = text
+        return out
+
+
+def _value(value: Any, rule: Rule, answers: bool, strip: bool = True) -> Any:
+    """Return a number, a text, a marker, or None where nothing is said."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    if answers and isinstance(value, list | tuple | set | frozenset | dict | np.ndarray):
+        value = only_answer(value)
+    if is_missing(value):
+        return None
+    if isinstance(value, str):
+        return _text(str(value), rule, answers) if strip else _sound(str(value))
+    number = _number(value)
+    return _Marker(str(number)) if rule.is_given and str(number) in rule.missing else number
+
+
+def _sound(text: str) -> str:
+    if not is_text(text):
+        raise _NoNameError(f"must be Unicode text, got half a character in {text[:80]!r}.")
+    return text
+
+
+def _text(text: str, rule: Rule, answers: bool) -> Any:
+    text = _sound(text)
+    if text in rule.known:
+        return text
+    text = text.strip(SPACE)
+    if text in rule.known:
+        return text
+    if text == "":
+        return None
+    if text in rule.missing:
+        return _Marker(text)
+    if answers and text[0] in "[{" and text[-1] in "]}" and len(text) < 10_000:
+        listed = _list_in_text(text)
+        if listed is not None:
+            one = only_answer(listed)
+            if one is None:
+                return text if listed else _Marker(text)
+            return _text(str(_number(one) if not isinstance(one, str) else one), rule, False)
+    return text
+
+
+def _list_in_text(text: str) -> Any:
+    """Return the list or object that a text is, as JSON or Python write it; None if it is none."""
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            found = parse(text)
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            continue
+        return found if isinstance(found, list | dict | set | tuple) else None
+    return None
+
+
+def _number(value: Any) -> Name:
+    """Return a whole number as such, 3.0 too; True as "true"; another scalar as its text."""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    if isinstance(value, int | np.integer):
+        return _short(int(value))
+    if isinstance(value, float | np.floating):
+        number = float(value)
+        if not np.isfinite(number):
+            raise _NoNameError(f"must be finite, got {number}.")
+        if number.is_integer() and abs(number) < _EXACT:
+            return int(number)
+        if isinstance(value, _Float):
+            return value.text
+        kind = pa.float32() if isinstance(value, np.float32 | np.float16) else pa.float64()
+        return str(pa.array([number], kind).cast(pa.string())[0].as_py())
+    if isinstance(value, Decimal):
+        if not value.is_finite():
+            raise _NoNameError(f"must be finite, got {value}.")
+        if abs(value.adjusted()) < 100 and value == value.to_integral_value():
+            return int(value)
+        return str(value)
+    if isinstance(value, uuid.UUID | datetime.date | datetime.time | datetime.timedelta):
+        return str(value)
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return str(pd.Timestamp(value) if isinstance(value, np.datetime64) else pd.Timedelta(value))
+    raise _NoNameError(f"must hold text or numbers, got {_shown_value(value)}.")
+
+
+def _short(number: int) -> int:
+    if number.bit_length() > 4096:
+        raise _NoNameError(f"must hold text or numbers, got one of {number.bit_length()} bits.")
+    return number
+
+
+# What all values of a kind say together
+
+
+def _said(told: list[list[Any]]) -> set[Any]:
+    return {v for values in told for v in values if v is not None and not isinstance(v, _Marker)}
+
+
+def _whole_numbers(told: list[list[Any]], rule: Rule, doubts: list[str]) -> None:
+    """Read 1.0 as 1 in text if all that is said are numbers: so pandas and R write a column with a gap."""
+    said = _said(told)
+    texts = {value for value in said if isinstance(value, str)} - rule.known
+    ends = sorted(text for text in texts if text.endswith(".0"))
+    if not ends or not all(_DECIMAL.fullmatch(text) for text in texts):
+        return
+    for values in told:
+        for number, value in enumerate(values):
+            if isinstance(value, str) and value in texts and value.endswith(".0"):
+                values[number] = "0" if value == "-0.0" else value[:-2]
+    doubts.append(f"{ends[0]} is read as {ends[0][:-2]}, as all are numbers")
+
+
+def _minus_one(told: list[list[Any]], heads: Sequence[str], rule: Rule, doubts: list[str]) -> None:
+    """Take -1 among names for no answer, and tell of it among numbers."""
+    said = _said(told)
+    if rule.is_given or not {-1, "-1"} & said or "-1" in rule.known:
+        return
+    others = {str(value) for value in said} - {"-1"}
+    numbers = {other for other in others if _DECIMAL.fullmatch(other)}
+    if others and not numbers:
+        for values in told:
+            for number, value in enumerate(values):
+                if value in (-1, "-1"):
+                    values[number] = _Marker("-1")
+    elif not any(other.startswith("-") for other in others):
+        doubts.append("'-1' is read as a class, not as missing")
+
+
+def _several(
+    told: list[list[Any]],
+    coded: list[tuple[list[Any], np.ndarray]],
+    rule: Rule,
+    wrong: Wrong,
+    doubts: list[str],
+) -> None:
+    """Refuse a text that joins several labels, if one of them is a class by itself."""
+    texts = {v for v in _said(told) if isinstance(v, str)}
+    names = {str(value) for value in _said(told)} | rule.known
+    for text in sorted(texts - rule.known):
+        for place, join in enumerate(_JOINS):
+            parts = [part.strip(SPACE) for part in text.split(join)]
+            if len(parts) < 2 or not all(parts):
+                continue
+            alone = [part for part in parts if part in names]
+            decimal = join == "," and re.fullmatch(r"-?[0-9]+,[0-9]+", text)
+            sure = alone if place < _SURE_JOINS else len(alone) == len(parts) and join == ","
+            if sure and not decimal:
+                for i, (values, (_, codes)) in enumerate(zip(told, coded, strict=True)):
+                    if text in values:
+                        row = int((codes == values.index(text)).argmax())
+                        raise wrong(
+                            i, row,
+                            f"must be one label, got {text!r}, and {alone[0]!r} is a class by itself: "
+                            "write one label a row; if it is one class, name all by `classes`.",
+                        )  # fmt: skip
+            if place < _SURE_JOINS or len(alone) == len(parts):
+                doubts.append(f"{text!r} is read as one class")
+                break
+
+
+def _markers_in_doubt(told: list[list[Any]], rule: Rule, doubts: list[str]) -> None:
+    said = {str(value) for value in _said(told)} - rule.known
+    found = sorted(name for name in said if name.lower() in _DOUBTFUL)
+    numbers = [int(name) for name in said if _WHOLE.fullmatch(name) and len(name) < 9]
+    if len(numbers) == len(said) > 2:
+        largest = sorted(numbers, key=abs)[-1]
+        rest = max(
+            abs(number) for number in numbers if abs(number) != abs(largest) or number > 0 > largest
+        )
+        if set(str(abs(largest))) == {"9"} and abs(largest) > 9 and abs(largest) > 3 * rest:
+            found.append(str(largest))  # -99, 999: as surveys write a missing answer
+    if found:
+        doubts.append(f"{_listed(map(repr, found))} is read as a name, not as missing")
+
+
+def _names(
+    told: list[list[Any]], heads: Sequence[str], doubts: list[str]
+) -> tuple[list[list[Name | None]], pa.DataType]:
+    """Make whole numbers or text of all values."""
+    said = _said(told)
+    if said and all(isinstance(v, int) and -(2**63) <= v < 2**63 for v in said):
+        return told, pa.int64()
+    collide: set[str] = set()
+    for values in told:
+        texts = {value for value in values if isinstance(value, str)}
+        collide |= texts & {str(value) for value in values if isinstance(value, int)}
+    if collide:
+        doubts.append(
+            f"{' and '.join(heads)} holds both numbers and text for {_listed(sorted(collide))}: the "
+            "text is written with its quotes"
+        )
+
+    def name(value: Any) -> Name | None:
+        # Text that begins with a quote gets quotes too: no two names may become one.
+        if isinstance(value, str) and collide and (value in collide or value.startswith('"')):
+            return json.dumps(value, ensure_ascii=False)
+        return None if value is None else str(value)
+
+    return [[name(value) for value in values] for values in told], pa.string()
+
+
+_FOLDS: tuple[tuple[str, Callable[[str], str]], ...] = (
+    ("how Unicode composes them", lambda name: unicodedata.normalize("NFC", name)),
+    ("white space", lambda name: _INSIDE.sub("", name)),
+    ("letter case", str.casefold),
+    ("zeros", lambda name: re.sub(r"^(-?)0+(?=[0-9])", r"\1", name)),
+)
+
+
+def _folded(name: str) -> str:
+    name = unicodedata.normalize("NFKC", name)
+    return re.sub(r"^(-?)0+(?=[0-9])", r"\1", _INSIDE.sub("", name).casefold())
+
+
+def look_alike(head: str, names: Iterable[Name]) -> list[str]:
+    """Tell which names differ by white space, letter case, Unicode's form or leading zeros only.
+
+    Example:
+        >>> look_alike("label", ["cup", "Cup", "mug"])
+        ["label 'Cup' and 'cup' differ by letter case only"]
+    """
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        if isinstance(name, str):
+            groups[_folded(name)].append(name)
+    twins = [sorted(group)[:2] for group in groups.values() if len(group) > 1]
+    if not twins:
+        return []
+    one, other = min(twins)
+    how = next((how for how, fold in _FOLDS if fold(one) == fold(other)), "writing")
+    more = f", and {len(twins) - 1} more such names" if len(twins) > 1 else ""
+    return [f"{head} {one!r} and {other!r} differ by {how} only{more}"]
+
+
+def _items_in_doubt(head: str, column: pa.ChunkedArray) -> list[str]:
+    """Tell of look-alike items and of markers among them, without a Python object an item."""
+    names = column.unique().drop_null()
+    letters = np.frombuffer(names.buffers()[2] or b"", np.uint8)  # of all names in a row
+    folded = names
+    if (letters > 127).any():
+        folded = pc.utf8_normalize(folded, "NFKC")
+        folded = pc.replace_substring_regex(folded, f"[{_NO_WIDTH}]", "")
+        folded = pc.utf8_lower(folded)
+    elif ((letters >= ord("A")) & (letters <= ord("Z"))).any():
+        folded = pc.ascii_lower(folded)
+    if (letters <= ord(" ")).any() or (letters > 127).any():
+        folded = pc.replace_substring_regex(folded, r"[\s\pZ]+", "")
+    if pc.any(pc.starts_with(folded, "0")).as_py():
+        folded = pc.replace_substring_regex(folded, "^0+([0-9])", r"\1")
+    doubts: list[str] = []
+    if folded is not names and pc.count_distinct(folded).as_py() < len(names):
+        counted = folded.value_counts()
+        twice = counted.field("values").filter(pc.greater(counted.field("counts"), 1))
+        chosen = names.filter(pc.is_in(folded, value_set=twice))
+        doubts += look_alike(head, chosen[:1000].to_pylist())
+    marker = pc.is_in(names, value_set=pa.array(sorted(MISSING), names.type))
+    if pc.any(marker).as_py():
+        found = names.filter(marker).to_pylist()
+        doubts.append(f"{_listed(map(repr, sorted(found)))} is read as the name of an item")
+    return doubts
+
+
+def _listed(names: Iterable[Any]) -> str:
+    names = [_shown_value(name) for name in names]
+    return ", ".join(names[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
+
+
+def _shown_value(value: Any) -> str:
+    """Write a value on one short line, whatever it is."""
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        text = f"a {type(value).__name__}"
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= 80 else text[:80] + "..."
