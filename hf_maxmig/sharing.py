@@ -21,9 +21,11 @@ from .annotators import AnnotatorReport
 from .checkpoints import CheckpointingTrainer, swapped
 from .data.columns import has_votes
 from .data.describe import Description, describe
+from .discretion import DiscreetHandler, check_trackers
 from .distributed import own_class, whole_parameters
 from .exporting import save_classifier
 from .hub import model_card
+from .modeling_maxmig import CrowdModel
 from .staging import staged
 from .training_args import MaxMIGTrainingArguments
 from .version import __version__
@@ -38,17 +40,43 @@ _LISTED = (
 class SharingTrainer(CheckpointingTrainer):
     """`Trainer`, as far as it saves and shares crowd models."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.args.check_sharing()
-        if self.args.hub_annotators == "hashed" and self.crowd_model.config.annotators is None:
-            raise ValueError(
-                "`hub_annotators` must be 'names' or 'dropped' for a model whose annotators have no names, got 'hashed'."
-            )
+    callback_handler: DiscreetHandler
+
+    def __init__(self, **kwargs: Any) -> None:
+        # Before `Trainer` makes a repository.
+        self._check_sharing(kwargs["args"], kwargs.get("model"))
+        with swapped(transformers.trainer, "CallbackHandler", DiscreetHandler):
+            super().__init__(**kwargs)
+        self._check_sharing(self.args, self.crowd_model)
         self._results: dict[str, float] = {}
         self._description: Description | None = None  # of the training set
         self._judged: AnnotatorReport | None = None
         self._shared_as = "names"
+
+    def _check_sharing(self, args: MaxMIGTrainingArguments, model: CrowdModel | None) -> None:
+        args.check_sharing()
+        if (
+            args.hub_annotators == "hashed"
+            and model is not None
+            and model.config.annotators is None
+        ):
+            raise ValueError(
+                "`hub_annotators` must be 'names' or 'dropped' for a model whose annotators have no names, got 'hashed'."
+            )
+        if args.hub_annotators != "names" and hasattr(self, "callback_handler"):
+            check_trackers(self.callback_handler.callbacks)
+
+    def add_callback(self, callback: Any) -> None:
+        """Add a callback as `Trainer` does; it sees no names if the Hub does not, and uploads none."""
+        super().add_callback(callback)
+        if self.args.hub_annotators != "names":
+            check_trackers(self.callback_handler.callbacks)
+
+    @property
+    def annotator_names(self) -> list[str] | None:
+        """The names of the model's annotators, also while a callback sees none."""
+        names = self.callback_handler.hidden or self.crowd_model.config.annotators
+        return None if names is None else list(names)
 
     def listed_arguments(self) -> dict[str, Any]:
         """Tell what the card says of the training."""
@@ -59,7 +87,7 @@ class SharingTrainer(CheckpointingTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         model, folder = self.crowd_model, Path(output_dir or self.args.output_dir)
-        with arguments_in_json(self.args, folder):
+        with arguments_in_json(self.args, folder), self.callback_handler.showing():
             if self._shared_as == "dropped":
                 save_classifier(model, folder, self.processing_class)
                 return
@@ -124,7 +152,10 @@ class SharingTrainer(CheckpointingTrainer):
     def _sharing(self, annotators: str, salt: str | None) -> Iterator[None]:
         """Be, for a while, a trainer of what may be seen, with an output folder of its own."""
         whole = functools.partial(whole_parameters, self.model)
-        with self.crowd_model.shared_as(annotators, salt, whole):
+        with (
+            self.callback_handler.showing(),
+            self.crowd_model.shared_as(annotators, salt, whole),
+        ):
             if annotators == "names":
                 yield
                 return

@@ -988,13 +988,9 @@ class CrowdTrainer(TunedTrainer):
         """Annotator 7 of the data set must be annotator 7 of the model, and so must the votes' classes."""
         for part in hub_parts(dataset):
             annotators, classes = crowd_names(part)
-            config = self.crowd_model.config
-            if (
-                annotators is not None
-                and config.annotators is not None
-                and annotators != list(config.annotators)
-            ):
-                new = sorted(set(annotators) - set(config.annotators))
+            config, known = self.crowd_model.config, self.annotator_names
+            if annotators is not None and known is not None and annotators != known:
+                new = sorted(set(annotators) - set(known))
                 raise ValueError(
                     f"the data set's annotators must be those of the model, in its order, got {len(annotators)} for "
                     f"{config.num_annotators}, {len(new)} of them unknown ({', '.join(new[:3]) or 'none'}): use "
@@ -1101,7 +1097,7 @@ class MaxMIGTrainer(CrowdTrainer):
                 torch.from_numpy(output.predictions[0]),
                 model.aggregator.weight.cpu(),
                 self.crowd_of(dataset),
-                model.config.annotators or [str(m) for m in range(model.config.num_annotators)],
+                self.annotator_names or [str(m) for m in range(model.config.num_annotators)],
                 model.config.class_names,
             )
         if self.is_world_process_zero():

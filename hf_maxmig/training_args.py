@@ -103,7 +103,8 @@ class MaxMIGTrainingArguments(TrainingArguments):
             gain on it is highest, when training has ended; see `strength.best_strength`.
         guards: warn of what almost surely went wrong.
         preset: the paper's protocol for one of its data sets.
-        hub_annotators: what the Hub sees of the crowd.
+        hub_annotators: what the Hub sees of the crowd; other than with `names`, no callback sees them
+            either, and trackers that upload checkpoints are refused.
         hub_salt: of the hashes. It is written and shown nowhere, and neither is `hub_token`: printed,
             copied by `dataclasses.asdict` or pickled, the arguments have masks in their places.
 

@@ -23,6 +23,7 @@ FLOORS = [
     "items",
     "pipelines",
     "distributed",
+    "discretion",
     "naming",
     "metrics",
     "guards",
