@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from .functional import (
+    NO_MASS,
     aggregate,
     aggregate_factored,
     confusion_counts,
     confusion_sums,
     initial_weight,
     label_pairs,
+    posterior_of,
     vote_share,
     vote_share_prior,
 )
@@ -126,6 +128,9 @@ class ClassPrior(Float32Module):
             or `"learned"`, which starts from the vote share and is then trained with the
             aggregator.
 
+    A class that nobody voted for has no mass, see `initialize`; but C numbers that were given stay as
+    they are.
+
     Example:
         >>> ClassPrior(2, prior=[0.8, 0.2])().exp()
         tensor([0.8000, 0.2000])
@@ -151,13 +156,36 @@ class ClassPrior(Float32Module):
     def forward(self) -> Tensor:
         """Return (C,) log p, in float32 or wider."""
         with torch.autocast(self.logits.device.type, enabled=False):
-            return self.logits.log_softmax(dim=-1)
+            left_out = self.left_out
+            log_p = torch.where(left_out, -torch.inf, self.logits).log_softmax(dim=-1)
+            return torch.where(left_out, NO_MASS, log_p)
+
+    @property
+    def left_out(self) -> Tensor:
+        """(C,) bool, classes without mass: their logits lie where none of another class comes."""
+        if isinstance(self.prior, list):
+            return torch.zeros_like(self.logits, dtype=torch.bool)
+        return self.logits <= 1.5 * NO_MASS
 
     @torch.no_grad()
-    def initialize(self, shares: Tensor) -> None:
-        """Follow the crowd, if this prior does: (C,) vote share summed over the annotated items."""
-        if self.prior in ("vote_share", "learned"):
-            self.logits.copy_(vote_share_prior(shares))
+    def initialize(self, shares: Tensor, voted: Tensor | None = None) -> None:
+        """Follow the crowd, if this prior does, and leave out the classes that nobody voted for.
+
+        Nothing is known of such a class: not how often it occurs, nor what annotators say of it. With
+        mass it would be a spare place, to which training moves part of another class. Its log p is
+        `functional.NO_MASS`, and g leaves it out (`functional.posterior_of`). The classifier may still
+        answer it; training items teach it not to.
+
+        Args:
+            shares: (C,), vote share summed over the annotated items.
+            voted: (C,) bool, whether somebody voted for a class; as it was known by default.
+        """
+        if isinstance(self.prior, list):
+            return
+        left_out = self.left_out if voted is None else ~voted.to(self.logits.device)
+        follows = self.prior in ("vote_share", "learned")
+        logits = vote_share_prior(shares) if follows else torch.zeros_like(shares)
+        self.logits.copy_(torch.where(left_out, 2 * NO_MASS, logits.to(self.logits)))
 
 
 class WeightedAverageAggregator(Float32Module):
@@ -345,7 +373,7 @@ class InteractionAggregator(WeightedAverageAggregator):
         pairs = label_pairs(self.embedding, annotators, annotations, self.read)
         with torch.autocast(log_g.device.type, enabled=False):
             scores = dropout(pairs, PAIR_DROPOUT, self.training) @ self.mix
-            return (log_g + scores).log_softmax(dim=-1)
+            return posterior_of(log_g + scores, log_p)
 
     @torch.no_grad()
     def initialize(

@@ -14,6 +14,10 @@ from torch.nn.functional import embedding
 
 from .divergences import get_divergence
 
+# Log of the prior mass of a class that nobody voted for: 2e-16, less than float32 tells from nothing,
+# while 1 / p^2, summed over as many items as a batch ever has, is still a number of float32.
+NO_MASS = -36.0
+
 _CELLS = 2**22  # numbers held at a time, where labels are counted
 
 Read = Callable[[Tensor, Tensor], Tensor]  # (...) rows of an (R, D) table, to (..., D)
@@ -127,13 +131,13 @@ def aggregate(
 
     Args:
         weight: (M, C, C), W: annotator, scored class, reported class.
-        log_p: (C,), log of the class prior.
+        log_p: (C,), log of the class prior; `NO_MASS` for a class that is left out.
         annotators: (B, K) int64, who labelled each item, padded with -1.
         annotations: (B, K) int64, what each of them said, padded with -1.
         read: what takes rows out of a table: `embedding`, or `TableRows`.
 
     Returns:
-        (B, C), log-probabilities; the prior where an item has no annotations.
+        (B, C), log-probabilities, see `posterior_of`; the prior where an item has no annotations.
 
     Example:
         >>> weight = torch.tensor([[[0.9, 0.1], [0.2, 0.8]]]).log()  # one annotator's log confusion
@@ -148,7 +152,31 @@ def aggregate(
     index = torch.where(given, annotators * num_classes + annotations, 0)
     with torch.autocast(weight.device.type, enabled=False):
         columns = torch.where(given[..., None], widen(read(index, table)), 0.0)
-        return (columns.sum(dim=1) + widen(log_p)).log_softmax(dim=-1)
+        return posterior_of(columns.sum(dim=1) + widen(log_p), log_p)
+
+
+def posterior_of(scores: Tensor, log_p: Tensor) -> Tensor:
+    """Normalise the scores of a posterior g, and leave out classes without prior mass.
+
+    Where log p_c is `NO_MASS` or less, g_c = p_c^2, whatever the scores: then g_c / p_c = p_c, and the
+    class has no part in K, the penalty and the forecast, nor a gradient. All stays finite.
+
+    Args:
+        scores: (B, C), not normalised.
+        log_p: (C,), log of the class prior.
+
+    Returns:
+        (B, C), log-probabilities.
+
+    Example:
+        >>> log_p = torch.tensor([0.5, 0.5, 0.0]).log().clamp(min=NO_MASS)
+        >>> posterior_of(torch.tensor([[1.0, 0.0, 9.0]]), log_p).exp()
+        tensor([[7.3106e-01, 2.6894e-01, 5.3802e-32]])
+    """
+    log_p = widen(log_p)
+    left_out = log_p <= NO_MASS
+    log_g = torch.where(left_out, -torch.inf, scores).log_softmax(dim=-1)
+    return torch.where(left_out, 2 * log_p, log_g)
 
 
 def aggregate_factored(
@@ -205,7 +233,7 @@ def aggregate_factored(
         own = widen(read(label, diagonal.reshape(-1, 1)))
         columns = widen(columns).scatter_add(2, meant[..., None], own)
         columns = torch.where(given[..., None], columns, 0.0)
-        return (columns.sum(dim=1) + widen(log_p)).log_softmax(dim=-1)
+        return posterior_of(columns.sum(dim=1) + widen(log_p), log_p)
 
 
 def label_pairs(
@@ -473,6 +501,26 @@ def vote_share_prior(counts: Tensor) -> Tensor:
         tensor([0.7500, 0.2500])
     """
     return ((counts + 1 / counts.shape[0]) / (counts.sum() + 1)).log()
+
+
+def voted_classes(parts: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> Tensor:
+    """Tell which classes a known annotator has voted for.
+
+    Args:
+        parts: pairs of (n, K) annotators and annotations, padded with -1.
+        num_classes: C.
+
+    Returns:
+        (C,) bool.
+
+    Example:
+        >>> voted_classes([(torch.tensor([[0, -1]]), torch.tensor([[2, 1]]))], num_classes=3)
+        tensor([False, False,  True])
+    """
+    voted = torch.zeros(num_classes, dtype=torch.bool)
+    for annotators, annotations in parts:
+        voted[annotations[is_given(annotators, annotations)].cpu()] = True
+    return voted
 
 
 def is_given(annotators: Tensor, annotations: Tensor) -> Tensor:

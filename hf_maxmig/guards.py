@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.utils import logging
 
 from .functional import vote_share
-from .naming import best_names, votes_by_class
+from .naming import clear_names, votes_by_class
 
 logger = logging.get_logger(__name__)
 
@@ -156,8 +156,8 @@ def permuted_classes(forecast: Tensor, annotations: Tensor, classes: Sequence[st
     """
     if not forecast.isfinite().all():  # a training that diverged shows it by its loss
         return None
-    votes = votes_by_class([(forecast.double(), annotations)])
-    order = best_names(votes)
+    parts = [(forecast.double(), annotations)]
+    votes, order = votes_by_class(parts), clear_names(lambda: parts)
     place = torch.arange(len(order))
     moved = order != place
     if not moved.any() or (votes[order, place] - votes.diagonal())[moved].mean() <= RENAMED:

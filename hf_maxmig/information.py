@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .aggregator import check_any_label
 from .data.collator import POSTERIOR_COLUMN
-from .functional import ConfusionSums, confusion_sums, is_given
+from .functional import ConfusionSums, confusion_sums, is_given, voted_classes
 from .modeling_maxmig import MaxMIGModel, is_annotated
 from .peers.aggregated import WithPosterior
 from .peers.soft_vote import SoftVoteModel
@@ -178,8 +178,8 @@ def start_from_share(
         smoothing: pseudo-labels in each cell.
         strength: what W is multiplied by.
     """
-    parts = _parts(crowd, share)
-    model.prior.initialize(model.aggregator.start_from(parts, smoothing, strength, shrunk_weight))
+    mass = model.aggregator.start_from(_parts(crowd, share), smoothing, strength, shrunk_weight)
+    model.prior.initialize(mass, voted_classes(crowd, len(mass)))
 
 
 def start_from_information(trainer: CrowdTraining, seed: int) -> None:

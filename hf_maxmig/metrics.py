@@ -12,7 +12,7 @@ from scipy.stats import t
 from torch import Tensor
 
 from .divergences import get_divergence
-from .functional import alike, mutual_information_gain, widen
+from .functional import NO_MASS, alike, mutual_information_gain, widen
 
 NO_LABEL = -100  # what transformers writes for a missing gold label
 LEAST_ITEMS = 3  # for an interval: each is left out once, and the gain compares two
@@ -77,7 +77,8 @@ def gain_ceiling(log_p: Tensor, divergence: str = "kl") -> float:
         0.6931
     """
     f = get_divergence(divergence).f
-    p = log_p.detach().cpu().double().exp()
+    p = log_p.detach().cpu().double()
+    p = p[p > NO_MASS].exp()  # no item is expected of a class without mass
     apart = 1 - p.square().sum()  # how often two items are of different classes
     return float((p.square() * f(1 / p)).sum() + apart * f(p.new_zeros(())))
 

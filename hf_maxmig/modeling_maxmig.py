@@ -387,6 +387,7 @@ class CrowdModel(PreTrainedModel):
         batches: Iterable[tuple[Tensor, Tensor]],
         smoothing: float = 0.01,
         strength: float = 1.0,
+        voted: Tensor | None = None,
     ) -> None:
         """Start from the training crowd alone what `build_crowd` has made; nothing here.
 
@@ -395,6 +396,8 @@ class CrowdModel(PreTrainedModel):
                 training crowd.
             smoothing: pseudo-labels added to each cell of a confusion matrix.
             strength: what Max-MIG's W is multiplied by; 1 is the paper's start.
+            voted: (C,) bool, for which classes somebody has voted, where the batches are only part of
+                the crowd; the others get no prior mass.
         """
 
     def crowd_loss(
@@ -633,6 +636,7 @@ class MaxMIGModel(CrowdModel):
         batches: Iterable[tuple[Tensor, Tensor]],
         smoothing: float = 0.01,
         strength: float = 1.0,
+        voted: Tensor | None = None,
     ) -> None:
         """Start aggregator and prior from the training crowd alone (paper, equation 2).
 
@@ -641,8 +645,10 @@ class MaxMIGModel(CrowdModel):
                 training crowd.
             smoothing: pseudo-labels added to each cell of a confusion matrix.
             strength: what W is multiplied by; 1 is the paper's start.
+            voted: see `CrowdModel.initialize_crowd`; those of the batches by default.
         """
-        self.prior.initialize(self.aggregator.initialize(batches, smoothing, strength))
+        shares = self.aggregator.initialize(batches, smoothing, strength)
+        self.prior.initialize(shares, shares > 0 if voted is None else voted)
 
     def crowd_loss(
         self,
@@ -699,7 +705,9 @@ class MaxMIGModel(CrowdModel):
         """
         C, device = self.config.num_labels, self.prior.logits.device
         self.config.prior = check_prior(prior, C)
+        left_out = self.prior.left_out
         self.prior = ClassPrior(C, self.config.prior).to(device)
+        self.prior.initialize(torch.ones(C, device=device), ~left_out)
         shares = torch.zeros(C, device=device)
         for annotators, annotations in crowd:
             who, said = annotators.to(device), annotations.to(device)

@@ -4,7 +4,7 @@ MIG^f does not change when the classes of h, g and p are exchanged together. The
 apart: its labels name the classes, and the right names are those that fit the labels best.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -12,8 +12,11 @@ from torch import Tensor
 
 from .functional import vote_share
 
+CLEAR = 3.0  # standard errors by which other names must fit the votes better
+Posteriors = Iterable[tuple[Tensor, Tensor]]
 
-def votes_by_class(posteriors: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+
+def votes_by_class(posteriors: Posteriors) -> Tensor:
     """Count what the crowd says of the items of each class.
 
     Args:
@@ -43,7 +46,7 @@ def best_names(votes: Tensor) -> Tensor:
     """Choose the names that the most votes speak for, each once (the Hungarian method).
 
     A constant annotator adds the same to each row and so has no say: an assignment is unmoved by
-    it.
+    it. A class that nobody voted for keeps its place: no vote speaks for its name, nor for another.
 
     Args:
         votes: (C, C), see `votes_by_class`.
@@ -55,8 +58,78 @@ def best_names(votes: Tensor) -> Tensor:
         >>> best_names(torch.tensor([[0.1, 0.9], [0.6, 0.4]]))
         tensor([1, 0])
     """
-    votes = votes.double().cpu()
-    row, column = (torch.from_numpy(i) for i in linear_sum_assignment(votes.numpy(), maximize=True))
-    if votes[row, column].sum() <= votes.trace() + 1e-9:
-        return torch.arange(len(votes))  # as good as any other: two classes may be the same one
-    return torch.argsort(column)
+    order = torch.arange(len(votes))
+    voted = (votes.sum(dim=0) > 0).nonzero()[:, 0].cpu()
+    some = votes.double().cpu()[voted][:, voted]
+    row, column = (torch.from_numpy(i) for i in linear_sum_assignment(some.numpy(), maximize=True))
+    if some[row, column].sum() <= some.trace() + 1e-9:
+        return order  # as good as any other: two classes may be the same one
+    order[voted] = voted[torch.argsort(column)]
+    return order
+
+
+def clear_names(posteriors: Callable[[], Posteriors]) -> Tensor:
+    """Choose the names that the votes speak for, and change only those for which they do so clearly.
+
+    Of the best names (`best_names`) each cycle of classes that exchange theirs is looked at by itself.
+    Item i speaks for it by
+
+        d_i = sum_c q_ic (s_i,new(c) - s_i,c),
+
+    where q is the posterior, s the item's vote share less its mean over the items, and new(c) the name
+    that class c would get: what more of its votes match. A class counts by the items there are of it,
+    and a constant annotator not at all. The names change if sum_i d_i exceeds `CLEAR` times the root of
+    sum_i d_i^2: nine items that all speak for it are enough, a class of hardly any mass never is.
+
+    Args:
+        posteriors: gives pairs of (N, C) probabilities that an item is of a class, and (N, K)
+            annotations padded with -1; asked for anew each time it is read.
+
+    Returns:
+        (C,) int64, `order`, as from `best_names`.
+
+    Example:
+        >>> said = torch.tensor([0, 1, 2]).repeat(20)[:, None]
+        >>> swapped = torch.eye(3)[[1, 0, 2]][said[:, 0]]
+        >>> clear_names(lambda: [(swapped, said)])
+        tensor([1, 0, 2])
+        >>> clear_names(lambda: [(swapped[:6], said[:6])])  # two items of each class
+        tensor([0, 1, 2])
+    """
+    order = best_names(votes_by_class(posteriors()))
+    cycles = list(_cycles(order))
+    if not cycles:
+        return order
+    total, number = torch.zeros(len(order), dtype=torch.float64), 0
+    for _, share in _shares(posteriors()):
+        total, number = total + share.sum(dim=0), number + len(share)
+    sums = torch.zeros(2, len(cycles), dtype=torch.float64)
+    for posterior, share in _shares(posteriors()):
+        share = share - total / max(1, number)
+        for k, cycle in enumerate(cycles):
+            now = order[cycle]  # the class that would get the name of place `cycle`
+            gained = (posterior[:, now] * (share[:, cycle] - share[:, now])).sum(dim=1)
+            sums[:, k] += torch.stack([gained.sum(), gained.square().sum()])
+    for cycle, (gained, squares) in zip(cycles, sums.T, strict=True):
+        if not gained > CLEAR * squares.sqrt():
+            order[cycle] = cycle
+    return order
+
+
+def _cycles(order: Tensor) -> Iterator[Tensor]:
+    """Yield the places of each cycle of a permutation, those that stay left out."""
+    left = {place for place, now in enumerate(order.tolist()) if place != now}
+    while left:
+        cycle = [left.pop()]
+        while (following := int(order[cycle[-1]])) != cycle[0]:
+            cycle.append(following)
+        left -= {*cycle}
+        yield torch.tensor(cycle)
+
+
+def _shares(posteriors: Posteriors) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield posterior and vote share of the items that have votes, in float64."""
+    for posterior, annotations in posteriors:
+        share = vote_share(annotations, posterior.shape[1]).double().cpu()
+        voted = share.sum(dim=1) > 0
+        yield posterior.double().cpu()[voted], share[voted]

@@ -54,13 +54,14 @@ from .data.collator import (
     crowd_batches,
     input_names,
 )
-from .data.columns import check_is_dataset, crowd_names, has_votes
+from .data.columns import check_is_dataset, crowd_names, has_crowd_columns, has_votes
 from .data.describe import describe
 from .distributed import WholeBatches, gather_with_gradient, whole_parameters
+from .functional import NO_MASS, voted_classes
 from .hub import portable_processor
 from .metrics import LEAST_ITEMS, NO_LABEL, accuracies, gain_ceiling, gain_interval
 from .modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
-from .naming import best_names, votes_by_class
+from .naming import clear_names
 from .plots import need_matplotlib
 from .precision import weights_kept
 from .refusals import check_metric, schedule_settings
@@ -423,7 +424,9 @@ class CrowdTrainer(TunedTrainer):
             self._short_trainings = bar
             if self._init == "vote_share":
                 crowd = self.crowd_of(self._start_items())
-                model.initialize_crowd(crowd, args.smoothing, args.init_strength)
+                model.initialize_crowd(
+                    crowd, args.smoothing, args.init_strength, self._voted_classes()
+                )
                 if self.searches and can:
                     self._tries = search_rate(self)
             else:
@@ -445,6 +448,18 @@ class CrowdTrainer(TunedTrainer):
         # A rival starts as its authors start it.
         asks_items = self.crowd_model.loss_is_minus_gain and self.start_from is None
         return "information" if asks_items and can_start_from_information(self) else "vote_share"
+
+    def _voted_classes(self) -> Tensor | None:
+        """Which classes the crowd has voted for, where not all of it starts the aggregator."""
+        if self.start_from is None:
+            return None
+        num_classes = self.crowd_model.config.num_labels
+        if not has_crowd_columns(self.train_dataset):  # all of a stream would be read for it
+            return torch.ones(num_classes, dtype=torch.bool)
+        parts = itertools.chain(
+            self.crowd_of(self.train_dataset), self.crowd_of(self._start_items())
+        )
+        return voted_classes(parts, num_classes)
 
     def _start_items(self) -> Any:
         """Return the items whose votes start the aggregator and name the classes."""
@@ -742,19 +757,19 @@ class CrowdTrainer(TunedTrainer):
         if not model.blind_to_class_names:
             return torch.arange(model.config.num_labels)
         device = model.aggregator.table.device
-        posteriors = (
-            (
-                model.aggregator(model.prior(), annotators.to(device), annotations.to(device))
-                .exp()
-                .detach()
-                .cpu(),
-                torch.where(annotators >= 0, annotations, -1),
-            )
-            for annotators, annotations in self.crowd_of(self._start_items())
-        )
+
+        def posteriors() -> Iterator[tuple[Tensor, Tensor]]:
+            for annotators, annotations in self.crowd_of(self._start_items()):
+                g = model.aggregator(model.prior(), annotators.to(device), annotations.to(device))
+                yield g.exp().cpu(), torch.where(annotators >= 0, annotations, -1)
+
         # It may drop out; only now is it asked.
-        with whole_parameters(model), swapped(model.aggregator, "training", False):
-            return best_names(votes_by_class(posteriors))
+        with (
+            torch.no_grad(),
+            whole_parameters(model),
+            swapped(model.aggregator, "training", False),
+        ):
+            return clear_names(posteriors)
 
     def name_classes(self) -> list[str] | None:
         """Give the classes the names that fit the votes best, in classifier, W and prior.
@@ -1093,9 +1108,11 @@ class MaxMIGTrainer(CrowdTrainer):
         told = self._relabel(dataset, output, folder / "relabelled.parquet")
         model = self.crowd_model
         with torch.no_grad(), whole_parameters(model):
+            # A vote for another class speaks against one that nobody voted for.
+            left_out = model.prior.left_out[:, None]
             judged = judge_annotators(
                 torch.from_numpy(output.predictions[0]),
-                model.aggregator.weight.cpu(),
+                torch.where(left_out, NO_MASS, model.aggregator.weight).cpu(),
                 self.crowd_of(dataset),
                 self.annotator_names or [str(m) for m in range(model.config.num_annotators)],
                 model.config.class_names,

@@ -176,9 +176,10 @@ class AggNetModel(MaxMIGModel):
         batches: Iterable[tuple[Tensor, Tensor]],
         smoothing: float = 0.01,
         strength: float = 1.0,
+        voted: Tensor | None = None,
     ) -> None:
         """Start from equation 2; `strength` plays no part, for matrices are probabilities here."""
-        super().initialize_crowd(batches, smoothing)
+        super().initialize_crowd(batches, smoothing, voted=voted)
         self.rounds_done.zero_()
 
     def crowd_loss(

@@ -135,6 +135,7 @@ class CrowdLayerModel(CrowdModel):
         batches: Iterable[tuple[Tensor, Tensor]],
         smoothing: float = 0.01,
         strength: float = 1.0,
+        voted: Tensor | None = None,
     ) -> None:
         """Start the matrices as the config says; `strength` is Max-MIG's own and plays no part."""
         table = self.crowd_layer.table

@@ -246,6 +246,7 @@ class DoctorNetModel(CrowdModel):
         batches: Iterable[tuple[Tensor, Tensor]],
         smoothing: float = 0.01,
         strength: float = 1.0,
+        voted: Tensor | None = None,
     ) -> None:
         """See who has labels; `smoothing` and `strength` play no part.
 

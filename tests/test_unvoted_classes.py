@@ -1,0 +1,311 @@
+"""A class that nobody voted for takes part in nothing: prior, start, gain, forecast, names, report."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+
+from hf_maxmig import (
+    HeadClassifier,
+    HeadConfig,
+    MaxMIGModel,
+    MaxMIGTrainer,
+    add_annotations,
+    forecast,
+    mutual_information_gain,
+)
+from hf_maxmig.aggregator import AGGREGATORS, ClassPrior
+from hf_maxmig.data.collator import CrowdCollator, crowd_batches
+from hf_maxmig.functional import NO_MASS, voted_classes
+from hf_maxmig.metrics import gain_ceiling
+from hf_maxmig.naming import clear_names
+from hf_maxmig.peers import peer
+
+NAMES = ["ant", "bee", "cow", "doe"]
+UNVOTED = 1  # in the middle: what is cut off at the end only would pass
+VOTED = torch.tensor([c != UNVOTED for c in range(4)])
+WHO = torch.tensor([[0, 1, 2], [0, 1, -1], [2, 1, 0], [0, 2, -1], [1, -1, -1], [0, 1, 2]])
+SAID = torch.tensor([[0, 0, 2], [2, 2, -1], [3, 3, 3], [3, 0, -1], [2, -1, -1], [0, 2, 2]])
+
+
+def model_of(num_classes=4, **fields):
+    torch.manual_seed(0)
+    head = HeadClassifier(
+        HeadConfig(input_size=5, hidden_size=6, num_labels=num_classes, dropout=0.0)
+    )
+    return MaxMIGModel.from_classifier(head, num_annotators=3, **fields).eval()
+
+
+def in_three(annotations):
+    """Renumber votes as if the class that nobody voted for were not there."""
+    return torch.where(annotations > UNVOTED, annotations - 1, annotations)
+
+
+@pytest.mark.parametrize("prior", ["uniform", "vote_share", "learned"])
+def test_prior_has_no_mass_for_a_class_nobody_voted_for(prior):
+    """With a pseudo-vote or a share of a uniform prior it is a spare place, and log 0 is no number."""
+    model, three = model_of(prior=prior), model_of(3, prior=prior)
+    model.initialize_crowd([(WHO, SAID)])
+    three.initialize_crowd([(WHO, in_three(SAID))])
+    log_p = model.log_prior()
+    assert log_p[UNVOTED] == NO_MASS
+    assert log_p.isfinite().all()
+    torch.testing.assert_close(log_p[VOTED].exp().sum(), torch.tensor(1.0))
+    if prior == "uniform":
+        torch.testing.assert_close(log_p[VOTED], three.log_prior())
+
+
+def test_prior_that_was_given_stays_as_given():
+    """Who says that one item in ten is of the class knows more than the votes."""
+    given = [0.3, 0.1, 0.3, 0.3]
+    model = model_of(prior=given)
+    model.initialize_crowd([(WHO, SAID)])
+    torch.testing.assert_close(model.log_prior().exp(), torch.tensor(given))
+    assert not model.prior.left_out.any()
+
+
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+def test_aggregator_and_forecast_leave_it_out(aggregator):
+    """Votes that contradict each other, and a classifier's doubt, both ended in the spare class."""
+    model = model_of(aggregator=aggregator)
+    model.initialize_crowd([(WHO, SAID)])
+    with torch.no_grad():
+        out = model(features=torch.randn(6, 5), annotators=WHO, annotations=SAID)
+    for log in (out.aggregator_logits, out.forecast_logits):
+        assert log.isfinite().all()
+        assert (log[:, UNVOTED] < NO_MASS + 5).all()
+        torch.testing.assert_close(log[:, VOTED].exp().sum(dim=1), torch.ones(6))
+
+
+@pytest.mark.parametrize("divergence", ["kl", "pearson", "jensen_shannon"])
+def test_gain_is_that_of_the_classes_there_are(divergence):
+    """A class without mass divides by it: 1 / p^2 must not become infinite, nor count as a class."""
+    model, three = model_of(), model_of(3)
+    model.initialize_crowd([(WHO, SAID)])
+    three.initialize_crowd([(WHO, in_three(SAID))])
+    log_h = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
+    log_p, fewer = model.log_prior(), three.log_prior()
+    log_g = model.aggregator(log_p, WHO, SAID)
+    # W of the others is as it was, but for the column of a report that nobody made.
+    log_g_three = log_g[:, VOTED].log_softmax(-1)
+    four = torch.full((6, 4), -50.0)
+    four[:, VOTED] = log_h
+    found = mutual_information_gain(four, log_g, log_p, divergence)
+    expected = mutual_information_gain(log_h, log_g_three, fewer, divergence)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        forecast(four, log_g, log_p)[:, VOTED],
+        forecast(log_h, log_g_three, fewer),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+    assert gain_ceiling(log_p, divergence) == pytest.approx(
+        gain_ceiling(fewer, divergence), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("divergence", ["kl", "pearson", "jensen_shannon"])
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+def test_gradients_are_finite_and_turn_the_classifier_away_from_it(aggregator, divergence):
+    """One NaN beside a zero, and all weights are NaN after a step."""
+    model = model_of(prior="learned", aggregator=aggregator, divergence=divergence)
+    model.initialize_crowd([(WHO, SAID)])
+    logits = torch.zeros(6, 4, requires_grad=True)
+    log_g = model.aggregator(model.prior(), WHO, SAID)
+    gain = mutual_information_gain(logits.log_softmax(-1), log_g, model.prior(), divergence)
+    gain.backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    assert logits.grad[:, UNVOTED].sum() < 0
+    assert model.prior.logits.grad[UNVOTED] == 0
+    assert model.prior.logits.grad[VOTED].abs().sum() > 0
+
+
+def test_what_is_left_out_survives_the_disk_another_prior_and_another_order(tmp_path):
+    """A reloaded or a resumed pair would let the class in again."""
+    model = model_of()
+    model.initialize_crowd([(WHO, SAID)])
+    model.save_pretrained(tmp_path)
+    again = MaxMIGModel.from_pretrained(tmp_path)
+    assert torch.equal(again.prior.left_out, ~VOTED)
+    for prior in ("learned", "vote_share", "uniform"):
+        again.use_prior(prior, [(WHO, SAID)])
+        assert torch.equal(again.prior.left_out, ~VOTED), prior
+    again.use_aggregator("interaction")
+    assert torch.equal(again.prior.left_out, ~VOTED)
+    assert again.reorder_classes(torch.tensor([1, 0, 2, 3]), {"features": torch.randn(3, 5)})
+    assert again.prior.left_out.tolist() == [True, False, False, False]
+    again.initialize_crowd([(WHO, SAID.clamp(max=1)), (WHO, SAID)])  # now somebody has voted for it
+    assert not again.prior.left_out.any()
+
+
+def test_em_methods_keep_it_out_at_each_step():
+    """Their prior is estimated anew, from posteriors in which a sixteenth digit is not zero."""
+    torch.manual_seed(0)
+    head = HeadClassifier(HeadConfig(input_size=5, num_labels=4))
+    model = peer("aggnet", head, num_annotators=3)
+    model.initialize_crowd([(WHO, SAID)])
+    with torch.no_grad():
+        out = model(features=torch.randn(6, 5), annotators=WHO, annotations=SAID)
+    logs = (out.log_h, out.aggregator_logits, out.forecast_logits)
+    model.end_epoch([(logs, WHO, SAID)], progress=1.0)
+    assert model.log_prior()[UNVOTED] == NO_MASS
+    assert model.log_prior().isfinite().all()
+
+
+def test_votes_by_unknown_annotators_are_no_votes():
+    """Nothing is known of what they mean by it."""
+    assert voted_classes([(torch.tensor([[-1, 0]]), torch.tensor([[1, 2]]))], 4).tolist() == [
+        False, False, True, False,
+    ]  # fmt: skip
+
+
+def test_class_that_only_later_items_name_is_not_left_out(make_args):
+    """The first items start the aggregator; a rare class is not among them."""
+    items = Dataset.from_dict({"id": list(range(40)), "features": np.zeros((40, 5)).tolist()})
+    said = ["ant", "cow"] * 19 + ["doe", "doe"]
+    votes = {"item": list(range(40)), "annotator": ["p", "q"] * 20, "annotation": said}
+    dataset = add_annotations(items, votes, "id", classes=NAMES)
+    for data, left_out in (
+        (dataset, [False, True, False, False]),
+        (dataset.to_iterable_dataset(), [False] * 4),
+    ):
+        head = HeadClassifier(HeadConfig(input_size=5, num_labels=4))
+        trainer = MaxMIGTrainer(
+            model=head, args=make_args(max_steps=1), train_dataset=data, start_from=10
+        )
+        trainer.train()
+        assert trainer.crowd_model.prior.left_out.tolist() == left_out
+
+
+# Names
+
+
+def crowd_of(truth, repeat=1, constant=None):
+    said = torch.tensor(truth)[:, None].repeat(1, repeat)
+    if constant is not None:
+        said = torch.cat([said, torch.full((len(said), 4), constant)], dim=1)
+    return said
+
+
+def test_name_that_nobody_said_stays_where_it_is():
+    """It costs nothing to give it away: the worst of the other classes got it, and lost its own."""
+    truth = [0, 2, 3] * 20
+    posterior = torch.eye(4)[truth] * 0.9
+    posterior[:, UNVOTED] = 0.1
+    posterior[::20] = torch.eye(4)[UNVOTED]  # a few items that look like no class
+    posterior[::3, 0], posterior[::3, 2] = 0.4, 0.5
+    said = crowd_of(truth)
+    assert clear_names(lambda: [(posterior, said)])[UNVOTED] == UNVOTED
+
+
+def test_names_change_only_on_clear_evidence():
+    """Of a class with two items nothing is known: the vote of one of them named it."""
+    for number, changes in ((2, False), (20, True)):
+        truth = [0, 1] * number + [2, 3] * 20
+        posterior = torch.eye(4)[[1, 0, 2, 3]][truth]
+        order = clear_names(lambda: [(posterior, crowd_of(truth))])  # noqa: B023
+        assert order.tolist() == ([1, 0, 2, 3] if changes else [0, 1, 2, 3])
+
+
+def test_exchanges_are_judged_one_by_one():
+    """A clear exchange must not carry a doubtful one with it, nor wait for it."""
+    truth = [0, 1] * 20 + [2, 3] * 2
+    posterior = torch.eye(4)[[1, 0, 3, 2]][truth]
+    assert clear_names(lambda: [(posterior, crowd_of(truth))]).tolist() == [1, 0, 2, 3]
+    three = torch.eye(4)[[1, 2, 0, 3]][[0, 1, 2, 3] * 20]
+    order = clear_names(lambda: [(three, crowd_of([0, 1, 2, 3] * 20))])
+    assert torch.equal(three[:, order], torch.eye(4)[[0, 1, 2, 3] * 20])
+
+
+@pytest.mark.parametrize("constant", [0, 3])
+def test_constant_annotators_have_no_say_however_unlike_the_classes_are(constant):
+    """Four of five who always say one class would hand its name to the most frequent one."""
+    truth = [0] * 60 + [2] * 12 + [3] * 12
+    right = torch.eye(4)[truth]
+    said = crowd_of(truth, constant=constant)
+    assert clear_names(lambda: [(right, said)]).tolist() == [0, 1, 2, 3]
+    wrong = torch.eye(4)[[2, 1, 0, 3]][truth]
+    assert clear_names(lambda: [(wrong, said)]).tolist() == [2, 1, 0, 3]
+
+
+# Whole trainings
+
+
+def project(seed, names, num_items=60):
+    """Return items of three classes and votes of five people, four of five right."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(3, size=num_items)
+    centre = rng.normal(size=(3, 8))
+    x = centre[truth] * 1.5 + rng.normal(size=(num_items, 8))
+    items = {"id": list(range(num_items)), "features": x.astype("float32").tolist()}
+    votes = {"item": [], "annotator": [], "annotation": []}
+    said = [name for name in names if name != "bee"]
+    for i, c in enumerate(truth):
+        for m in rng.choice(5, size=3, replace=False):
+            r = c if rng.random() < 0.8 else (c + rng.integers(1, 3)) % 3
+            for column, value in zip(votes, (i, f"w{m}", said[r]), strict=True):
+                votes[column].append(value)
+    dataset = add_annotations(Dataset.from_dict(items), votes, "id", classes=names)
+    return dataset, [said[c] for c in truth]
+
+
+def accuracy(trainer, dataset, truth):
+    names = trainer.crowd_model.config.class_names
+    answers = [names[c] for c in trainer.predict(dataset).predictions[2].argmax(axis=1)]
+    return np.mean([a == t for a, t in zip(answers, truth, strict=True)]), answers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, {"divergence": "pearson"}, {"prior": "learned"}], ids=str)
+def test_fourth_name_in_the_project_changes_nothing(changes, make_args):
+    """In two of six such projects a third of the items was given to the class of nobody."""
+    told = {4: [], 3: []}
+    for seed in range(4):
+        for names in (NAMES, [name for name in NAMES if name != "bee"]):
+            dataset, truth = project(seed, names)
+            torch.manual_seed(seed)
+            head = HeadClassifier(HeadConfig(input_size=8, num_labels=len(names)))
+            args = make_args(num_train_epochs=50, learning_rate=1e-3, seed=seed, **changes)
+            trainer = MaxMIGTrainer(model=head, args=args, train_dataset=dataset)
+            trainer.train()
+            right, answers = accuracy(trainer, dataset, truth)
+            told[len(names)].append(right)
+            assert "bee" not in answers
+            assert "bee" not in trainer.relabel(dataset)["forecast"][:]
+    assert np.mean(told[4]) > np.mean(told[3]) - 0.03, told
+
+
+@pytest.mark.slow
+def test_classifier_that_knows_the_class_forgets_it_where_nobody_says_so(make_args):
+    """A classifier sure of a class outweighs all votes, for they say nothing against it."""
+    dataset, truth = project(0, NAMES)
+    torch.manual_seed(0)
+    head = HeadClassifier(HeadConfig(input_size=8, id2label=dict(enumerate(NAMES))))
+    with torch.no_grad():
+        head.output.bias[UNVOTED] = 3.0
+    trainer = MaxMIGTrainer(
+        model=head,
+        args=make_args(init=None, num_train_epochs=30, learning_rate=1e-3),
+        train_dataset=dataset,
+    )
+    assert (trainer.predict(dataset).predictions[0].argmax(axis=1) == UNVOTED).mean() > 0.5
+    trainer.train()
+    right, answers = accuracy(trainer, dataset, truth)
+    assert "bee" not in answers
+    assert right > 0.8
+    h = trainer.predict(dataset).predictions[0]
+    assert np.exp(h[:, UNVOTED]).mean() < 0.05
+    report = trainer.report(dataset)
+    assert report.counts[:, UNVOTED].sum() < 0.5
+    assert math.isfinite(trainer.evaluate(dataset)["eval_gain"])
+
+
+def test_collator_and_start_agree_on_what_is_voted(make_model, crowd):
+    """On a crowd that uses all classes nothing is left out, and the prior is as it was, bit by bit."""
+    model = make_model()
+    before = model.log_prior().clone()
+    model.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)))
+    assert torch.equal(model.log_prior(), before)
+    assert torch.equal(ClassPrior(3)(), torch.zeros(3).log_softmax(-1))
