@@ -3,7 +3,9 @@
 The head itself is `HeadClassifier`.
 """
 
+import functools
 import os
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from datasets.fingerprint import Hasher
 from transformers import AutoModel, PreTrainedModel
 
 from ..classifiers import HeadClassifier
+from .sealed import made_once
 
 
 def frozen_features(
@@ -28,7 +31,7 @@ def frozen_features(
 
     They lie as Arrow in the cache of `datasets`, under a name made of the pictures, the backbone's
     weights and the processor's settings: another run, another method or other votes find them, and
-    what has changed is computed anew. An accelerator is used if there is one.
+    what has changed, or is not as it was written, is computed anew. An accelerator is used if there is one.
 
     Args:
         data: splits with a column of pictures.
@@ -62,7 +65,6 @@ def frozen_features(
     if torch.accelerator.is_available():
         encoder.to(torch.accelerator.current_accelerator())
     folder = Path(datasets.config.HF_DATASETS_CACHE, "hf_maxmig", "features")
-    folder.mkdir(parents=True, exist_ok=True)
 
     def encode(batch: dict[str, Any]) -> dict[str, Any]:
         pictures = [picture.convert("RGB") for picture in batch[image_column]]
@@ -73,14 +75,21 @@ def frozen_features(
     for name, split in data.items():
         files = split.cast_column(image_column, Image(decode=False))[image_column]
         key = Hasher.hash([reader, [_identity(file) for file in files]])
-        features = split.select_columns(image_column).map(
-            encode, batched=True, batch_size=batch_size, remove_columns=image_column, desc=f"Features of {name}",
-            cache_file_name=str(folder / f"{key}.arrow"), new_fingerprint=key,
+        place = folder / f"{key}.arrow"
+        compute = functools.partial(
+            split.select_columns(image_column).map, encode, batched=True, batch_size=batch_size,
+            remove_columns=image_column, desc=f"Features of {name}", new_fingerprint=key,
         )  # fmt: skip
+        made_once(place, _writing(compute))
+        features = compute(cache_file_name=str(place), load_from_cache_file=True)
         joined = concatenate_datasets([split, features], axis=1)
         shown = [column for column in joined.column_names if column != image_column]
         encoded[name] = joined.with_format(columns=shown)
     return encoded, encoder.cpu()
+
+
+def _writing(compute: Callable[..., Any]) -> Callable[[Path], Any]:
+    return lambda path: compute(cache_file_name=str(path), load_from_cache_file=False)
 
 
 def _identity(file: dict[str, Any]) -> tuple[Any, ...]:

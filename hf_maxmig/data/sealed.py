@@ -3,11 +3,20 @@
 A seal does not keep out whoever can write both: it finds what disks, half copies and other programs do.
 """
 
+import contextlib
 import json
+import os
+import shutil
+from collections.abc import Callable
 from hashlib import file_digest
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+from transformers.utils import logging
+
 from ..staging import staged
+
+logger = logging.get_logger(__name__)
 
 _SEAL = ".sha256.json"
 
@@ -36,6 +45,64 @@ def seal(place: Path, origin: str | None = None) -> None:
     told = {"origin": origin, "files": _digests(place)}
     with staged(_seal_of(place)) as path:
         path.write_text(json.dumps(told), encoding="utf-8")
+
+
+def made_once(place: Path, make: Callable[[Path], object]) -> None:
+    """Make a file of a cache, unless it is there as it was made.
+
+    Of several processes one makes it and the others wait. What a killed one has left is swept.
+
+    Args:
+        place: of the file; the folder is made if need be.
+        make: writes the file to the path that it is given, and may write others beside it. If it
+            writes none, none is kept.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "a.txt")
+        >>> for text in ("first", "second"):
+        ...     made_once(path, lambda place: place.write_text(text))
+        >>> path.read_text(), path.write_text("damaged"), made_once(path, lambda p: p.write_text("third"))
+        ('first', 7, None)
+        >>> path.read_text()
+        'third'
+    """
+    if is_whole(place):
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with _lock(_making(place)):
+        _sweep(place.parent)
+        if is_whole(place):
+            return
+        if place.exists():
+            logger.warning("%s is not as it was made: it is made again.", place)
+            break_seal(place)
+            place.unlink()
+        making = _making(place)
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir()
+        try:
+            make(making / place.name)
+            if (making / place.name).exists():
+                os.replace(making / place.name, place)
+                seal(place)
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+
+
+def _making(place: Path) -> Path:
+    return place.with_name(f".{place.name}.making")
+
+
+def _lock(making: Path) -> FileLock:
+    return FileLock(making.with_name(f"{making.name}.lock"))
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what processes have left that are no longer there: nobody holds its lock."""
+    for left in folder.glob(".*.making"):
+        with contextlib.suppress(Timeout), _lock(left).acquire(timeout=0):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def is_sealed(place: Path) -> bool:

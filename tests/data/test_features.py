@@ -1,9 +1,21 @@
 """Tests of `hf_maxmig.data.features`: what is cached, and when it is computed anew."""
 
+import random
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
 import torch
+from datasets import Dataset, DatasetDict
+from datasets import Image as Pictures
+from PIL import Image
 from transformers import ViTImageProcessor
 
 from hf_maxmig import HeadClassifier, frozen_features, labelme
+from hf_maxmig.data.sealed import is_whole, made_once
+from tests.attacks.mutations import SEED
 from tests.data.test_sources import write_flat
 
 
@@ -48,3 +60,112 @@ def test_features_are_computed_once_and_anew_when_something_changed(
     resized, _ = frozen_features(data, folder, smaller)
     assert len(calls) == 3 * len(data)
     assert resized["test"][1]["features"] != other["test"][1]["features"]
+
+
+@pytest.fixture
+def encoded(backbone, tmp_path, monkeypatch):
+    """Compute the features of three pictures; how often pictures went through the backbone, and where they are kept."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    calls, encode = [], HeadClassifier.encode
+    monkeypatch.setattr(
+        HeadClassifier,
+        "encode",
+        staticmethod(lambda *args: (calls.append(1), encode(*args))[1]),
+    )
+    pictures = {"image": [Image.new("RGB", (9, 9), (80 * n, 0, 9)) for n in range(3)]}
+    data = DatasetDict(train=Dataset.from_dict(pictures).cast_column("image", Pictures()))
+    processor = ViTImageProcessor.from_pretrained(tmp_path / "backbone")
+
+    def compute():
+        told, _ = frozen_features(data, tmp_path / "backbone", processor)
+        return told["train"].with_format("numpy")["features"][:].tolist()
+
+    return compute, calls, tmp_path / "cache" / "hf_maxmig" / "features"
+
+
+def kept(folder):
+    """What a cache shows; locks are hidden."""
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+
+
+def test_damaged_features_are_computed_again(encoded):
+    """A cut file failed on every run, and one flipped bit trained another classifier."""
+    compute, calls, folder = encoded
+    first = compute()
+    assert len(calls) == 1
+    (path,) = folder.glob("*.arrow")
+    names, whole, rng = kept(folder), path.read_bytes(), random.Random(SEED)
+    flipped = bytearray(whole)
+    flipped[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+    seal = folder / f"{path.name}.sha256.json"
+    for n, (place, damaged) in enumerate(
+        [(path, whole[: len(whole) // 2]), (path, bytes(flipped)), (path, b""), (path, whole + b"0"),
+         (seal, b"{"), (seal, b"[]"), (seal, None), (path, None)]
+    ):  # fmt: skip
+        if damaged is None:
+            place.unlink()
+        else:
+            place.write_bytes(damaged)
+        assert compute() == first
+        assert len(calls) == n + 2
+        assert compute() == first
+        assert len(calls) == n + 2
+        assert kept(folder) == names == [path.name, seal.name]
+
+
+def test_features_that_fail_leave_nothing(encoded, monkeypatch):
+    """Half a file, or one beside it, would lie in the cache for ever."""
+    compute, _, folder = encoded
+
+    def fails(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HeadClassifier, "encode", staticmethod(fails))
+        with pytest.raises(KeyboardInterrupt):
+            compute()
+    assert kept(folder) == []
+    assert compute()
+
+
+HALF = """
+import sys, time
+from pathlib import Path
+from hf_maxmig.data.sealed import made_once
+made_once(Path(sys.argv[1]), lambda path: (path.write_text("half"), time.sleep(60)))
+"""
+
+
+@pytest.mark.slow
+def test_what_a_killed_process_left_is_swept(tmp_path):
+    """A kill runs no clean-up, and the next run has another name for what it makes."""
+    process = subprocess.Popen([sys.executable, "-c", HALF, str(tmp_path / "first")])
+    half = tmp_path / ".first.making" / "first"
+    while not half.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    made_once(tmp_path / "second", lambda path: path.write_text("whole"))
+    assert half.exists()  # it is being made
+    process.kill()
+    process.wait()
+    made_once(tmp_path / "third", lambda path: path.write_text("whole"))
+    assert not half.parent.exists()
+    assert [name for name in kept(tmp_path) if not name.endswith(".json")] == ["second", "third"]
+
+
+def test_of_several_one_makes_it(tmp_path):
+    """Two trainings that start together would encode all pictures twice, into one file."""
+    made = []
+
+    def make(path):
+        made.append(1)
+        time.sleep(0.2)
+        path.write_text("whole")
+
+    threads = [threading.Thread(target=made_once, args=(tmp_path / "a", make)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert is_whole(tmp_path / "a")
