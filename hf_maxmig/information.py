@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .aggregator import check_any_label
 from .data.collator import POSTERIOR_COLUMN
+from .data.numbered import part_of
 from .functional import ConfusionSums, confusion_sums, is_given, voted_classes
 from .modeling_maxmig import MaxMIGModel, is_annotated
 from .peers.aggregated import WithPosterior
@@ -212,7 +213,7 @@ def start_from_information(trainer: CrowdTraining, seed: int) -> None:
     def predict(share: Tensor) -> Tensor:
         log_h = torch.full_like(share, -torch.inf)
         for learned, told in folds(len(share), seed):
-            output = train(learned, share).predict(dataset.select(told))
+            output = train(learned, share).predict(part_of(dataset, told))
             log_h[told] = torch.from_numpy(output.predictions[0]).to(log_h.dtype)
         return log_h
 

@@ -15,6 +15,7 @@ from transformers.utils import logging
 
 from .aggregator import AGGREGATORS
 from .data.columns import has_votes
+from .data.numbered import part_of
 from .guards import merged_classes
 from .information import FOLDS, start_from_information
 from .metrics import LEAST_ITEMS, gain_parts
@@ -141,7 +142,7 @@ def search_rate(trainer: CrowdTraining) -> list[Try]:
         held_out = trainer.eval_dataset
     else:
         number = round(HELD_OUT * len(rows))
-        held_out, rows = dataset.select(rows[:number].tolist()), rows[number:]
+        held_out, rows = part_of(dataset, rows[:number].tolist()), rows[number:]
     if args.world_size > 1 and len(rows) < args.train_batch_size * args.world_size:
         return []
     if not has_votes(held_out, LEAST_ITEMS):

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from datasets import Dataset
 from datasets import IterableDataset as HubStream
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
-from torch.utils.data import DataLoader, IterableDataset, Subset
+from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler, Subset
 from tqdm.auto import tqdm
 from transformers import (
     EvalPrediction,
@@ -56,6 +57,17 @@ from .data.collator import (
 )
 from .data.columns import check_is_dataset, crowd_names, has_crowd_columns, has_votes
 from .data.describe import describe
+from .data.numbered import (
+    ROW,
+    UNKNOWN,
+    NumberedCollator,
+    NumberedItems,
+    check_each_once,
+    in_order,
+    is_sequential,
+    part_of,
+    taken,
+)
 from .distributed import WholeBatches, gather_with_gradient, whole_parameters
 from .functional import NO_MASS, voted_classes
 from .hub import portable_processor
@@ -544,7 +556,7 @@ class CrowdTrainer(TunedTrainer):
             model=model,
             args=args,
             data_collator=self.data_collator,
-            train_dataset=self.train_dataset.select(rows),
+            train_dataset=part_of(self.train_dataset, rows),
         )
         trainer._short = True
         trainer.remove_callback(PrinterCallback)
@@ -577,7 +589,8 @@ class CrowdTrainer(TunedTrainer):
                 f"{', '.join(inputs) or 'nothing'}: see `add_annotations`."
             )
         self._note_main_input(inputs)
-        outputs = model(**{n: value for n, value in inputs.items() if n != POSTERIOR_COLUMN})
+        beside = (POSTERIOR_COLUMN, ROW)
+        outputs = model(**{n: value for n, value in inputs.items() if n not in beside})
         loss, empty = crowd_model.crowd_loss(outputs, inputs, self._gather)
         self._empty_steps += empty
         self._note_loss(loss)
@@ -619,16 +632,41 @@ class CrowdTrainer(TunedTrainer):
         return loader
 
     def _get_dataloader(
-        self, dataset: Any, description: str, batch_size: int, *args: Any, **kwargs: Any
+        self,
+        dataset: Any,
+        description: str,
+        batch_size: int,
+        sampler_fn: Callable[[Any], Sampler | None] | None = None,
+        is_training: bool = False,
+        dataloader_key: str | None = None,
     ) -> DataLoader:
+        """Load items as `Trainer` does; each batch knows which they are (`hf_maxmig.data.numbered`)."""
+        rest = {"is_training": is_training, "dataloader_key": dataloader_key}
         if isinstance(dataset, IterableDataset) and self.args.world_size > 1:
-            if not kwargs.get("is_training"):
+            if not is_training:
                 self._check_can_evaluate(dataset)
-            return self._shared_stream(dataset, description, batch_size, *args, **kwargs)
-        # Samplers by length look at single items.
-        if self.args.train_sampling_strategy in ("random", "sequential"):
-            dataset = arrow_rows(dataset, self.data_collator)
-        return super()._get_dataloader(dataset, description, batch_size, *args, **kwargs)
+            return self._shared_stream(dataset, description, batch_size, sampler_fn, **rest)
+        if isinstance(dataset, IterableDataset) or not has_length(dataset):
+            return super()._get_dataloader(dataset, description, batch_size, sampler_fn, **rest)
+        items = NumberedItems(arrow_rows(dataset, self.data_collator), dataset)
+
+        def sampler(_: Any) -> Sampler | None:  # what draws the items may look at columns
+            return None if sampler_fn is None else sampler_fn(dataset)
+
+        collate = NumberedCollator(self.data_collator, keep=not is_training)
+        ordered = self.args.dataloader_in_order if is_training else True
+        with (
+            swapped(self, "data_collator", collate),
+            swapped(self.args, "dataloader_in_order", ordered),
+            # Else the first process collates for all, and joins batches of unlike widths.
+            swapped(self.accelerator.dataloader_config, "dispatch_batches", False),
+        ):
+            return super()._get_dataloader(items, description, batch_size, sampler, **rest)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler | None:
+        """Read from the first item to the last, whatever the order of training is."""
+        alone = has_length(eval_dataset) and self.args.world_size <= 1
+        return SequentialSampler(eval_dataset) if alone else None
 
     def _shared_stream(
         self, stream: Any, description: str, batch_size: int, *args: Any, **kwargs: Any
@@ -739,12 +777,23 @@ class CrowdTrainer(TunedTrainer):
         loader = self.get_test_dataloader(dataset)
         with swapped(self, "compute_metrics", None):
             output = self.evaluation_loop(loader, "Posterior", prediction_loss_only=False)
+        self._check_rows(output.label_ids, dataset)
         log_h, log_g, log_forecast = (torch.from_numpy(p) for p in output.predictions)
         start = 0
         for annotators, annotations in self.crowd_of(dataset):
             part = slice(start, start + len(annotators))
             yield (log_h[part], log_g[part], log_forecast[part]), annotators, annotations
             start = part.stop
+        if start != len(log_h):
+            raise ValueError(
+                f"the data set must have as many votes' items as it has items, got {start} and {len(log_h)}: does a "
+                "transform leave items out?"
+            )
+
+    def _check_rows(self, label_ids: Any, dataset: Any) -> None:
+        """Check that predictions are those of the items, one each, before they meet their votes."""
+        if label_ids is not None and has_length(dataset):
+            check_each_once(label_ids[2], len(dataset))
 
     def class_order(self) -> Tensor:
         """Find the order of the classes that fits the votes on the training items best.
@@ -815,12 +864,28 @@ class CrowdTrainer(TunedTrainer):
 
     # Evaluation
 
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """Evaluate as `Trainer` does; in half precision, the weights get theirs back."""
+    def evaluation_loop(self, dataloader: DataLoader, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate as `Trainer` does; in half precision, the weights get theirs back.
+
+        What is predicted is put in the order of the data set.
+        """
         half = self.args.bf16_full_eval or self.args.fp16_full_eval
         keeping = weights_kept(self.model) if half and not self.is_in_train else None
         with keeping or contextlib.nullcontext():
-            return super().evaluation_loop(*args, **kwargs)
+            output = super().evaluation_loop(dataloader, *args, **kwargs)
+        if output.label_ids is None:
+            return output
+        labels, annotated, rows = output.label_ids
+        dataset: Any = dataloader.dataset
+        # A stream comes in its order; a loader of the user's has one that can be known.
+        known = not has_length(dataset) or (is_sequential(dataloader) and len(rows) == len(dataset))
+        if known and len(rows) and (rows < 0).all():
+            rows = np.arange(len(rows))
+        order = in_order(rows)
+        return output._replace(
+            predictions=taken(output.predictions, order),
+            label_ids=taken((labels, annotated, rows), order),
+        )
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         name = self.args.metric_for_best_model
@@ -837,17 +902,17 @@ class CrowdTrainer(TunedTrainer):
         inputs: dict[str, Any],
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
-    ) -> tuple[None, tuple[Tensor, ...], tuple[Tensor, Tensor]]:
+    ) -> tuple[None, tuple[Tensor, ...], tuple[Tensor, Tensor, Tensor]]:
         """Compute the three posteriors of a batch, with or without gold labels or annotations.
 
         Returns:
             No loss; (B, C) log-probabilities of h, g and the forecast (without annotations, or if
             the method has no g, that is the prior and the forecast is h); gold labels (-100 for
-            none) and which items have a g.
+            none), which items have a g, and which items they are.
         """
         inputs = self._prepare_inputs(inputs)
+        labels, rows = inputs.pop("labels", None), inputs.pop(ROW, None)
         self._note_main_input(inputs)
-        labels = inputs.pop("labels", None)
         with torch.no_grad(), self.compute_loss_context_manager():
             outputs = model(**inputs)
             log_h = outputs.log_h
@@ -860,7 +925,9 @@ class CrowdTrainer(TunedTrainer):
                 annotated = is_annotated(inputs["annotators"], inputs["annotations"])
         if labels is None:
             labels = torch.full_like(annotated, NO_LABEL, dtype=torch.int64)
-        return None, (log_h, log_g, log_forecast), (labels, annotated)
+        if rows is None:
+            rows = torch.full_like(annotated, UNKNOWN, dtype=torch.int64)
+        return None, (log_h, log_g, log_forecast), (labels, annotated, rows)
 
     def predict(
         self,
@@ -876,10 +943,16 @@ class CrowdTrainer(TunedTrainer):
             metric_key_prefix: as in `Trainer`.
 
         Returns:
-            `predictions`: three (N, C) arrays, the log-probabilities of h, g and the forecast;
-            `label_ids`: (N,) gold labels, -100 for none; `metrics`.
+            `predictions`: three (N, C) arrays, the log-probabilities of h, g and the forecast, in the
+            order of the data set; `label_ids`: (N,) gold labels, -100 for none; `metrics`.
+
+        Raises:
+            ValueError: if not each item was predicted, or it is not known which were.
         """
         output = super().predict(test_dataset, ignore_keys, metric_key_prefix)
+        if output.label_ids is None:
+            return output
+        self._check_rows(output.label_ids, test_dataset)
         return output._replace(label_ids=output.label_ids[0])
 
     def relabel(self, dataset: Dataset, path: str | os.PathLike[str] | None = None) -> Dataset:
@@ -954,6 +1027,15 @@ class CrowdTrainer(TunedTrainer):
         """Match the names of the data set first; no item is dropped, whatever training does."""
         if not isinstance(eval_dataset, str):
             eval_dataset = self._by_name(eval_dataset)
+        # With persistent workers `Trainer` keeps one loader, and takes it for any data set.
+        kept = getattr(self, "_eval_dataloaders", {})
+        key = eval_dataset if isinstance(eval_dataset, str) else "eval"
+        asked = self.eval_dataset if eval_dataset is None else eval_dataset
+        asked = self.eval_dataset[key] if isinstance(eval_dataset, str) else asked
+        if key in kept:
+            read = kept[key].dataset
+            if getattr(read, "source", read) is not asked:
+                del kept[key]
         with self._drop_last(False):
             return super().get_eval_dataloader(eval_dataset)
 
@@ -963,10 +1045,11 @@ class CrowdTrainer(TunedTrainer):
             return super().get_test_dataloader(self._by_name(test_dataset))
 
     def _crowd_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
-        log_h, log_g, log_forecast = prediction.predictions
-        labels, annotated = prediction.label_ids
-        annotated = annotated.astype(bool)
-        if self.is_in_train:
+        labels, annotated, rows = prediction.label_ids
+        order = in_order(rows)
+        log_h, log_g, log_forecast = taken(prediction.predictions, order)
+        labels, annotated = labels[order], annotated[order].astype(bool)
+        if self.is_in_train and (rows[order] == np.arange(len(order))).all():
             self._watch.see((log_h, log_g, log_forecast))
         metrics: dict[str, float] = {}
         if annotated.sum() >= 2:

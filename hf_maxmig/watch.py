@@ -76,7 +76,7 @@ class Watch:
                 message = self.guards.overfitted(prefix, metrics[f"{prefix}_gain_ceiling"])
                 self.guards.say("overfitted", message)
         formed = trainer.state.global_step >= CLASSES_FORMED * trainer.state.max_steps
-        if formed and seen and has_votes(dataset):
+        if formed and seen and has_votes(dataset) and len(seen[0]) == len(dataset):
             rows = self._some_rows(len(dataset))
             told = tuple(torch.from_numpy(p[rows]) for p in seen)
             self._ask_for_classes(told, trainer.crowd_of(dataset.select(rows)))

@@ -150,6 +150,30 @@ def bytes_of_a_step(out):
     return sent
 
 
+def predictions(out):
+    """Predict items in every order of training, and as accelerate may share them: log h and what it must be."""
+    crowd = make_crowd(num_items=37, unlabelled=5)
+    crowd = crowd.add_column("length", [(7 * i) % 37 for i in range(37)])
+    ways = {
+        name: {"train_sampling_strategy": name}
+        for name in ("group_by_length", "batch_rebalance", "sequential")
+    }
+    ways |= {"dispatched": {"accelerator_config": {"dispatch_batches": True}}}
+    ways |= {"split": {"accelerator_config": {"split_batches": True}}}
+    ways |= {"workers": {"dataloader_num_workers": 2, "dataloader_in_order": False}}
+    told = {}
+    for name, changes in ways.items():
+        trainer = make_trainer(out, head(), crowd, per_device_eval_batch_size=4, **changes)
+        output = trainer.predict(crowd)
+        parts = torch.cat([part[0][0] for part in trainer.posteriors_of(crowd)])
+        model = trainer.crowd_model.classifier.eval()
+        features = torch.tensor(np.array(crowd["features"][:], dtype="float32"))
+        with torch.no_grad():
+            expected = model(features=features).logits.log_softmax(-1)
+        told[name] = torch.from_numpy(output.predictions[0]), parts, expected
+    return told
+
+
 def refusals(out):
     """Tell what several processes refuse."""
     crowd = make_crowd(num_items=ITEMS, unlabelled=20)
@@ -223,6 +247,7 @@ def main(out, names, fsdp):
         told |= {"sent": bytes_of_a_step(out), "refused": refusals(out)}
         if dist.get_world_size() == 2:
             told["gathers"] = uneven_gathers()
+            told["predicted"] = predictions(out)
     torch.save(told, f"{out}.{dist.get_rank()}")
     # Whoever leaves at once may leave while a thread of gloo still holds a tensor, and is then aborted.
     state = PartialState()

@@ -143,6 +143,17 @@ def test_several_processes_refuse_what_they_cannot_do(processes, launched):
 
 
 @pytest.mark.slow
+def test_several_processes_predict_items_in_their_order(launched):
+    """Each device has other items, and the last batch is filled up: whose label is cleaned then?"""
+    for each in launched(2)[0]:
+        assert len(each["predicted"]) == 6
+        for name, (predicted, joined, expected) in each["predicted"].items():
+            for told in (predicted, joined):
+                assert told.shape == expected.shape, name
+                torch.testing.assert_close(told, expected, rtol=0, atol=1e-5, msg=name)
+
+
+@pytest.mark.slow
 def test_gather_takes_uneven_batches(launched):
     """The batches of processes may differ: a plain all-gather would hang, or give rows of others to one."""
     whole = torch.arange(10.0).reshape(5, 2) + 1

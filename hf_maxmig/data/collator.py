@@ -3,7 +3,7 @@
 The columns themselves are made in `columns.py`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 import torch
 from datasets import Dataset, IterableDataset
 from datasets.features.features import require_decoding
-from PIL.Image import Image
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from transformers import DataCollatorWithPadding
@@ -20,7 +19,19 @@ from transformers import DataCollatorWithPadding
 from ..items import input_names as input_names
 from ..metrics import NO_LABEL
 from .cells import is_lists
-from .columns import CROWD_COLUMNS, GOLD_COLUMNS, check_range, flat_lists
+from .columns import CROWD_COLUMNS, EVERY, GOLD_COLUMNS, check_range, flat_lists
+from .inputs import (
+    as_rgb,
+    check_all_or_none,
+    check_complete,
+    check_finite,
+    check_fits,
+    has_pictures,
+    is_numeric,
+    remedy,
+    shown,
+    stack,
+)
 
 POSTERIOR_COLUMN = "crowd_posterior"  # C numbers an item, for methods that prepare them
 
@@ -46,6 +57,9 @@ class CrowdCollator:
 
     A column `crowd_posterior`, which some methods prepare, is stacked.
 
+    Examples that know their numbers in a data set (`hf_maxmig.data.numbered`) are called by them in
+    errors, others by their place in the batch.
+
     Inputs: a column of pictures goes through the image processor, as RGB; what a tokenizer or a
     feature extractor knows is padded by it; other columns of numbers are stacked, float64 as
     float32. Columns of text, dates or structures are left out.
@@ -58,9 +72,11 @@ class CrowdCollator:
 
     Raises:
         ValueError: naming the item: if lists differ in length, hold None, or hold a number out of
-            range; if only part of the examples have a column; if a gold label is no class. Naming
-            the column: if its numbers are not of one shape, there are pictures but no image
-            processor, or two columns of pictures.
+            range; if only part of the examples have a column; if a gold label is no class; if a
+            picture cannot be read; if an input is not finite. Naming the column: if its numbers are
+            not of one shape, there are pictures but no image processor, two columns of pictures, or
+            nothing that the classifier takes.
+        TypeError: if examples are not dicts.
 
     Example:
         >>> collate = CrowdCollator(num_annotators=3, num_classes=2)
@@ -84,36 +100,48 @@ class CrowdCollator:
 
     def __call__(self, examples: list[dict[str, Any]] | pa.Table) -> dict[str, Tensor]:
         """Collate B examples: (B, K) annotators and annotations, (B,) labels, and the inputs."""
-        columns = _columns(examples)
-        batch = self._inputs(columns)
+        return self.collate(examples, getattr(examples, "numbers", EVERY))
+
+    def collate(
+        self, examples: list[dict[str, Any]] | pa.Table, items: Sequence[int]
+    ) -> dict[str, Tensor]:
+        """Collate examples whose numbers are known; `items[i]` is what errors call the i-th."""
+        columns = _columns(examples, items)
+        batch = self._inputs(columns, items)
         if any(name in columns for name in CROWD_COLUMNS):
-            batch["annotators"], batch["annotations"] = self.pairs(_flat_columns(columns, 0))
+            pairs = self.pairs(_flat_columns(columns, items), items)
+            batch["annotators"], batch["annotations"] = pairs
         if POSTERIOR_COLUMN in columns:
-            batch[POSTERIOR_COLUMN] = _stack(POSTERIOR_COLUMN, columns[POSTERIOR_COLUMN])
-        labels = self._gold(columns)
+            batch[POSTERIOR_COLUMN] = stack(POSTERIOR_COLUMN, columns[POSTERIOR_COLUMN], items)
+        check_finite(batch, items[: len(examples)])
+        labels = self._gold(columns, items)
         if labels is not None:
             batch["labels"] = labels
         return batch
 
     # The crowd
 
-    def crowd(self, examples: list[dict[str, Any]], start: int = 0) -> tuple[Tensor, Tensor]:
-        """Pad the crowd columns of some examples; `start` is the first one's number, for errors."""
-        return self.pairs(_flat_columns(_columns(examples), start), start)
+    def crowd(
+        self, examples: list[dict[str, Any]], items: Sequence[int] = EVERY
+    ) -> tuple[Tensor, Tensor]:
+        """Pad the crowd columns of some examples; `items` are their numbers, for errors."""
+        return self.pairs(_flat_columns(_columns(examples, items), items), items)
 
-    def pairs(self, columns: dict[str, FlatLists], start: int = 0) -> tuple[Tensor, Tensor]:
+    def pairs(
+        self, columns: dict[str, FlatLists], items: Sequence[int] = EVERY
+    ) -> tuple[Tensor, Tensor]:
         """Check and pad flat columns.
 
         Args:
             columns: for `annotations`, and `annotators` unless dense: all values in a row, and the
                 length of each item's list.
-            start: number of the first item, for errors.
+            items: the items' numbers, for errors.
 
         Returns:
             Annotators and annotations, each (n, K) int64 padded with -1, K at least 1.
         """
         annotations, lengths = columns["annotations"]
-        check_range("annotations", annotations, lengths, self.num_classes, start)
+        check_range("annotations", annotations, lengths, self.num_classes, items)
         item = np.repeat(np.arange(len(lengths)), lengths)
         if "annotators" in columns:
             annotators, others = columns["annotators"]
@@ -121,15 +149,15 @@ class CrowdCollator:
                 i = int((lengths != others).argmax())
                 raise ValueError(
                     "`annotators` and `annotations` must have the same length, got "
-                    f"{others[i]} and {lengths[i]} at item {start + i}."
+                    f"{others[i]} and {lengths[i]} at item {items[i]}."
                 )
-            check_range("annotators", annotators, lengths, self.num_annotators, start)
+            check_range("annotators", annotators, lengths, self.num_annotators, items)
         else:
             if (lengths != self.num_annotators).any():
                 i = int((lengths != self.num_annotators).argmax())
                 raise ValueError(
                     "dense `annotations` must have one place an annotator, M = "
-                    f"{self.num_annotators}, got {lengths[i]} at item {start + i}: ragged ones "
+                    f"{self.num_annotators}, got {lengths[i]} at item {items[i]}: ragged ones "
                     "need a column `annotators`."
                 )
             given = annotations >= 0
@@ -145,7 +173,7 @@ class CrowdCollator:
 
     # Gold labels
 
-    def _gold(self, columns: Columns) -> Tensor | None:
+    def _gold(self, columns: Columns, items: Sequence[int]) -> Tensor | None:
         column = next((name for name in GOLD_COLUMNS if name in columns), None)
         if column is None:
             return None
@@ -153,18 +181,15 @@ class CrowdCollator:
         if isinstance(values, np.ndarray) and values.ndim == 1:
             numbers = values.astype(np.float64)
         else:
-            arrays = [np.asarray(NO_LABEL if value is None else value) for value in values]
-            whole = [array.ndim == 0 and array.dtype.kind in "biuf" for array in arrays]
-            numbers = np.array(
-                [float(a) if ok else -np.inf for a, ok in zip(arrays, whole, strict=True)]
-            )
+            arrays = [_array(NO_LABEL if value is None else value) for value in values]
+            numbers = np.array([_number(array) for array in arrays])
         none = np.isnan(numbers) | (numbers == -1) | (numbers == NO_LABEL)
         good = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < self.num_classes)
         if not (good | none).all():
             i = int((good | none).argmin())
             raise ValueError(
                 f"`{column}` must lie in 0..{self.num_classes - 1}, or be None, -1 or {NO_LABEL} "
-                f"for no gold label, got {_plain(values[i])!r} at item {i}."
+                f"for no gold label, got {shown(values[i])} at item {items[i]}."
             )
         return torch.from_numpy(np.where(none, NO_LABEL, numbers).astype(np.int64))
 
@@ -174,31 +199,34 @@ class CrowdCollator:
         """Whether a column is an input of the classifier."""
         return self.input_names is None or name in self.input_names
 
-    def _inputs(self, names: Columns) -> dict[str, Tensor]:
+    def _inputs(self, names: Columns, items: Sequence[int]) -> dict[str, Tensor]:
         columns = {n: v for n, v in names.items() if n not in NOT_INPUTS}
-        pictures = {n: v for n, v in columns.items() if _has_pictures(v)}
+        pictures = {n: v for n, v in columns.items() if has_pictures(v)}
         columns = {n: v for n, v in columns.items() if n not in pictures and self.takes(n)}
         batch: dict[str, Tensor] = {}
         if self.takes("pixel_values") and "pixel_values" not in columns and pictures:
-            batch.update(self._process(pictures))
+            batch.update(self._process(pictures, items))
         known = getattr(self.processor, "model_input_names", ())
         if (
             hasattr(self.processor, "pad")
             and "pixel_values" not in known
             and {*known[:1]} & {*columns}
         ):
-            batch.update(self._pad({name: columns.pop(name) for name in known if name in columns}))
+            padded = {name: columns.pop(name) for name in known if name in columns}
+            batch.update(self._pad(padded, items))
         for name, values in columns.items():
-            if _is_numeric(values):
-                batch[name] = _stack(name, values)
+            if is_numeric(values):
+                batch[name] = stack(name, values, items)
+            else:
+                check_all_or_none(name, values, items)
         if self.input_names is not None and not batch:
             raise ValueError(
-                "examples must have an input of the classifier, one of "
-                f"{', '.join(self.input_names)}, got {', '.join(names)}: rename your column."
+                f"examples must have an input of the classifier, one of {', '.join(self.input_names)}, got "
+                f"{', '.join(names) or 'none'}: {remedy(names, self.input_names)}"
             )
         return {name: tensor for name, tensor in batch.items() if self.takes(name)}
 
-    def _process(self, columns: dict[str, list[Any]]) -> dict[str, Tensor]:
+    def _process(self, columns: dict[str, list[Any]], items: Sequence[int]) -> dict[str, Tensor]:
         """Put pictures through the image processor."""
         (name, pictures), *others = columns.items()
         if others:
@@ -213,15 +241,34 @@ class CrowdCollator:
                 f"a data set with pictures (column {name!r}) must come with an image processor, "
                 f"got {got}: pass `processing_class`, or compute `pixel_values` yourself."
             )
-        colour = [_rgb(picture, name, i) for i, picture in enumerate(pictures)]
-        return dict(self.processor(colour, return_tensors="pt"))
+        colour = [as_rgb(picture, name, items[i]) for i, picture in enumerate(pictures)]
+        try:
+            return dict(self.processor(colour, return_tensors="pt"))
+        except Exception as error:
+            i = _first_failing(lambda i: self.processor([colour[i]], return_tensors="pt"), colour)
+            where = "a batch" if i is None else f"item {items[i]}, {colour[i].size} pixels"
+            raise ValueError(
+                f"column {name!r} must hold pictures that {type(self.processor).__name__} takes, got {where} "
+                f"({type(error).__name__}: {error})."
+            ) from error
 
-    def _pad(self, columns: dict[str, list[Any]]) -> dict[str, Tensor]:
+    def _pad(self, columns: dict[str, list[Any]], items: Sequence[int]) -> dict[str, Tensor]:
         """Let the tokenizer, or the feature extractor, pad what it knows."""
         for name, values in columns.items():
-            _check_complete(name, values)
+            check_complete(name, values, items)
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        return dict(DataCollatorWithPadding(self.processor)(rows))
+        pad = DataCollatorWithPadding(self.processor)
+        try:
+            batch = dict(pad(rows))
+        except Exception as error:
+            i = _first_failing(lambda i: pad([rows[i]]), rows)
+            i = _first_unlike(rows) if i is None else i
+            where = "" if i is None else f", got {shown(rows[i])} at item {items[i]}"
+            raise ValueError(
+                f"columns {', '.join(columns)} must hold what {type(self.processor).__name__} gives, lists of numbers of "
+                f"one length{where} ({type(error).__name__}: {error})."
+            ) from error
+        return batch
 
 
 def crowd_batches(
@@ -243,7 +290,7 @@ def crowd_batches(
         ValueError: if there are no annotations, or a value is out of range, see `CrowdCollator`.
     """
     for columns, start in _flat_chunks(dataset, batch_size):
-        yield from _padded(columns, start, collator)
+        yield from _padded(columns, EVERY[start:], collator)
 
 
 def _flat_chunks(dataset: Any, batch_size: int) -> Iterator[tuple[dict[str, FlatLists], int]]:
@@ -252,18 +299,18 @@ def _flat_chunks(dataset: Any, batch_size: int) -> Iterator[tuple[dict[str, Flat
         rows = dataset.with_format("arrow", columns=columns)
         for start in range(0, len(rows), batch_size):
             table = rows[start : start + batch_size]
-            yield {name: flat_lists(name, table[name], start) for name in columns}, start
+            yield {name: flat_lists(name, table[name], EVERY[start:]) for name in columns}, start
         return
     examples: list[dict[str, Any]] = []
     start = 0
     for example in _examples(dataset):
         examples.append({name: example[name] for name in CROWD_COLUMNS if name in example})
         if len(examples) == min(batch_size, 1024):
-            yield _flat_columns(_columns(examples), start), start
+            yield _flat_columns(_columns(examples, EVERY[start:]), EVERY[start:]), start
             start += len(examples)
             examples = []
     if examples:
-        yield _flat_columns(_columns(examples), start), start
+        yield _flat_columns(_columns(examples, EVERY[start:]), EVERY[start:]), start
 
 
 def _examples(dataset: Any) -> Iterator[dict[str, Any]]:
@@ -277,7 +324,7 @@ def _examples(dataset: Any) -> Iterator[dict[str, Any]]:
 
 
 def _padded(
-    columns: dict[str, FlatLists], start: int, collator: CrowdCollator
+    columns: dict[str, FlatLists], items: Sequence[int], collator: CrowdCollator
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Pad a chunk, in halves where an item with many labels would make it too wide."""
     lengths = columns["annotations"][1]
@@ -288,30 +335,32 @@ def _padded(
             cut = int(its_lengths[:half].sum())
             left[name] = values[:cut], its_lengths[:half]
             right[name] = values[cut:], its_lengths[half:]
-        yield from _padded(left, start, collator)
-        yield from _padded(right, start + half, collator)
+        yield from _padded(left, items, collator)
+        yield from _padded(right, items[half:], collator)
     else:
-        yield collator.pairs(columns, start)
+        yield collator.pairs(columns, items)
 
 
-def _columns(examples: list[dict[str, Any]] | pa.Table) -> Columns:
+def _columns(examples: list[dict[str, Any]] | pa.Table, items: Sequence[int]) -> Columns:
     if isinstance(examples, pa.Table):
         examples = examples.combine_chunks()  # a chunk an item: all columns at once
-        return {name: _read(name, examples[name]) for name in examples.column_names}
+        return {name: _read(name, examples[name], items) for name in examples.column_names}
+    for i, example in enumerate(examples):
+        if not isinstance(example, dict | Mapping):
+            raise TypeError(
+                f"examples must be dicts of columns, got {shown(example)} at item {items[i]}."
+            )
     names = dict.fromkeys(name for example in examples for name in example)
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise TypeError(f"columns must have names, got {shown(wrong[0])}.")
     return {name: [example.get(name) for example in examples] for name in names}
 
 
-def _plain(value: Any) -> Any:
-    """Give a number of numpy's as Python's, anything else as it is."""
-    return value.item() if isinstance(value, np.generic) else value
+def _read(name: str, column: pa.ChunkedArray, items: Sequence[int]) -> Any:
+    return column if name in CROWD_COLUMNS else _values(name, column, items)
 
 
-def _read(name: str, column: pa.ChunkedArray) -> Any:
-    return column if name in CROWD_COLUMNS else _values(column)
-
-
-def _values(column: pa.ChunkedArray) -> np.ndarray | list[Any]:
+def _values(name: str, column: pa.ChunkedArray, items: Sequence[int]) -> np.ndarray | list[Any]:
     """Read a column: numbers of one shape as an array, anything else as Python sees it."""
     array = column.combine_chunks()
     if isinstance(array, pa.ExtensionArray):  # Array2D to Array5D
@@ -329,9 +378,11 @@ def _values(column: pa.ChunkedArray) -> np.ndarray | list[Any]:
     ):
         return column.to_pylist()
     numbers = array.to_numpy(zero_copy_only=False).reshape(shape)
+    check_fits(name, numbers, items)
     # As `datasets` formats them; a copy: what Arrow holds must not be written to.
     kinds = {"f": np.float32, "b": np.bool_}
-    return numbers.astype(kinds.get(numbers.dtype.kind, np.int64))
+    with np.errstate(over="ignore"):  # infinity is refused with the item's number
+        return numbers.astype(kinds.get(numbers.dtype.kind, np.int64))
 
 
 class ArrowRows(TorchDataset[pa.Table]):
@@ -381,18 +432,18 @@ def arrow_rows(dataset: Any, collator: Any) -> Any:
     return dataset if {*columns} <= {*NOT_INPUTS} else ArrowRows(dataset, columns)
 
 
-def _flat_columns(columns: Columns, start: int) -> dict[str, FlatLists]:
+def _flat_columns(columns: Columns, items: Sequence[int]) -> dict[str, FlatLists]:
     """Take the crowd columns apart; dense annotations come without annotators."""
     dense = "annotators" not in columns
     flat = {}
     for name in CROWD_COLUMNS[dense:]:
         values = columns.get(name, [None])
         read = flat_lists if isinstance(values, pa.ChunkedArray) else _flat_rows
-        flat[name] = read(name, values, start)
+        flat[name] = read(name, values, items)
     return flat
 
 
-def _flat_rows(name: str, rows: list[Any], start: int) -> FlatLists:
+def _flat_rows(name: str, rows: list[Any], items: Sequence[int]) -> FlatLists:
     arrays = [_integers(row) for row in rows]
     bad = [i for i, array in enumerate(arrays) if array is None]
     if bad:
@@ -400,88 +451,62 @@ def _flat_rows(name: str, rows: list[Any], start: int) -> FlatLists:
         i = next((i for i in bad if _has_nan(rows[i])), bad[0])
         if rows[i] is None:
             raise ValueError(
-                f"`{name}` must be a list, got None at item {start + i}: an item without labels "
+                f"`{name}` must be a list, got None at item {items[i]}: an item without labels "
                 "has an empty list."
             )
         raise ValueError(
-            f"`{name}` must be a flat list of integers, got {rows[i]!r} at item {start + i}: None "
+            f"`{name}` must be a flat list of integers, got {shown(rows[i])} at item {items[i]}: None "
             "and NaN are no labels, leave them out."
         )
     flat = [array for array in arrays if array is not None]
     return np.concatenate(flat), np.array([len(array) for array in flat])
 
 
+def _array(value: Any) -> np.ndarray | None:
+    """See a value as an array; None if it is none, as lists of unequal lengths."""
+    try:
+        return np.asarray(value)
+    except Exception:  # what some class makes of itself is of any kind
+        return None
+
+
 def _integers(row: Any) -> np.ndarray | None:
     """Turn a list, an array or a tensor to (k,) integers; None if it is none of them."""
-    try:
-        array = np.asarray(row)
-    except ValueError:  # lists of unequal lengths
+    array = _array(row)
+    if array is None or array.ndim != 1:
         return None
-    if array.ndim == 1 and not array.size:
+    if not array.size:
         return array.astype(np.int64)
-    return array if array.ndim == 1 and array.dtype.kind in "iu" else None
+    return array if array.dtype.kind in "iu" else None
+
+
+def _number(array: np.ndarray | None) -> float:
+    """Turn an array of one number into it; anything else into what is no class."""
+    whole = array is not None and array.ndim == 0 and array.dtype.kind in "biuf"
+    return float(array) if array is not None and whole else -np.inf
 
 
 def _has_nan(row: Any) -> bool:
     return isinstance(row, np.ndarray | Tensor) and bool(np.any(np.asarray(row != row)))
 
 
-def _rgb(picture: Any, name: str, i: int) -> Image:
-    if not isinstance(picture, Image):
-        raise ValueError(
-            f"column {name!r} must hold a picture in every example, got {picture!r} at item {i}."
-        )
-    if picture.mode.startswith(("I", "F")):
-        raise ValueError(
-            f"column {name!r} must hold pictures of 8 bits a channel, got mode {picture.mode!r} at "
-            f"item {i}, which RGB would cut off: scale them, or compute `pixel_values` yourself."
-        )
-    if "transparency" in picture.info:  # Pillow warns when it has to drop this itself
-        picture = picture.convert("RGBA")
-    return picture.convert("RGB")
+def _first_unlike(rows: list[dict[str, Any]]) -> int | None:
+    """Find the first row that holds anything but numbers, of other depth, or of unlike lengths."""
+    told = []
+    for row in rows:
+        arrays = [_array(value) for value in row.values()]
+        shapes = [a.shape for a in arrays if a is not None and a.dtype.kind in "biuf"]
+        same = len(shapes) == len(arrays) and len({shape[:1] for shape in shapes}) == 1
+        told.append([len(shape) for shape in shapes] if same else None)
+    usual = max((depths for depths in told if depths), key=told.count, default=None)
+    return next((i for i, depths in enumerate(told) if depths is None or depths != usual), None)
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    """Yield what nested lists hold, None left out."""
-    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.dtype == object):
-        for part in value:
-            yield from _leaves(part)
-    elif value is not None:
-        yield value
-
-
-def _has_pictures(values: np.ndarray | list[Any]) -> bool:
-    return isinstance(values, list) and any(isinstance(value, Image) for value in values)
-
-
-def _is_numeric(values: np.ndarray | list[Any]) -> bool:
-    if isinstance(values, np.ndarray):
-        return True
-    leaf = next((leaf for value in values for leaf in _leaves(value)), None)
-    return isinstance(leaf, Tensor) or np.asarray(leaf).dtype.kind in "biuf"
-
-
-def _check_complete(name: str, values: list[Any]) -> None:
-    for i, value in enumerate(values):
-        if value is None:
-            raise ValueError(
-                f"column {name!r} must have a value in every example, got none at item {i}."
-            )
-
-
-def _stack(name: str, values: np.ndarray | list[Any]) -> Tensor:
-    if isinstance(values, np.ndarray):
-        return torch.from_numpy(values)
-    _check_complete(name, values)
-    try:
-        if all(isinstance(value, Tensor) for value in values):
-            stacked = torch.stack(values)
-        else:
-            stacked = torch.from_numpy(np.stack([np.asarray(value) for value in values]))
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"column {name!r} must hold numbers of one shape in all examples, got unlike ones: "
-            f"{error}. Pad them (a tokenizer given as `processing_class` pads text), or remove the "
-            "column."
-        ) from error
-    return stacked.float() if stacked.dtype == torch.float64 else stacked
+def _first_failing(call: Callable[[int], Any], rows: list[Any]) -> int | None:
+    """Find the first row that fails by itself."""
+    for i in range(len(rows)):
+        try:
+            call(i)
+        except Exception:
+            return i
+    return None

@@ -8,6 +8,7 @@ lengths, empty where an item has no labels. How a batch of them reaches the mode
 import difflib
 import itertools
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -39,6 +40,7 @@ from .tables import columns_of
 
 logger = logging.get_logger(__name__)
 
+EVERY = range(sys.maxsize)  # the numbers of the items of a data set, as errors name them
 _VOTE_COLUMNS = ("item", "annotator", "annotation")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _SHOWN = 5  # how many names an error or a warning lists
@@ -337,13 +339,15 @@ def _annotator_numbers(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
 # List columns, without a Python object a row
 
 
-def flat_lists(name: str, column: pa.ChunkedArray, start: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def flat_lists(
+    name: str, column: pa.ChunkedArray, items: Sequence[int] = EVERY
+) -> tuple[np.ndarray, np.ndarray]:
     """Take a column of lists of integers apart.
 
     Args:
         name: of the column, for errors.
         column: lists, large lists or lists of fixed length; sliced and in chunks as may be.
-        start: number of the first item, for errors.
+        items: the items' numbers, for errors.
 
     Returns:
         All values in a row, and the (n,) length of each item's list.
@@ -360,7 +364,7 @@ def flat_lists(name: str, column: pa.ChunkedArray, start: int = 0) -> tuple[np.n
     if lists.null_count:
         row = pc.index(lists.is_null(), True).as_py()
         raise ValueError(
-            f"`{name}` must be a list, got None at item {start + row}: an item without labels has "
+            f"`{name}` must be a list, got None at item {items[row]}: an item without labels has "
             "an empty list."
         )
     values, lengths = lists.flatten(), np.asarray(pc.list_value_length(lists))
@@ -368,14 +372,14 @@ def flat_lists(name: str, column: pa.ChunkedArray, start: int = 0) -> tuple[np.n
         place = pc.index(values.is_null(), True).as_py()
         row = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
         raise ValueError(
-            f"`{name}` must hold integers, got None at item {start + row}: None is no label, leave "
+            f"`{name}` must hold integers, got None at item {items[row]}: None is no label, leave "
             "it out."
         )
     return np.asarray(values.cast(pa.int64())), lengths
 
 
 def check_range(
-    name: str, values: np.ndarray, lengths: np.ndarray, number: int, start: int = 0
+    name: str, values: np.ndarray, lengths: np.ndarray, number: int, items: Sequence[int] = EVERY
 ) -> None:
     """Check a column of lists that was taken apart.
 
@@ -384,7 +388,7 @@ def check_range(
         values: all values in a row.
         lengths: (n,), of the items' lists.
         number: values must lie below, M or C.
-        start: number of the first item.
+        items: the items' numbers, for errors.
 
     Raises:
         ValueError: naming the first item with a value out of range.
@@ -395,7 +399,7 @@ def check_range(
         row = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
         raise ValueError(
             f"`{name}` must lie in 0..{number - 1} or be -1 for padding, got "
-            f"{int(values[place])} at item {start + row}."
+            f"{int(values[place])} at item {items[row]}."
         )
 
 

@@ -637,9 +637,9 @@ def test_flat_lists_names_the_item_of_a_none() -> None:
     rows = [[1], [], [2, None, 3], [4]]
     column = pa.chunked_array([pa.array([[0], *rows], pa.list_(pa.int64())).slice(1)])
     with pytest.raises(ValueError, match="`annotators` must hold integers, got None at item 12"):
-        flat_lists("annotators", column, start=10)
+        flat_lists("annotators", column, items=range(10, 1000))
     with pytest.raises(ValueError, match="`annotators` must be a list, got None at item 11"):
-        flat_lists("annotators", pa.chunked_array([[[1], None, [2]]]), start=10)
+        flat_lists("annotators", pa.chunked_array([[[1], None, [2]]]), items=range(10, 1000))
 
 
 @pytest.mark.parametrize(
@@ -664,7 +664,7 @@ def test_check_range_names_the_item(wrong: int, number: int, ok: int) -> None:
         ValueError,
         match=rf"^`annotations` must lie in 0..7 or be -1 for padding, got {wrong} at item 104\.$",
     ):
-        check_range("annotations", values, lengths, number, start=100)
+        check_range("annotations", values, lengths, number, items=range(100, 1000))
 
 
 # Gold labels that come with the votes
