@@ -10,6 +10,22 @@ from collections.abc import Mapping, Sequence
 _SHOWN = 5  # how many names an error lists
 
 
+def in_order(id2label: Mapping[int, str]) -> list[str]:
+    """List the names of a config's table by the numbers of the classes.
+
+    Args:
+        id2label: name of each class, in any order: sorted as text, 10 comes before 2.
+
+    Returns:
+        C names.
+
+    Example:
+        >>> in_order({0: "cat", 10: "emu", 2: "dog"})
+        ['cat', 'dog', 'emu']
+    """
+    return [str(id2label[number]) for number in sorted(id2label, key=int)]
+
+
 def is_numbered(names: Sequence[str]) -> bool:
     """Tell whether names are only the numbers of the classes, in their order.
 

@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, Subset
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from .class_names import by_number, differences, is_numbered, listed, meant, same_names
+from .class_names import by_number, differences, in_order, is_numbered, listed, meant, same_names
 from .classifiers import reorder_outputs
 from .data.columns import GOLD_COLUMNS, with_columns
 from .metrics import NO_LABEL
@@ -116,7 +116,7 @@ def align_outputs(
     Raises:
         ValueError: if its output layer was not found.
     """
-    own = [str(name) for name in classifier.config.id2label.values()]
+    own = in_order(classifier.config.id2label)
     if own == list(classes) or not same_names(own, classes):
         return
     order = Tensor([own.index(name) for name in classes]).long()

@@ -10,7 +10,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from .aggregator import check_aggregator, check_prior
-from .class_names import check_inverse, differences, same_names
+from .class_names import check_inverse, differences, in_order, same_names
 from .classifiers import CLASSIFIERS
 from .divergences import get_divergence
 from .loading import check_version
@@ -161,9 +161,12 @@ class MaxMIGConfig(PreTrainedConfig):
         numbers = before.label2id or {}
         super().__post_init__(**kwargs)
         classifier: Any = self.classifier_config
-        names: dict[int, str] = dict((before if classes_given else classifier).id2label)
+        # Keys may come in any order, and a timm classifier's names are written out as they come.
+        names: dict[int, str] = dict(
+            sorted((before if classes_given else classifier).id2label.items())
+        )
         check_inverse(names, numbers)
-        own, given = list(classifier.id2label.values()), list(names.values())
+        own, given = in_order(classifier.id2label), in_order(names)
         if own != given and same_names(own, given):
             raise ValueError(
                 f"`id2label` must have the classifier's classes in its order, got {differences(given, own)}: "

@@ -35,7 +35,7 @@ from .aggregator import (
     check_aggregator,
     check_prior,
 )
-from .class_names import by_number, check_classifier_names, differences
+from .class_names import by_number, check_classifier_names, differences, in_order
 from .classifiers import (
     CLASSIFIERS,
     adapter_layers,
@@ -169,7 +169,7 @@ class CrowdModel(PreTrainedModel):
             raise ValueError("`num_annotators` or `annotators` must be given, got neither.")
         hub_classifier: Any = as_hub_classifier(classifier)
         if (names := config_fields.get("id2label")) is not None:
-            check_outputs(hub_classifier.config, [names[c] for c in sorted(names, key=int)])
+            check_outputs(hub_classifier.config, in_order(names))
         config = cls.config_class(
             classifier_config=hub_classifier.config,
             classifier_task=_task_of(hub_classifier),
@@ -762,7 +762,7 @@ def check_outputs(config: PreTrainedConfig, classes: Sequence[str]) -> None:
     Raises:
         ValueError: if there are more or fewer outputs, or they have other names.
     """
-    own = list(config.id2label.values())
+    own = in_order(config.id2label)
     if len(own) != len(classes):
         which = "" if by_number(own, classes) else f" ({differences(own, classes)})"
         raise ValueError(

@@ -49,7 +49,7 @@ from hf_maxmig import (
     frozen_features,
     read_annotations,
 )
-from hf_maxmig.class_names import is_numbered, same_names
+from hf_maxmig.class_names import in_order, is_numbered, same_names
 from hf_maxmig.classifiers import output_layers
 from hf_maxmig.data.columns import crowd_names
 from hf_maxmig.hub import portable_processor
@@ -290,7 +290,7 @@ def whole_classifier(arguments: ModelArguments, names: dict[int, str]) -> tuple[
         side = getattr(config, "image_size", 32)
         return model_class(config), ViTImageProcessor(size={"height": side, "width": side})
     name = hub_name(name)
-    own, classes = list(AutoConfig.from_pretrained(name).id2label.values()), list(names.values())
+    own, classes = in_order(AutoConfig.from_pretrained(name).id2label), list(names.values())
     known = same_names(own, classes)
     called = {"id2label": names, "label2id": {label: c for c, label in names.items()}}
     classifier = AutoModelForImageClassification.from_pretrained(

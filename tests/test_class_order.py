@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import ConcatDataset, Subset
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification, TimmWrapperConfig
 
 from hf_maxmig import (
     HeadClassifier,
@@ -314,6 +314,27 @@ def test_config_whose_tables_contradict_each_other_is_refused():
         MaxMIGConfig(
             classifier_config=HeadConfig(id2label=dict(enumerate(CLASSES[::-1]))), id2label=names
         )
+
+
+def test_tables_may_list_twelve_classes_in_any_order(tmp_path, make_args):
+    """Sorted as text 10 comes before 2: read as it stands, all but two classes move."""
+    names = [f"class {letter}" for letter in "lkjihgfedcba"]
+    table = {c: names[c] for c in sorted(range(12), key=str)}
+    assert [*table.values()] != names
+    x, rows = torch.randn(12, 4), list(range(12))
+    items = Dataset.from_dict({"id": rows, "features": x.tolist()})
+    votes = {"item": rows, "annotator": ["p", "q"] * 6, "annotation": names}
+    for order in (names, sorted(names)):
+        head = HeadClassifier(HeadConfig(input_size=4, id2label=table)).eval()
+        expected = [names[c] for c in head(features=x).logits.argmax(dim=1)]
+        dataset = add_annotations(items, votes, "id", classes=order)
+        trainer = MaxMIGTrainer(model=head, args=make_args(), train_dataset=dataset)
+        found = trainer.predict(dataset).predictions[0].argmax(axis=1)
+        assert [order[c] for c in found] == expected
+    timm = TimmWrapperConfig(architecture="resnet18", num_labels=12)
+    MaxMIGConfig(classifier_config=timm, id2label=table).save_pretrained(tmp_path)
+    again = MaxMIGConfig.from_pretrained(tmp_path)
+    assert again.classifier_config.to_dict()["label_names"] == again.class_names == names
 
 
 def test_renamed_classes_survive_the_disk(tmp_path, make_model):
