@@ -23,9 +23,10 @@ from .classifiers import (
 )
 from .configuration_maxmig import MaxMIGConfig
 from .functional import aggregate, confusion, forecast, mutual_information_gain, vote_share
-from .modeling_maxmig import AUTO_CLASSES, CrowdModel, MaxMIGModel, MaxMIGOutput
+from .modeling_maxmig import CrowdModel, MaxMIGModel, MaxMIGOutput
 from .peers import peer
 from .version import __version__ as __version__
+from .wrapping import AUTO_CLASSES
 
 if TYPE_CHECKING:
     from .annotators import AnnotatorReport, judge_annotators

@@ -83,6 +83,10 @@ class HeadConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
         if isinstance(self.encoder_config, dict):
             self.encoder_config = AutoConfig.for_model(**self.encoder_config)
+        if not isinstance(self.encoder_config, PreTrainedConfig | None):
+            raise TypeError(
+                f"`encoder_config` must be a config or None, got {type(self.encoder_config).__name__}."
+            )
 
 
 class _ClassifierModel(PreTrainedModel):
@@ -230,7 +234,7 @@ class HeadClassifier(_ClassifierModel):
     @torch.no_grad()
     def encode(encoder: PreTrainedModel, pixel_values: Tensor) -> Tensor:
         """Turn (B, channels, height, width) pictures into (B, D): the backbone's pooled output."""
-        outputs = encoder(pixel_values=pixel_values, return_dict=True)
+        outputs = encoder(pixel_values=pixel_values.to(encoder.dtype), return_dict=True)
         pooled = getattr(outputs, "pooler_output", None)
         if pooled is not None:
             return pooled.flatten(1)

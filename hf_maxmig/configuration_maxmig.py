@@ -2,7 +2,6 @@
 
 import hashlib
 import hmac
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,13 @@ from transformers.configuration_utils import SubConfigSpec
 
 from .aggregator import check_aggregator, check_prior
 from .class_names import check_inverse, differences, in_order, same_names
-from .classifiers import CLASSIFIERS
+from .config_checks import (
+    check_fields,
+    checked_annotators,
+    checked_classes,
+    checked_classifier_config,
+    refusing,
+)
 from .divergences import get_divergence
 from .loading import check_version
 from .version import __version__
@@ -107,6 +112,9 @@ class MaxMIGConfig(PreTrainedConfig):
         classifier_config: the config of h, any classifier that an Auto class builds, or one of
             `classifiers.py`.
         classifier_task: the pipeline task of h: which Auto class builds it.
+        classifier_class: name of its class, where that Auto class has several for the config, as for
+            DeiT with a teacher; the first by default.
+        frozen: layers and parameters of h that are not trained, by name; noted when the model is saved.
         num_annotators: M. The number of `annotators` by default.
         annotators: M names, unique; None if only their number is known.
         divergence: a row of Table 1: `"kl"`, `"pearson"` or `"jensen_shannon"`.
@@ -136,6 +144,8 @@ class MaxMIGConfig(PreTrainedConfig):
 
     classifier_config: dict | PreTrainedConfig | None = None
     classifier_task: str = "image-classification"
+    classifier_class: str | None = None
+    frozen: list[str] | None = None
     num_annotators: int | None = None
     annotators: Sequence[str] | None = None
     divergence: str = "kl"
@@ -144,6 +154,7 @@ class MaxMIGConfig(PreTrainedConfig):
     hf_maxmig_version: str | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
+        check_fields(self, kwargs)
         check_version(
             self.hf_maxmig_version,
             (name for name in kwargs if not hasattr(PreTrainedConfig, name) and name not in _TOLD),
@@ -152,21 +163,19 @@ class MaxMIGConfig(PreTrainedConfig):
         if not __name__.startswith("transformers_modules"):
             # They are for those without the package, who have to trust them; here it has its own.
             kwargs.pop("custom_pipelines", None)
-        given = self.classifier_config
-        if isinstance(given, dict) and given.get("model_type") in CLASSIFIERS:
-            # Our own networks are not in transformers' table where the package is not installed.
-            self.classifier_config = CLASSIFIERS[given["model_type"]][0](**given)
+        self.classifier_config = checked_classifier_config(self.classifier_config)
         before: Any = self
-        classes_given = before.id2label is not None or kwargs.get("num_labels") is not None
+        number = kwargs.get("num_labels")
+        if before.id2label is not None:
+            before.id2label = checked_classes(before.id2label, number)
+        classes_given = before.id2label is not None or number is not None
         numbers = before.label2id or {}
-        super().__post_init__(**kwargs)
+        with refusing("the config must be one that transformers takes"):
+            super().__post_init__(**kwargs)
         classifier: Any = self.classifier_config
-        # Keys may come in any order, and a timm classifier's names are written out as they come.
-        names: dict[int, str] = dict(
-            sorted((before if classes_given else classifier).id2label.items())
-        )
+        names = checked_classes((before if classes_given else classifier).id2label)
         check_inverse(names, numbers)
-        own, given = in_order(classifier.id2label), in_order(names)
+        own, given = in_order(checked_classes(classifier.id2label)), in_order(names)
         if own != given and same_names(own, given):
             raise ValueError(
                 f"`id2label` must have the classifier's classes in its order, got {differences(given, own)}: "
@@ -175,22 +184,9 @@ class MaxMIGConfig(PreTrainedConfig):
         self.id2label, self.label2id = names, {name: c for c, name in names.items()}
         # A timm classifier's config does not carry its class names to disk: one truth, copied down.
         classifier.id2label, classifier.label2id = dict(names), dict(self.label2id)
-
-        if self.annotators is not None:
-            self.annotators = [str(name) for name in self.annotators]
-            (name, times), *_ = Counter(self.annotators).most_common(1) or [("", 1)]
-            if times > 1:
-                raise ValueError(f"`annotators` must be unique names, got {name!r} more than once.")
-            if self.num_annotators not in (None, len(self.annotators)):
-                raise ValueError(
-                    f"`num_annotators` must be the number of `annotators` = {len(self.annotators)}, "
-                    f"got {self.num_annotators}."
-                )
-            self.num_annotators = len(self.annotators)
-        elif self.num_annotators is None:
-            self.num_annotators = 1
-        if self.num_annotators < 1:
-            raise ValueError(f"`num_annotators` must be at least 1, got {self.num_annotators}.")
+        self.annotators, self.num_annotators = checked_annotators(
+            self.annotators, self.num_annotators
+        )
         get_divergence(self.divergence)
         check_aggregator(self.aggregator)
         self.prior = check_prior(self.prior, self.num_labels)
@@ -201,6 +197,57 @@ class MaxMIGConfig(PreTrainedConfig):
         self.label2id = {name: c for c, name in self.id2label.items()}
         classifier.id2label, classifier.label2id = dict(self.id2label), dict(self.label2id)
         return super().to_dict()
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Make a config of what was read from a file.
+
+        Args:
+            config_dict: the fields.
+            **kwargs: as in `PreTrainedConfig.from_dict`.
+
+        Returns:
+            As there.
+
+        Raises:
+            TypeError: if a field is of another type.
+            ValueError: if a field is wrong, or it is not said what the classifier is.
+        """
+        if not isinstance(config_dict, dict) or config_dict.get("classifier_config") is None:
+            raise ValueError(
+                "the config of a crowd model must say in `classifier_config` what its classifier is, got none: "
+                "it is of another model, or damaged."
+            )
+        return super().from_dict(config_dict, **kwargs)
+
+    @classmethod
+    def get_config_dict(cls, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Read a `config.json`, as `PreTrainedConfig.get_config_dict`.
+
+        Args:
+            *args: as there.
+            **kwargs: as there.
+
+        Returns:
+            As there.
+
+        Raises:
+            OSError: by transformers, if there is no such file.
+            ValueError: if it is no JSON of a config.
+        """
+        try:
+            return super().get_config_dict(*args, **kwargs)
+        except OSError as error:
+            if "not a valid JSON" not in str(error):
+                raise
+            raise ValueError(
+                f"`config.json` must be JSON in UTF-8, got something else: {error}"
+            ) from error
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(
+                f"`config.json` must be a JSON object with the fields of a config, got {type(error).__name__}: "
+                f"{str(error).rstrip('.')}."
+            ) from error
 
     @property
     def class_names(self) -> list[str]:

@@ -115,6 +115,8 @@ def export_onnx(
     original = _classifier_of(model)
     batch = _batch(example)
     # A copy: the pair may be in training, on an accelerator, or in half precision.
+    # Of several inputs torch would note that their sizes agree in words that its ONNX part cannot read.
+    size: Any = torch.export.Dim("batch") if len(batch) == 1 else torch.export.Dim.DYNAMIC
     logits = _Logits(copy.deepcopy(original)).to("cpu", torch.float32).eval()
     with torch.no_grad():
         program: Any = torch.onnx.export(
@@ -122,11 +124,13 @@ def export_onnx(
             kwargs=batch,
             input_names=list(batch),
             output_names=["logits"],
-            dynamic_shapes={"inputs": {name: {0: torch.export.Dim("batch")} for name in batch}},
+            dynamic_shapes={"inputs": {name: {0: size} for name in batch}},
             opset_version=opset,
             dynamo=True,
             verbose=False,
         )
+    for value in (*program.model.graph.inputs, *program.model.graph.outputs):
+        value.shape[0] = "batch"
     program.model.metadata_props["id2label"] = json.dumps(model.config.id2label)
     with staged(Path(path)) as place:
         program.save(place, external_data=False)

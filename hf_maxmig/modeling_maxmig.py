@@ -15,13 +15,7 @@ from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    AutoModelForAudioClassification,
-    AutoModelForImageClassification,
-    AutoModelForSequenceClassification,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import ModelOutput
@@ -36,14 +30,8 @@ from .aggregator import (
     check_prior,
 )
 from .class_names import by_number, check_classifier_names, differences, in_order
-from .classifiers import (
-    CLASSIFIERS,
-    adapter_layers,
-    keep_weights,
-    merge_adapters,
-    reorder_outputs,
-    without_peft_model,
-)
+from .classifiers import adapter_layers, keep_weights, merge_adapters, reorder_outputs
+from .config_checks import refusing
 from .configuration_maxmig import MaxMIGConfig, hashed_names, hashed_order
 from .finite import check_finite
 from .functional import (
@@ -54,13 +42,17 @@ from .functional import (
     widen,
 )
 from .loading import check_loaded, check_weights
+from .structures import built_bare
 from .whole_files import written_whole
-
-AUTO_CLASSES = {
-    "image-classification": AutoModelForImageClassification,
-    "text-classification": AutoModelForSequenceClassification,
-    "audio-classification": AutoModelForAudioClassification,
-}
+from .wrapping import (
+    as_hub_classifier,
+    build_classifier,
+    check_comes_back,
+    check_fits,
+    freeze,
+    frozen_layers,
+    task_and_class,
+)
 
 SHARED_AS = ("names", "hashed", "dropped")  # what others see of the annotators
 
@@ -128,12 +120,16 @@ class CrowdModel(PreTrainedModel):
     _supports_attention_backend = True
 
     def __init__(self, config: MaxMIGConfig, classifier: PreTrainedModel | None = None) -> None:
-        super().__init__(config)
+        with refusing("the config must be one that transformers builds a model of"):
+            super().__init__(config)
         self.classifier = build_classifier(config) if classifier is None else classifier
         self.main_input_name = self.classifier.main_input_name
         self.input_modalities = self.classifier.input_modalities
         self.supports_gradient_checkpointing = self.classifier.supports_gradient_checkpointing
-        self.build_crowd(config)
+        with refusing(
+            "`num_annotators` and the number of classes must make tables that can be built"
+        ):
+            self.build_crowd(config)
         self.post_init()
 
     def build_crowd(self, config: MaxMIGConfig) -> None:
@@ -170,16 +166,19 @@ class CrowdModel(PreTrainedModel):
         hub_classifier: Any = as_hub_classifier(classifier)
         if (names := config_fields.get("id2label")) is not None:
             check_outputs(hub_classifier.config, in_order(names))
+        task, class_name = task_and_class(hub_classifier)
         config = cls.config_class(
             classifier_config=hub_classifier.config,
-            classifier_task=_task_of(hub_classifier),
+            classifier_task=task,
+            classifier_class=class_name,
             num_annotators=num_annotators,
             annotators=annotators,
             # A composite config hands its own down to its parts.
             attn_implementation=hub_classifier.config._attn_implementation,
             **config_fields,
         )
-        config.dtype = hub_classifier.config.dtype
+        config.dtype = hub_classifier.dtype
+        check_comes_back(hub_classifier, config)
         return cls(config, classifier=keep_weights(hub_classifier))
 
     def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
@@ -211,7 +210,8 @@ class CrowdModel(PreTrainedModel):
                 `true_labels`.
             return_loss: also compute the loss of this batch, for training loops without a trainer.
             return_dict: False gives a tuple.
-            **classifier_inputs: go to the classifier: `pixel_values`, `features`, `input_ids`, ...
+            **classifier_inputs: go to the classifier: `pixel_values`, `features`, `input_ids`, ...;
+                fractions in the type of its weights.
 
         Returns:
             Logits of h, g and zeta, see `MaxMIGOutput`.
@@ -225,6 +225,10 @@ class CrowdModel(PreTrainedModel):
             raise ValueError(
                 f"`annotators` and `annotations` must be given together, got no `{missing}`."
             )
+        dtype = self.classifier.dtype
+        for name, value in classifier_inputs.items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                classifier_inputs[name] = value.to(dtype)
         output = self.outputs(annotators, annotations, **classifier_inputs)
         if return_loss:
             if annotators is None and not self.learns_from_gold_labels:
@@ -475,6 +479,7 @@ class CrowdModel(PreTrainedModel):
         )
         if kwargs.get("state_dict") is None:  # else the caller says what there is
             check_loaded(name, found, may_differ)
+        freeze(model.classifier, model.config.frozen or ())
         loaded: Any = (model, found) if told else model
         return loaded
 
@@ -494,6 +499,7 @@ class CrowdModel(PreTrainedModel):
         if kwargs.get("state_dict") is None and adapter_layers(self):
             merge_adapters(self).save_pretrained(save_directory, **kwargs)
             return
+        self.config.frozen = frozen_layers(self.classifier) or None
         if self.is_remote_code():
             reference = f"{type(self).__module__.rsplit('.', 1)[-1]}.{type(self).__name__}"
             auto_map = getattr(self.config, "auto_map", None) or {}
@@ -602,7 +608,10 @@ class MaxMIGModel(CrowdModel):
             )
         aggregator_class = own or AGGREGATORS[config.aggregator]
         self.prior = ClassPrior(config.num_labels, config.prior)
-        self.aggregator = aggregator_class(cast(int, config.num_annotators), config.num_labels)
+        sizes = cast(int, config.num_annotators), config.num_labels
+        with built_bare():
+            check_fits(aggregator_class(*sizes))
+        self.aggregator = aggregator_class(*sizes)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -776,54 +785,6 @@ def check_outputs(config: PreTrainedConfig, classes: Sequence[str]) -> None:
 def is_annotated(annotators: Tensor, annotations: Tensor) -> Tensor:
     """Tell which of the B items have a label by a known annotator: (B,) bool."""
     return is_given(annotators, annotations).any(dim=1)
-
-
-def build_classifier(config: PreTrainedConfig) -> PreTrainedModel:
-    """Build h, without weights, from a pair's config."""
-    inner = config.classifier_config
-    if inner.model_type in CLASSIFIERS:
-        return CLASSIFIERS[inner.model_type][1](inner)
-    return AUTO_CLASSES[config.classifier_task].from_config(inner)
-
-
-def as_hub_classifier(classifier: nn.Module) -> PreTrainedModel:
-    """Return a classifier of transformers, wrapping a timm model if need be.
-
-    Raises:
-        TypeError: if it is neither.
-    """
-    classifier = without_peft_model(classifier)
-    if isinstance(classifier, PreTrainedModel):
-        return classifier
-    architecture = (getattr(classifier, "pretrained_cfg", None) or {}).get("architecture")
-    if architecture is None:
-        raise TypeError(
-            "`classifier` must be a classifier of transformers or timm, got "
-            f"{type(classifier).__name__}: subclass `transformers.PreTrainedModel` to bring your own."
-        )
-    from transformers import TimmWrapperConfig, TimmWrapperForImageClassification
-
-    config = TimmWrapperConfig(architecture=architecture, num_labels=classifier.num_classes)
-    wrapper = TimmWrapperForImageClassification(config)
-    wrapper.timm_model.load_state_dict(classifier.state_dict())
-    return wrapper
-
-
-def _task_of(classifier: PreTrainedModel) -> str:
-    """Find the pipeline task whose Auto class builds this classifier."""
-    config = classifier.config
-    if config.model_type in CLASSIFIERS:
-        return "image-classification"
-    for task, auto_class in AUTO_CLASSES.items():
-        mapping = auto_class._model_mapping
-        if type(config) in mapping:
-            classes = mapping[type(config)]
-            if isinstance(classifier, classes if isinstance(classes, tuple) else (classes,)):
-                return task
-    raise TypeError(
-        f"`classifier` must be a model for one of {', '.join(AUTO_CLASSES)}, got "
-        f"{type(classifier).__name__}."
-    )
 
 
 __all__ = ["CrowdModel", "MaxMIGModel", "MaxMIGOutput"]

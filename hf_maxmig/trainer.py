@@ -90,6 +90,7 @@ from .strength import find_strength
 from .training_args import AGGREGATOR_RATE_MULTIPLE, MaxMIGTrainingArguments
 from .tuning import TunedTrainer
 from .watch import Watch
+from .wrapping import widen_for_training
 
 logger = logging.get_logger(__name__)
 
@@ -186,6 +187,8 @@ class CrowdTrainer(TunedTrainer):
                     "adapters must be put around the classifier, got them around a whole pair, whose aggregator they "
                     "would freeze: make the pair of `get_peft_model(classifier, ...)`."
                 )
+            if train_dataset is not None:
+                widen_for_training(plain)
             annotators, classes = crowd_names(named)
             if self.pair_is_ours and classes is not None and isinstance(plain, PreTrainedModel):
                 collator = data_collator or CrowdCollator(

@@ -43,7 +43,7 @@ def frozen_features(
     Returns:
         The data with a column `features`, (D,) float32 an item, and the backbone. The pictures are
         still there, but a row does not show them: training decodes none, `with_format(None)` brings
-        them back.
+        them back. The backbone is in float32, whatever type it was saved in.
 
     Example:
         >>> import tempfile
@@ -58,7 +58,8 @@ def frozen_features(
         >>> len(data["train"][0]["features"])
         6
     """
-    encoder = AutoModel.from_pretrained(backbone).eval()
+    # Transformers would take the type that it was saved in, half precision for many.
+    encoder = AutoModel.from_pretrained(backbone, dtype=torch.float32).eval()
     reader = Hasher.hash(
         [{n: t.numpy() for n, t in encoder.state_dict().items()}, processor.to_dict()]
     )

@@ -1,0 +1,327 @@
+"""What is wrapped comes back as what it was: which class, with which layers, of which type, what frozen.
+
+`MaxMIGConfig` holds what says so; here it is found out, put to use, and checked before a training.
+"""
+
+import os
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AutoModelForAudioClassification,
+    AutoModelForImageClassification,
+    AutoModelForSequenceClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.utils import logging
+
+from .classifiers import CLASSIFIERS, adapter_layers, without_peft_model
+from .config_checks import refusing
+from .structures import built_bare, differences, shortened, structure_of
+from .timm_models import wrapped_timm_model
+
+logger = logging.get_logger(__name__)
+
+AUTO_CLASSES = {
+    "image-classification": AutoModelForImageClassification,
+    "text-classification": AutoModelForSequenceClassification,
+    "audio-classification": AutoModelForAudioClassification,
+}
+
+
+def as_hub_classifier(classifier: nn.Module) -> PreTrainedModel:
+    """Return a classifier of transformers, putting a timm model into one if need be.
+
+    Args:
+        classifier: of transformers, of timm, or of one's own and registered.
+
+    Returns:
+        The classifier itself, or a wrapper around the timm model itself.
+
+    Raises:
+        TypeError: if it is none of these.
+        ValueError: if a timm model would come back as another one.
+    """
+    classifier = without_peft_model(classifier)
+    if isinstance(classifier, PreTrainedModel):
+        return classifier
+    if (getattr(classifier, "pretrained_cfg", None) or {}).get("architecture") is not None:
+        return wrapped_timm_model(classifier)
+    raise TypeError(
+        f"`classifier` must be a classifier of transformers or timm, got {type(classifier).__name__}: make it a "
+        "subclass of `transformers.PreTrainedModel` whose output has `logits`, and register that: "
+        f"{_how_to_register('MyConfig', 'MyModel')}."
+    )
+
+
+def task_and_class(classifier: PreTrainedModel) -> tuple[str, str | None]:
+    """Find the pipeline task whose Auto class builds this classifier, and which of its classes it is.
+
+    Args:
+        classifier: of transformers, or registered.
+
+    Returns:
+        The task; the class's name, or None if the Auto class by itself builds that one.
+
+    Raises:
+        TypeError: if no Auto class for classification builds just this class.
+    """
+    own, config = type(classifier), classifier.config
+    if own in [model for _, model in CLASSIFIERS.values()]:
+        return "image-classification", None
+    parents = []
+    for task in AUTO_CLASSES:
+        classes = _classes(task, type(config))
+        if own in classes:
+            if _known_config(config.model_type) is not type(config):
+                raise TypeError(
+                    f"`classifier` must have a config that is registered with AutoConfig, got {own.__name__} with "
+                    f"{type(config).__name__} of `model_type` {config.model_type!r}: "
+                    f"`AutoConfig.register({config.model_type!r}, {type(config).__name__})`, with a `model_type` "
+                    "that transformers does not have."
+                )
+            return task, None if own is classes[0] else own.__name__
+        parents += [kind.__name__ for kind in classes if issubclass(own, kind)]
+    if parents:
+        raise TypeError(
+            f"`classifier` must be of a class that an Auto class builds, got {own.__name__}: it would come back as "
+            f"{parents[0]}. Give it a config of its own `model_type` and register both: "
+            f"{_how_to_register('MyConfig', own.__name__)}."
+        )
+    if own.__module__.startswith("transformers."):
+        names = ", ".join(auto.__name__ for auto in AUTO_CLASSES.values())
+        raise TypeError(
+            f"`classifier` must be a model for one of {', '.join(AUTO_CLASSES)}, got {own.__name__}: load it with one "
+            f"of {names}, and `num_labels=C`."
+        )
+    raise TypeError(
+        f"`classifier` must be a model for one of {', '.join(AUTO_CLASSES)}, got {own.__name__}, which no Auto class "
+        f"builds: register it, {_how_to_register(type(config).__name__, own.__name__)}, before it is wrapped "
+        "and before the model is loaded again."
+    )
+
+
+def build_classifier(config: PreTrainedConfig) -> PreTrainedModel:
+    """Build h, without weights, from the config of a crowd model.
+
+    Args:
+        config: of the crowd model.
+
+    Returns:
+        The classifier; what the config calls frozen is so.
+
+    Raises:
+        ValueError: if the task is unknown, it has no such class, or such a classifier cannot be built.
+    """
+    inner: Any = config.classifier_config
+    if inner.model_type in CLASSIFIERS:
+        kind: Any = CLASSIFIERS[inner.model_type][1]
+    else:
+        kind = _class_of(config, inner)
+    with refusing(f"`classifier_config` must describe a {kind.__name__} that can be built"):
+        if torch.get_default_device().type != "meta":
+            with built_bare():
+                check_fits(kind._from_config(inner))
+        classifier = kind._from_config(inner)
+    freeze(classifier, config.frozen or ())
+    return classifier
+
+
+def check_fits(network: nn.Module) -> None:
+    """Check that the numbers of a network, which may have no memory yet, fit into the machine's.
+
+    Raises:
+        ValueError: if they do not.
+    """
+    needed = sum(tensor.numel() * tensor.element_size() for tensor in network.parameters())
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else needed  # fmt: skip
+    if needed > there:
+        raise ValueError(
+            f"{type(network).__name__} must fit into the machine's memory of {there:,} bytes, got {needed:,}: the "
+            "sizes in its config are wrong, or load it on a larger machine."
+        )
+
+
+def _class_of(config: Any, inner: PreTrainedConfig) -> Any:
+    if config.classifier_task not in AUTO_CLASSES:
+        raise ValueError(
+            f"`classifier_task` must be one of {', '.join(AUTO_CLASSES)}, got {config.classifier_task!r}."
+        )
+    classes = _classes(config.classifier_task, type(inner))
+    if not classes:
+        raise ValueError(
+            f"`classifier_config` must be of a model for {config.classifier_task}, got {type(inner).__name__}."
+        )
+    named = {kind.__name__: kind for kind in classes}
+    wanted = config.classifier_class or classes[0].__name__
+    if wanted not in named:
+        raise ValueError(
+            f"`classifier_class` must be one of {', '.join(named)} for {type(inner).__name__}, got {wanted!r}."
+        )
+    return named[wanted]
+
+
+def check_comes_back(classifier: PreTrainedModel, config: PreTrainedConfig) -> None:
+    """Check that what the config builds has the layers of the classifier, and numbers of one type.
+
+    Nothing is computed: the second one has no memory for its numbers.
+
+    Args:
+        classifier: h.
+        config: of the crowd model around it, as it is read from the disk.
+
+    Raises:
+        ValueError: if anything differs.
+    """
+    if getattr(classifier, "is_quantized", False):
+        return  # its layers are made when it is loaded
+    with built_bare():
+        built = build_classifier(config)
+    left = differences(structure_of(classifier), structure_of(built))
+    if left:
+        raise ValueError(
+            f"`classifier` must be what its config builds, got {type(classifier).__name__} which would come back as "
+            f"another model ({shortened(left)}): say it in the config (`num_labels`, the rates of dropout), or make "
+            "the change a class of its own and register it: "
+            f"{_how_to_register('MyConfig', 'MyModel')}."
+        )
+    _check_one_type(classifier)
+
+
+def _check_one_type(classifier: PreTrainedModel) -> None:
+    """Refuse weights of several types: they are all loaded as one."""
+    kept = {
+        *(getattr(classifier, "_keep_in_fp32_modules", None) or ()),
+        *(getattr(classifier, "_keep_in_fp32_modules_strict", None) or ()),
+    }
+    adapted = tuple(f"{name}." for name in adapter_layers(classifier))
+    types = {
+        str(parameter.dtype).removeprefix("torch.")
+        for name, parameter in classifier.named_parameters()
+        if parameter.is_floating_point()
+        and not (adapted and name.startswith(adapted))
+        and not kept.intersection(name.split("."))
+    }
+    if len(types) > 1:
+        raise ValueError(
+            f"`classifier` must have weights of one type, got {' and '.join(sorted(types))}: they would come back as "
+            "one. Bring them to one by `classifier.float()`."
+        )
+
+
+def frozen_layers(classifier: nn.Module) -> list[str]:
+    """List what is not trained: layers by name, and single parameters where a layer is so in part.
+
+    Args:
+        classifier: any. With adapters of PEFT in it nothing is listed: they freeze what they adapt,
+            and are merged when it is saved.
+
+    Returns:
+        The names; together they have all parameters that need no gradient, and no other.
+
+    Example:
+        >>> network = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+        >>> _ = network[0].requires_grad_(False)
+        >>> network[1].bias.requires_grad = False
+        >>> frozen_layers(network)
+        ['0', '1.bias']
+    """
+    if adapter_layers(classifier):
+        return []
+    names, stack = [], [("", classifier)]
+    while stack:
+        name, module = stack.pop()
+        parameters = list(module.parameters())
+        if name and parameters and not any(p.requires_grad for p in parameters):
+            names.append(name)
+            continue
+        inside = f"{name}." if name else ""
+        names += [inside + own for own, p in module.named_parameters(recurse=False) if not p.requires_grad]  # fmt: skip
+        children = [(inside + child, m) for child, m in module.named_children()]
+        stack.extend(reversed(children))
+    return names
+
+
+def freeze(classifier: nn.Module, names: list[str] | tuple[str, ...]) -> None:
+    """Take gradients from layers and parameters by their names, as `frozen_layers` lists them.
+
+    Raises:
+        ValueError: if the classifier has none of such a name.
+    """
+    modules, parameters = dict(classifier.named_modules()), dict(classifier.named_parameters())
+    for name in names:
+        if name in modules:
+            modules[name].requires_grad_(False)
+        elif name in parameters:
+            parameters[name].requires_grad_(False)
+        else:
+            raise ValueError(
+                f"`frozen` must name layers or parameters of {type(classifier).__name__}, got {name!r}."
+            )
+
+
+def widen_for_training(model: nn.Module) -> None:
+    """Bring a classifier, or a crowd model, that is to be trained to float32, if it is in half precision.
+
+    Transformers loads a checkpoint in the type that it was saved in. A step of training is too small
+    for a number of 8 or 11 bits, and torch trains float16 only where the numbers themselves are wider.
+
+    Args:
+        model: the model. With adapters of PEFT, or quantized, it stays as it is: what is trained of it
+            is in float32 already.
+    """
+    half = {
+        str(p.dtype).removeprefix("torch.")
+        for p in model.parameters()
+        if p.requires_grad and p.is_floating_point() and torch.finfo(p.dtype).bits < 32
+    }
+    inside: Any = getattr(model, "classifier", model)
+    if not half or adapter_layers(model) or getattr(inside, "is_quantized", False):
+        return
+    model.float()
+    for config in (getattr(part, "config", None) for part in (model, inside)):
+        if isinstance(config, PreTrainedConfig):
+            config.dtype = torch.float32
+    logger.warning_once(
+        "The classifier is in %s, as it was saved, and is trained in float32, which takes twice the memory; `bf16=True` "
+        'still computes in half precision. `from_pretrained(..., dtype="float32")` loads it so.',
+        " and ".join(sorted(half)),
+    )
+
+
+def _classes(task: str, config_class: type) -> list[Any]:
+    """List the classes that a task's Auto class has for a config; the first is the one it builds."""
+    mapping = AUTO_CLASSES[task]._model_mapping
+    if config_class not in mapping:
+        return []
+    classes = mapping[config_class]
+    return list(classes) if isinstance(classes, tuple | list) else [classes]
+
+
+def _known_config(model_type: str) -> Any:
+    try:
+        return CONFIG_MAPPING[model_type]  # its `get` knows only what was used before
+    except KeyError:
+        return None
+
+
+def _how_to_register(config: str, model: str) -> str:
+    return (
+        f"`AutoConfig.register('my_type', {config})` and `AutoModelForImageClassification.register({config}, {model})`"
+        " (or the Auto class of text or audio)"
+    )
+
+
+__all__ = [
+    "AUTO_CLASSES",
+    "as_hub_classifier",
+    "build_classifier",
+    "check_comes_back",
+    "freeze",
+    "frozen_layers",
+    "task_and_class",
+    "widen_for_training",
+]
