@@ -13,6 +13,8 @@ from torch import nn
 from transformers import (
     AutoModel,
     AutoModelForImageClassification,
+    BertConfig,
+    BertForSequenceClassification,
     ResNetConfig,
     ResNetForImageClassification,
     ViTImageProcessor,
@@ -256,6 +258,27 @@ def test_onnx_takes_features_and_half_precision(tmp_path, onnxruntime):
     with torch.no_grad():
         right = pair.float().eval()(features=features).logits
     torch.testing.assert_close(torch.from_numpy(found), right, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_onnx_of_a_text_classifier_takes_several_inputs(tmp_path, onnxruntime):
+    """Torch's own words for two inputs of one size ended in a NameError."""
+    config = BertConfig(
+        vocab_size=32, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=5
+    )  # fmt: skip
+    pair = make_pair(lambda: BertForSequenceClassification(config))
+    tokens = torch.randint(3, 30, (3, 7), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(tokens)
+    mask[1, 4:] = 0
+    path = export_onnx(pair, tmp_path / "h.onnx", {"input_ids": tokens, "attention_mask": mask})
+    session = onnxruntime.InferenceSession(path)
+    assert [value.shape[0] for value in (*session.get_inputs(), *session.get_outputs())] == ["batch"] * 3  # fmt: skip
+    with torch.no_grad():
+        right = pair.eval()(input_ids=tokens, attention_mask=mask).logits
+    for size in (1, 2, 3):
+        inputs = {"input_ids": tokens.numpy()[:size], "attention_mask": mask.numpy()[:size]}
+        (found,) = session.run(None, inputs)
+        torch.testing.assert_close(torch.from_numpy(found), right[:size], rtol=0, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from datasets import Image as Pictures
 from PIL import Image
 from transformers import ViTImageProcessor
 
-from hf_maxmig import HeadClassifier, frozen_features, labelme
+from hf_maxmig import HeadClassifier, MaxMIGModel, frozen_features, labelme
 from hf_maxmig.data.sealed import is_whole, made_once
 from tests.attacks.mutations import SEED
 from tests.data.test_sources import write_flat
@@ -169,3 +169,25 @@ def test_of_several_one_makes_it(tmp_path):
         thread.join()
     assert len(made) == 1
     assert is_whole(tmp_path / "a")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_features_of_a_backbone_in_half_precision_are_float32(
+    dtype, backbone, tmp_path, monkeypatch
+):
+    """Transformers loads what was saved in half precision so: it ended in torch's bare error."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = str(tmp_path / "half")
+    backbone.to(dtype).save_pretrained(folder)
+    processor = ViTImageProcessor.from_pretrained(str(tmp_path / "backbone"))
+    data = labelme(write_flat(tmp_path / "data"), content="images")
+    features, encoder = frozen_features(data, folder, processor)
+    assert {p.dtype for p in encoder.parameters()} == {torch.float32}
+    assert features["test"].features["features"].feature.dtype == "float32"
+    picture = data["test"][1]["image"].convert("RGB")
+    pixel_values = processor(picture, return_tensors="pt")["pixel_values"]
+    expected = HeadClassifier.encode(encoder, pixel_values)
+    torch.testing.assert_close(torch.tensor([features["test"][1]["features"]]), expected)
+    head = HeadClassifier.from_encoder(encoder, input_size=expected.shape[1], num_labels=3)
+    model = MaxMIGModel.from_classifier(head, num_annotators=2)
+    assert model(pixel_values=pixel_values).logits.dtype == torch.float32
