@@ -45,6 +45,7 @@ from .loading import check_loaded, check_weights
 from .structures import built_bare
 from .whole_files import written_whole
 from .wrapping import (
+    AUTO_CLASSES,
     as_hub_classifier,
     build_classifier,
     check_comes_back,
@@ -497,7 +498,11 @@ class CrowdModel(PreTrainedModel):
         """
         check_finite(self)
         if kwargs.get("state_dict") is None and adapter_layers(self):
-            merge_adapters(self).save_pretrained(save_directory, **kwargs)
+            merged = merge_adapters(self)
+            merged.classifier.requires_grad_(
+                True
+            )  # it was for the adapters that the rest was frozen
+            merged.save_pretrained(save_directory, **kwargs)
             return
         self.config.frozen = frozen_layers(self.classifier) or None
         if self.is_remote_code():

@@ -61,6 +61,9 @@ def test_pair_saved_by_hand_loads_without_peft(trainer, pictures, tmp_path):
     pair = trainer.crowd_model.eval()
     pair.save_pretrained(tmp_path / "by_hand")
     again = AutoModel.from_pretrained(tmp_path / "by_hand").eval()
+    assert all(
+        p.requires_grad for p in again.classifier.parameters()
+    )  # PEFT froze them, not the user
     assert not adapter_layers(again)
     pixels = torch.randn(4, 3, 16, 16)
     with torch.no_grad():
