@@ -59,6 +59,7 @@ def model_card(
     repo_id: str | None = None,
     shared_as: str = "names",
     processor: Any = None,
+    counted: dict[str, int] | None = None,
     data: Description | None = None,
     judged: AnnotatorReport | None = None,
     **metadata: Any,
@@ -75,6 +76,7 @@ def model_card(
         repo_id: where it is, for who copies the examples; by default its name.
         shared_as: what of the annotators goes up, see `CrowdModel.shared_as`.
         processor: the image processor, tokenizer or feature extractor that is beside the pair.
+        counted: on how many items each of the results was measured, by the same names.
         data: what `describe` says of the training set.
         judged: what the trainer's `report` says of the annotators.
         **metadata: further fields of the card's header, such as `license` or `datasets`.
@@ -130,7 +132,7 @@ def model_card(
         prior=config.prior if isinstance(config.prior, str) else "given",
         log_p=[round(float(p), 4) for p in model.log_prior().detach().exp()],
         rows=[
-            (what, kind + _bounds(metrics) if kind == "gain" else kind, metrics[key])
+            (what, _measured(key, kind, metrics, counted or {}), metrics[key])
             for key, what, kind in _MEASURES
             if key in metrics
         ],
@@ -208,6 +210,12 @@ def _item(model: CrowdModel, processor: Any) -> str | None:
         return None
     name, value = call.split("=", 1)
     return f'"{name}": {value.replace("(1, ", "(")}'
+
+
+def _measured(key: str, kind: str, metrics: dict[str, float], counted: dict[str, int]) -> str:
+    """Say what is measured, and on how many items: sets of unlike size have unlike numbers."""
+    items = f", {counted[key]:,} items" if key in counted else ""
+    return (kind + _bounds(metrics) if kind == "gain" else kind) + items
 
 
 def _bounds(metrics: dict[str, float]) -> str:

@@ -57,6 +57,26 @@ def accuracies(
     return scores
 
 
+def plurality_accuracy(shares: Tensor, labels: Tensor) -> float:
+    """Compare the votes alone with gold labels: the class with the most of them.
+
+    Args:
+        shares: (N, C), vote shares of items with votes.
+        labels: (N,) int64, gold labels.
+
+    Returns:
+        The share of items whose most frequent class is the gold label; where several are the most
+        frequent, an item counts by its share, as if one of them were drawn.
+
+    Example:
+        >>> shares = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
+        >>> plurality_accuracy(shares, torch.tensor([0, 1]))
+        0.75
+    """
+    top = (shares == shares.amax(dim=1, keepdim=True)).float()
+    return float((top / top.sum(dim=1, keepdim=True))[torch.arange(len(top)), labels].mean())
+
+
 def gain_ceiling(log_p: Tensor, divergence: str = "kl") -> float:
     """Compute the gain of a perfect pair: of an h and a g that are sure of the class and right.
 

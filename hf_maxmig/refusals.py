@@ -24,6 +24,8 @@ FIXED: dict[str, tuple[Any, str]] = {
     "batch_eval_metrics": (False, "the gain is computed over the whole set, not per batch"),
     "eval_do_concat_batches": (True, "the gain is computed over the whole set, not per batch"),
     "eval_use_gather_object": (False, "predictions are tensors and gathered as such"),
+    "use_liger_kernel": (False, "Liger has kernels for language models, none for crowd models"),
+    "liger_kernel_config": (None, "Liger has kernels for language models, none for crowd models"),
     "label_smoothing_factor": (0.0, "gold labels never reach the loss"),
 }
 # Must be such a number, where it is given: (least, whether that one is allowed, below what).
@@ -54,6 +56,15 @@ _AT_ONE_RATE = {
     if "lomo" in name.value or name.value.endswith("_layerwise") or "apollo" in name.value
 }
 _NEEDS_TARGETS = {name for name in OptimizerNames if "galore" in name.value}
+# What each reads of `optim_args`; what it does not read it takes in silence.
+_OPTIM_ARGS: dict[str, set[str]] = {
+    "adamw_torch": set(),
+    "adamw_torch_fused": set(),
+    "adafactor": set(),
+    "sgd": {"momentum", "dampening", "weight_decay", "nesterov"},
+    "adagrad": {"lr_decay", "weight_decay", "eps"},
+    "rmsprop": {"momentum", "alpha", "eps", "weight_decay", "centered"},
+}
 _SCHEDULES = {  # and one of the keywords that each needs
     "cosine_with_min_lr": ("min_lr", "min_lr_rate"),
     "cosine_warmup_with_min_lr": ("min_lr", "min_lr_rate"),
@@ -164,6 +175,29 @@ def check_metric(args: Any, loss_is_minus_gain: bool) -> None:
         )
 
 
+def check_model(args: Any, model: Any) -> None:
+    """Check what a model must be able to do, before it is trained.
+
+    Args:
+        args: the arguments.
+        model: the crowd model.
+
+    Raises:
+        ValueError: if its classifier has no word embeddings for NEFTune, or cannot compute its
+            activations again.
+    """
+    kind = type(model.classifier).__name__
+    if args.neftune_noise_alpha is not None and model.get_input_embeddings() is None:
+        raise ValueError(
+            f"`neftune_noise_alpha` must be left out for {kind}, got {args.neftune_noise_alpha}: it has no embeddings of "
+            "words to add noise to."
+        )
+    if args.activation_checkpointing and not model.supports_gradient_checkpointing:
+        raise ValueError(
+            f"`activation_checkpointing` must be left out for {kind}, got True: it cannot compute its activations again."
+        )
+
+
 def _refuse_number(name: str, value: Any, least: float, itself: bool, below: float) -> None:
     if value is None:
         return
@@ -225,6 +259,14 @@ def _refuse_optimizer(args: Any) -> None:
         raise ValueError(
             f"`optim` must be an optimizer with groups of parameters, got {args.optim.value!r}: it has one rate for all, "
             "and the aggregator needs its own."
+        )
+    given = (args.optim_args or "").replace(" ", "")
+    names = {part.partition("=")[0] for part in given.split(",")} if given else set()
+    reads = _OPTIM_ARGS.get(args.optim.value)
+    if reads is not None and not names <= reads:
+        raise ValueError(
+            f"`optim_args` must be of {', '.join(sorted(reads)) or 'nothing'} with optim={args.optim.value!r}, got "
+            f"{', '.join(sorted(names - reads))}: it would not be read."
         )
     if args.optim_target_modules is not None and args.optim not in _NEEDS_TARGETS:
         raise ValueError(

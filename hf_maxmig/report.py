@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 from datasets import ClassLabel, Dataset, Image, Value
 from jinja2 import Environment, StrictUndefined
 from PIL import Image as Picture
@@ -27,7 +28,7 @@ from PIL import ImageOps
 from .annotators import VERDICTS, AnnotatorReport
 from .class_order import align_gold
 from .data.columns import CROWD_COLUMNS, GOLD_COLUMNS, crowd_names
-from .metrics import calibration
+from .metrics import calibration, plurality_accuracy
 from .plots import (
     agreement_plot,
     confusion_plot,
@@ -253,16 +254,20 @@ def _items(dataset: Dataset, gold: np.ndarray, classes: Sequence[str]) -> dict[s
         for name in ("classifier", "aggregator", "forecast")
     }
     voted = ~unvoted[told]
+    shares = _shares(known, len(classes))
+    counted = shares.sum(dim=1) > 0
     scores = [
         (what, float((answer[taken] == gold[told][taken]).mean()), int(taken.sum()))
         for what, answer, taken in (
-            ("the crowd's most frequent label", said, said >= 0),
             ("aggregator", answers["aggregator"], voted),
             ("classifier", answers["classifier"], voted | True),
             ("forecast", answers["forecast"], voted | True),
         )
         if taken.any()
     ]
+    if counted.any():
+        right = plurality_accuracy(shares[counted], torch.from_numpy(gold[told])[counted])
+        scores.insert(0, ("the crowd's most frequent label", right, int(counted.sum())))
     judged = suspect[told] & (said >= 0)
     return {
         "number": len(dataset),
@@ -274,6 +279,16 @@ def _items(dataset: Dataset, gold: np.ndarray, classes: Sequence[str]) -> dict[s
         "judged": int(judged.sum()),
         "judged_wrong": int((judged & (said != gold[told])).sum()),
     }
+
+
+def _shares(dataset: Dataset, classes: int) -> torch.Tensor:
+    """(N, C) vote shares; zeros without votes."""
+    counts = torch.zeros(len(dataset), classes, dtype=torch.float64)
+    if "annotations" in dataset.column_names:
+        for count, said in zip(counts, _column(dataset, "annotations").to_pylist(), strict=True):
+            given = [c for c in said or () if c is not None and c >= 0]
+            count += torch.bincount(torch.tensor(given, dtype=torch.int64), minlength=classes)
+    return counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def _evaluation(metrics: Mapping[str, float]) -> dict[str, float]:

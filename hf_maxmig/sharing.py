@@ -49,6 +49,8 @@ class SharingTrainer(CheckpointingTrainer):
             super().__init__(**kwargs)
         self._check_sharing(self.args, self.crowd_model)
         self._results: dict[str, float] = {}
+        self._counted: dict[str, int] = {}  # on how many items each of them was measured
+        self._items: dict[str, int] = {}  # the same of the evaluation at work
         self._description: Description | None = None  # of the training set
         self._judged: AnnotatorReport | None = None
         self._shared_as = "names"
@@ -199,7 +201,7 @@ class SharingTrainer(CheckpointingTrainer):
         arguments = self.listed_arguments()
         card = model_card(
             self.crowd_model, self._results, arguments, name, repo_id=repo_id, shared_as=self._shared_as,
-            processor=self.processing_class, data=self._description, judged=self._judged, **header,
+            processor=self.processing_class, counted=self._counted, data=self._description, judged=self._judged, **header,
         )  # fmt: skip
         folder = Path(self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)

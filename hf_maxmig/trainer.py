@@ -76,7 +76,7 @@ from .modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
 from .naming import clear_names
 from .plots import need_matplotlib
 from .precision import weights_kept
-from .refusals import check_metric, schedule_settings
+from .refusals import check_metric, check_model, schedule_settings
 from .relabel import most_suspect_first, relabelled, with_names, write_csv, write_parquet
 from .report import write_report
 from .search import (
@@ -199,7 +199,9 @@ class CrowdTrainer(TunedTrainer):
                     classes,
                     lambda: _classifier_inputs(collator, train_dataset, plain.device),
                 )
-            return self.as_crowd_model(plain, now, named)
+            pair = self.as_crowd_model(plain, now, named)
+            check_model(now, pair)
+            return pair
 
         self._wrap = wrap
         super().__init__(
@@ -340,6 +342,7 @@ class CrowdTrainer(TunedTrainer):
         self._fresh, self._tries = checkpoint is None, []
         self._resumed_from, self.found_strength = checkpoint, None
         self._empty_steps.zero_()
+        self._started = False
         self._results.clear()  # of an earlier pair
         output = super().train(checkpoint, trial, ignore_keys_for_eval)
         changed = self.args.name_classes and self.name_classes() is not None
@@ -407,7 +410,9 @@ class CrowdTrainer(TunedTrainer):
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> TrainOutput:
         # After a `model_init` and before anything wraps the model, unless it is trained again.
-        if self._fresh and self.args.init != "keep":
+        # Nor when a smaller batch is tried, which `auto_find_batch_size` does.
+        if self._fresh and self.args.init != "keep" and not self._started:
+            self._started = True
             with whole_parameters(self.model):
                 self._start()
         return super()._inner_training_loop(*args, **kwargs)
@@ -606,6 +611,19 @@ class CrowdTrainer(TunedTrainer):
         if model.main_input_name not in inputs:
             own = (name for name in inputs if name not in NOT_INPUTS)
             model.main_input_name = next(own, model.main_input_name)
+
+    def _track_num_input_tokens(self, inputs: dict[str, Any]) -> None:
+        can = "attention_mask" in inputs or (
+            getattr(self.processing_class, "pad_token_id", None) is not None
+        )
+        if self.args.include_num_input_tokens_seen != "non_padding" or can:
+            super()._track_num_input_tokens(inputs)
+            return
+        logger.warning_once(
+            "`include_num_input_tokens_seen` counts all input: nothing says what is padding in it."
+        )
+        with swapped(self.args, "include_num_input_tokens_seen", "all"):
+            super()._track_num_input_tokens(inputs)
 
     def _gather(self, tensor: Tensor) -> Tensor:
         if not self.args.gather_across_devices:
@@ -1022,6 +1040,7 @@ class CrowdTrainer(TunedTrainer):
         """
         metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         self._results.update(metrics)
+        self._counted.update({f"{metric_key_prefix}_{n}": k for n, k in self._items.items()})
         if self.is_in_train:
             self._watch.evaluated(eval_dataset, metric_key_prefix, metrics)
         return metrics
@@ -1052,6 +1071,11 @@ class CrowdTrainer(TunedTrainer):
         order = in_order(rows)
         log_h, log_g, log_forecast = taken(prediction.predictions, order)
         labels, annotated = labels[order], annotated[order].astype(bool)
+        gold, known = labels != NO_LABEL, int((annotated & (labels != NO_LABEL)).sum())
+        self._items = {
+            "accuracy": int(gold.sum()), "aggregator_accuracy": known, "forecast_accuracy": known,
+            "gain": int(annotated.sum()),
+        }  # fmt: skip
         if self.is_in_train and (rows[order] == np.arange(len(order))).all():
             self._watch.see((log_h, log_g, log_forecast))
         metrics: dict[str, float] = {}
@@ -1068,11 +1092,12 @@ class CrowdTrainer(TunedTrainer):
                 metrics["loss"] = -gain
         metrics |= accuracies(log_h, log_g, log_forecast, labels, annotated)
         if self._user_metrics is not None:
+            seen = prediction.inputs
             metrics |= self._user_metrics(
                 EvalPrediction(
                     predictions=(log_h, log_g, log_forecast),
                     label_ids=labels,
-                    inputs=prediction.inputs,
+                    inputs=None if seen is None else taken(seen, order),
                 )
             )
         return metrics

@@ -33,6 +33,7 @@ from hf_maxmig import (
 from hf_maxmig.class_order import align_gold
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.masking import masked_flags
+from hf_maxmig.metrics import plurality_accuracy
 
 # Flags that say where things lie: nobody else's business.
 PLACES = ("--data_dir", "--output_dir", "--backbone", "--human_file")
@@ -102,7 +103,8 @@ def run(recipe: Recipe) -> dict[str, float]:
         What `all_results.json` holds: `eval_accuracy` of the classifier on the test items;
         aggregator and forecaster on the items with votes; `eval_gain` on the held-out items if
         there are any, else on the training items. Where the test items have votes too,
-        `eval_test_forecast_accuracy` is the paper's (dc) of its Table 3.
+        `eval_test_gain` is the gain on them, which the model's card gives, and `eval_test_forecast_accuracy` the
+        paper's (dc) of its Table 3.
     """
     voted = recipe.train if recipe.held_out is None else recipe.held_out
     trainer = MaxMIGTrainer(
@@ -120,7 +122,11 @@ def run(recipe: Recipe) -> dict[str, float]:
     metrics = trainer.evaluate(voted)
     metrics.pop("eval_accuracy", None)  # of the classifier, on items that it was trained on
     test_metrics = {} if recipe.test is None else trainer.evaluate(recipe.test)
-    for source, name in (("accuracy", "accuracy"), ("forecast_accuracy", "test_forecast_accuracy")):
+    for source, name in (
+        ("accuracy", "accuracy"),
+        ("forecast_accuracy", "test_forecast_accuracy"),
+        ("gain", "test_gain"),
+    ):
         if f"eval_{source}" in test_metrics:
             metrics[f"eval_{name}"] = test_metrics[f"eval_{source}"]
     known = voted.select(gold_rows(voted))
@@ -132,7 +138,8 @@ def run(recipe: Recipe) -> dict[str, float]:
     judged = trainer.report(recipe.train, metrics=test_metrics) if recipe.report else None
     trainer.create_model_card()
     if trainer.is_world_process_zero():
-        print(table(metrics, len(known), 0 if recipe.test is None else len(recipe.test)))
+        num_test = 0 if recipe.test is None else len(recipe.test)
+        print(table(metrics, len(voted), len(known), num_test))
         if judged is not None:
             print(judged)
         print(f"All that was made is in {recipe.training.output_dir}.")
@@ -270,12 +277,11 @@ def majority_vote_accuracy(dataset: Dataset, trainer: MaxMIGTrainer) -> float:
     dataset = align_gold(dataset, trainer.crowd_model.config.class_names)
     crowd = crowd_batches(dataset, trainer.data_collator)
     shares = torch.cat([vote_share(votes, num_classes) for _, votes in crowd])
-    top = (shares == shares.amax(dim=1, keepdim=True)).float()
     labels = torch.as_tensor(dataset.with_format(None)["label"][:])
-    return float((top / top.sum(dim=1, keepdim=True))[torch.arange(len(top)), labels].mean())
+    return plurality_accuracy(shares, labels)
 
 
-def table(metrics: dict[str, float], num_voted: int, num_test: int) -> str:
+def table(metrics: dict[str, float], num_items: int, num_voted: int, num_test: int) -> str:
     """Render what a person wants to see first."""
     rows = [
         (
@@ -299,6 +305,10 @@ def table(metrics: dict[str, float], num_voted: int, num_test: int) -> str:
     lines = [f"{name:16}  {metrics[key]:8.4f}  {on}" for name, key, on in rows if key in metrics]
     if lines:
         lines.insert(0, f"{'':16}  accuracy  measured on")
-    if "eval_gain" in metrics:
-        lines.append(f"{'gain':16}  {metrics['eval_gain']:8.4f}  nats; needs no gold label")
+    for key, on in (
+        ("eval_gain", f"{num_items} items with votes"),
+        ("eval_test_gain", f"{num_test} test items, with votes"),
+    ):
+        if key in metrics:
+            lines.append(f"{'gain':16}  {metrics[key]:8.4f}  nats, {on}; needs no gold label")
     return "\n".join(lines)
