@@ -57,6 +57,32 @@ def accuracies(
     return scores
 
 
+def check_predicted(
+    log_h: NDArray[np.floating], log_g: NDArray[np.floating], annotated: NDArray[np.bool_]
+) -> None:
+    """Check that a gain can be computed of predictions.
+
+    Args:
+        log_h: (N, C), log-probabilities of the classifier.
+        log_g: (N, C), of the aggregator.
+        annotated: (N,), which items have annotations: only these are looked at.
+
+    Raises:
+        ValueError: if a row has a NaN or no probability at all, with the first such item.
+
+    Example:
+        >>> check_predicted(np.log([[0.5, 0.5]]), np.log([[0.5, 0.5]]), np.array([True]))
+    """
+    for who, posterior in (("classifier", log_h), ("aggregator", log_g)):
+        wrong = annotated & ~np.isfinite(posterior.max(axis=1))
+        if wrong.any():
+            item = int(wrong.argmax())
+            raise ValueError(
+                f"what the {who} predicts must be finite, got {posterior[item]} for item {item}: its weights or its inputs "
+                "are too large for their type."
+            )
+
+
 def plurality_accuracy(shares: Tensor, labels: Tensor) -> float:
     """Compare the votes alone with gold labels: the class with the most of them.
 

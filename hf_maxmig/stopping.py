@@ -77,8 +77,9 @@ class StoppingTrainer(SharingTrainer):
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         # With a loss scale a step with too large gradients is left out, and the scale lowered.
         if getattr(self.accelerator, "scaler", None) is None and norm is not None:
-            norm_here = torch.as_tensor(norm, device=self.args.device)
-            self._gradients.note(norm_here, self.state.global_step + 1)
+            whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+            whole = torch.as_tensor(whole, device=self.args.device)
+            self._gradients.note(whole, self.state.global_step + 1)
         if self.args.device.type == "cpu":
             self.check_numbers()
         return norm
@@ -91,13 +92,13 @@ class StoppingTrainer(SharingTrainer):
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> TrainOutput:
         self.check_numbers()
-        self._check_weights()
+        self._check_weights(together=self.args.world_size > 1)
         return super()._finalize_training(*args, **kwargs)
 
-    def _check_weights(self) -> None:
-        """Raise a ValueError if a weight is not finite, on all devices."""
+    def _check_weights(self, together: bool) -> None:
+        """Raise a ValueError if a weight is not finite; on all devices together, if all come here."""
         name = non_finite_weight(self.model)
-        if self.args.world_size > 1:
+        if together:
             lost = torch.tensor([name is not None], device=self.args.device)
             if bool(self.accelerator.gather(lost).any()):
                 name = name or "one of another device"
@@ -121,5 +122,6 @@ class StoppingTrainer(SharingTrainer):
         Raises:
             ValueError: if a weight is not finite.
         """
-        self._check_weights()
+        # One process alone may save, unless each has a part of the weights.
+        self._check_weights(together=self.is_fsdp_enabled or self.is_deepspeed_enabled)
         super().save_model(output_dir, _internal_call)

@@ -71,7 +71,7 @@ from .data.numbered import (
 from .distributed import WholeBatches, gather_with_gradient, whole_parameters
 from .functional import NO_MASS, voted_classes
 from .hub import portable_processor
-from .metrics import LEAST_ITEMS, NO_LABEL, accuracies, gain_ceiling, gain_interval
+from .metrics import LEAST_ITEMS, NO_LABEL, accuracies, check_predicted, gain_ceiling, gain_interval
 from .modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
 from .naming import clear_names
 from .plots import need_matplotlib
@@ -1084,6 +1084,7 @@ class CrowdTrainer(TunedTrainer):
             h, g = (torch.from_numpy(t[annotated]).to(self.args.device) for t in (log_h, log_g))
             with torch.no_grad():
                 gain, log_p = float(model.gain(h, g)), model.log_prior()
+            check_predicted(log_h, log_g, annotated)
             metrics = {"gain": gain, "gain_ceiling": gain_ceiling(log_p, divergence)}
             if len(h) >= LEAST_ITEMS:
                 low, high = gain_interval(h, g, log_p, divergence, gain)

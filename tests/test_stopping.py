@@ -214,3 +214,21 @@ def test_rate_at_which_everything_diverges_stops_the_training(make_model, make_a
     )
     with pytest.raises(ValueError, match="(loss|gradient|weights) must be finite"):
         trainer.train()
+
+
+def test_evaluation_that_is_not_finite_names_the_item(crowd, make_model, make_args):
+    """A NaN gain is never the best, so no epoch was kept, and the log was no JSON."""
+    trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
+    first = next(i for i, row in enumerate(crowd) if row["annotators"] and i > 20)
+    inner = trainer.crowd_model.classifier.forward
+    value = torch.tensor(crowd[first]["features"])
+
+    def overflows(features, **rest):
+        output = inner(features=features, **rest)
+        lost = (features == value.to(features)).all(dim=1)
+        output.logits = torch.where(lost[:, None], float("nan"), output.logits)
+        return output
+
+    trainer.crowd_model.classifier.forward = overflows
+    with pytest.raises(ValueError, match=f"what the classifier predicts .* for item {first}:"):
+        trainer.evaluate(crowd)
