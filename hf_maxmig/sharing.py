@@ -16,6 +16,7 @@ import torch
 import transformers.trainer
 from huggingface_hub import create_branch
 from transformers import TrainingArguments
+from transformers.utils import logging
 
 from .annotators import AnnotatorReport
 from .checkpoints import CheckpointingTrainer, swapped
@@ -30,7 +31,20 @@ from .staging import staged
 from .training_args import MaxMIGTrainingArguments
 from .version import __version__
 
+logger = logging.get_logger(__name__)
+
 RESULTS = "results.json"
+# In the output folder, for `hf upload`: the Hub leaves out what such a file names.
+IGNORED = ".gitignore"
+NOT_FOR_OTHERS = """\
+# Reports name people and hold the data, checkpoints have pickles: `hf upload` leaves them out.
+/_*
+/checkpoint-*/
+"""
+NOTHING_FOR_OTHERS = """\
+# The model here has the annotators' names, which are not to be shared: use the trainer's `push_to_hub`.
+*
+"""
 _LISTED = (
     "learning_rate", "lr_scheduler_type", "per_device_train_batch_size", "gradient_accumulation_steps",
     "num_train_epochs", "world_size", "smoothing", "seed",
@@ -95,6 +109,22 @@ class SharingTrainer(CheckpointingTrainer):
                 return
             with own_class(model):
                 super()._save(output_dir, state_dict)
+        self._keep_from_uploads()
+
+    def _keep_from_uploads(self) -> None:
+        """Have `hf upload` of the output folder leave out what does not go up: it knows nothing of ours."""
+        if not self.args.should_save or self._shared_as != "names":
+            return  # what is shared has a folder of its own
+        path = Path(self.args.output_dir, IGNORED)
+        lines = NOT_FOR_OTHERS if self.args.hub_annotators == "names" else NOTHING_FOR_OTHERS
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(lines, encoding="utf-8")
+        elif path.read_text(encoding="utf-8", errors="replace") != lines:
+            logger.warning_once(
+                f"{path} is another than this training would write, and stays: `hf upload` may take the reports "
+                "along, which name people and hold the data."
+            )
 
     # Sharing
 

@@ -6,6 +6,7 @@ does not know it answers with 501, so that a test fails instead of passing by lu
 """
 
 import base64
+import fnmatch
 import hashlib
 import itertools
 import json
@@ -191,6 +192,12 @@ class Refusal(Exception):  # noqa: N818 - what it does, not what it is
         self.reply = Reply({"error": message or code}, status, {"X-Error-Message": message or code})
         if code:
             self.reply.headers["X-Error-Code"] = code
+
+
+def is_ignored(path: str, rules: str) -> bool:
+    """Whether a `.gitignore` leaves a file out: as far as ours go, `*` and names at the top."""
+    tops = [rule.strip("/") for rule in rules.splitlines() if rule and not rule.startswith("#")]
+    return any(fnmatch.fnmatch(path.split("/")[0], top) for top in tops)
 
 
 class HubServer:
@@ -512,7 +519,7 @@ class HubServer:
                     {
                         "path": path,
                         "uploadMode": "lfs" if path.endswith(LARGE) else "regular",
-                        "shouldIgnore": False,
+                        "shouldIgnore": is_ignored(path, request.json.get("gitIgnore", "")),
                         "oid": files[path].tag if path in files else None,
                     }
                     for path in (file["path"] for file in request.json["files"])

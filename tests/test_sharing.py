@@ -6,11 +6,13 @@ import sys
 import httpx2
 import pytest
 import torch
+from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoModel, AutoModelForImageClassification
 
 from hf_maxmig import MaxMIGModel
 from hf_maxmig.loading import check_version, check_weights
+from hf_maxmig.modeling_maxmig import SHARED_AS
 from hf_maxmig.version import __version__
 from tests.hub_server import Fault
 
@@ -68,6 +70,39 @@ def test_trainer_shares_the_pair_and_nothing_that_names_people(
     assert b"cao2019maxmig" in files["README.md"].content
     for auto_class in (AutoModel, AutoModelForImageClassification):
         assert_same_weights(auto_class.from_pretrained(NAME), trainer.crowd_model)
+
+
+@pytest.mark.filterwarnings("ignore:It seems that you are about to commit a data file:UserWarning")
+@pytest.mark.parametrize("how", SHARED_AS)
+def test_upload_of_the_output_folder_leaves_out_what_names_people(
+    how, hub, ann, make_trainer, crowd, tmp_path
+):
+    """`hf upload` knows nothing of ours: it took reports, checkpoints and their pickles along."""
+    salt = {"hub_salt": "a salt that is not told"} if how == "hashed" else {}
+    trainer = make_trainer(hub_annotators=how, save_strategy="epoch", **salt)
+    trainer.train()
+    trainer.relabel(crowd)
+    trainer.save_model()
+    out = tmp_path / "out"
+    assert {"_report", "model.safetensors"} < {path.name for path in out.iterdir()}
+    assert list(out.glob("checkpoint-*/*.pt"))
+    api = HfApi()
+    api.create_repo(NAME)
+    api.upload_folder(repo_id=NAME, folder_path=out)
+    files = hub.repository(NAME).files
+    assert ("model.safetensors" in files) == (how == "names")
+    assert not [path for path in files if path.startswith(("_", "checkpoint"))]
+    if how != "names":
+        assert not set(files) - {".gitattributes"}
+
+
+def test_users_own_ignore_file_stays(make_trainer, tmp_path, caplog):
+    """It may be about other files in the folder."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".gitignore").write_text("mine\n")
+    make_trainer().save_model()
+    assert (tmp_path / "out" / ".gitignore").read_text() == "mine\n"
+    assert ".gitignore is another than this training would write" in caplog.text
 
 
 def test_no_pickle_goes_up_and_no_token(hub, ann, make_trainer, tmp_path):
