@@ -12,7 +12,7 @@ def floors(text: str) -> list[str]:
     r"""Pin each requirement of a pyproject.toml to its floor.
 
     Example:
-        >>> floors('[project]\\ndependencies = ["torch>=2.9", "transformers>=5.23,<6"]')
+        >>> floors('[project]\ndependencies = ["torch>=2.9", "transformers>=5.23,<6"]')
         ['torch==2.9', 'transformers==5.23']
     """
     project = tomllib.loads(text)["project"]

@@ -27,7 +27,7 @@ from PIL import ImageOps
 
 from .annotators import VERDICTS, AnnotatorReport
 from .class_order import align_gold
-from .data.columns import CROWD_COLUMNS, GOLD_COLUMNS, crowd_names
+from .data.columns import CROWD_COLUMNS, GOLD_COLUMNS, check_is_dataset, crowd_names
 from .metrics import calibration, plurality_accuracy
 from .plots import (
     agreement_plot,
@@ -94,12 +94,29 @@ def write_report(
 
     Raises:
         ImportError: if matplotlib is absent.
-        ValueError: if `relabelled` lacks a column, or a maximum is negative.
+        TypeError: if `annotators`, `relabelled` or a text is of another type, or what was measured
+            is no number.
+        ValueError: if `relabelled` lacks a column or is of other classes, or a maximum is negative.
     """
     need_matplotlib()
     for name, value in (("max_annotators", max_annotators), ("max_suspects", max_suspects)):
+        if not isinstance(value, int):
+            raise TypeError(f"`{name}` must be a whole number, got {value!r}.")
         if value < 0:
             raise ValueError(f"`{name}` must be at least 0, got {value}.")
+    if not isinstance(annotators, AnnotatorReport):
+        raise TypeError(
+            f"`annotators` must be an AnnotatorReport, got {type(annotators).__name__}: "
+            "`judge_annotators` makes one."
+        )
+    for name, text in (("title", title), ("summary", summary)):
+        if not isinstance(text, str):
+            raise TypeError(f"`{name}` must be text, got {type(text).__name__}.")
+    if Path(path).is_dir():
+        raise ValueError(f"`path` must be that of a file, got {path}: it is a folder.")
+    _check_measured(log_history, metrics or {})
+    if relabelled is not None:
+        check_is_dataset(relabelled)
     items: dict[str, Any] | None = None
     gold, cards = np.zeros(0, dtype=np.int64), []
     if relabelled is not None:
@@ -108,6 +125,7 @@ def write_report(
                 f"`relabelled` must have the columns of `relabel`, got none called {missing[0]!r}."
             )
         relabelled = relabelled.with_format(None)
+        _check_posteriors(relabelled, annotators.classes)
         gold = _gold(align_gold(relabelled, annotators.classes), len(annotators.classes))
         items = _items(relabelled, gold, annotators.classes)
         cards = _suspects(relabelled, gold, annotators, max_suspects)
@@ -134,6 +152,34 @@ def write_report(
     with staged(Path(path)) as place:
         place.write_text(page, encoding="utf-8")
     return Path(path)
+
+
+def _check_measured(log_history: Any, metrics: Any) -> None:
+    """Raise unless the metrics are numbers by name, and the history is a list of such."""
+    entries = log_history if isinstance(log_history, Sequence) else None
+    if entries is None or not all(isinstance(entry, Mapping) for entry in entries):
+        raise TypeError(
+            "`log_history` must be a list of dicts, as `trainer.state.log_history` is, got "
+            f"{type(log_history).__name__}."
+        )
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"`metrics` must be a dict of numbers, got {type(metrics).__name__}.")
+    for name in (f"{prefix}{name}" for name, _ in _MEASURES for prefix in ("eval_", "test_", "")):
+        if name in metrics and not isinstance(metrics[name], int | float | np.number):
+            raise TypeError(
+                f"`metrics` must hold numbers, got {type(metrics[name]).__name__} for {name!r}."
+            )
+
+
+def _check_posteriors(dataset: Dataset, classes: Sequence[str]) -> None:
+    """Raise if the items were relabelled with other classes."""
+    for name in ("classifier", "aggregator", "forecast"):
+        length = getattr(dataset.features[f"{name}_posterior"], "length", None)
+        if length != len(classes):
+            raise ValueError(
+                f"`relabelled` must have {len(classes)} numbers in `{name}_posterior`, one a class of "
+                f"`annotators`, got {length}."
+            )
 
 
 def _template() -> Any:

@@ -26,6 +26,7 @@ _TOLD = (ValueError, TypeError, OSError, FileNotFoundError, ImportError)
 _OURS = (Path(hf_maxmig.__file__).parent, Path(__file__).parent)
 _NULL = ("", "~", "null", "Null", "NULL")  # YAML's, unquoted
 _MOST, _MOST_VALUES = 2**20, 10_000  # bytes of a config, values in it
+_MOST_BRACKETS = 200
 _PLAIN_TAGS = {
     f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map", "int", "float", "bool")
 }
@@ -179,6 +180,10 @@ def _read(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"`--config` must name a file of flags, got {path} of {len(data):,} bytes."
         )
+    if data.count(b"[") + data.count(b"{") > _MOST_BRACKETS:  # YAML takes half a minute for 5,000
+        raise ValueError(
+            f"{path} must be YAML with a flag a line, got more than {_MOST_BRACKETS} brackets."
+        )
     try:
         values = yaml.load(data.decode("utf-8-sig"), Loader=_Reader)
     except UnicodeDecodeError as error:
@@ -215,7 +220,8 @@ def _from_file(parser: _Parser, path: Path) -> argparse.Namespace:
     try:
         flags: list[str] = []
         for key, value in values.items():
-            flags += _as_flags(parser, actions[key], value, kinds[key])
+            needed = actions[key] in required
+            flags += _as_flags(parser, actions[key], value, kinds[key], needed)
         namespace, rest = parser.parse_known_args(flags)
         if rest:
             raise ValueError(f"unexpected {rest[0]!r}")
@@ -226,11 +232,13 @@ def _from_file(parser: _Parser, path: Path) -> argparse.Namespace:
     return namespace
 
 
-def _as_flags(parser: _Parser, action: argparse.Action, value: Any, kinds: set[Any]) -> list[str]:
+def _as_flags(
+    parser: _Parser, action: argparse.Action, value: Any, kinds: set[Any], needed: bool
+) -> list[str]:
     """Say a value as the command line would; what it has no words for becomes the default."""
     name = f"--{action.dest}"
     if value is None:
-        if type(None) not in kinds and action.default is not None:
+        if type(None) not in kinds and (needed or action.default is not None):
             raise ValueError(f"`{action.dest}` must have a value, got none.")
         parser.set_defaults(**{action.dest: None})
         return []

@@ -46,19 +46,19 @@ def test_file_is_read_as_the_command_line_is(digits):
     """YAML's own types make 1e-4 a text, 0123 an octal number and 12:30 a number of minutes."""
     arguments, training = digits(
         "case: independent\nlearning_rate: 1e-4\nrun_name: 012:30\nuse_cpu: on\nreport_to: [none]\n"
-        "lr_scheduler_kwargs: {num_cycles: 2}\ninclude_for_metrics: [loss]\nwrite_files: null\n"
+        "lr_scheduler_kwargs: {num_cycles: 2}\ninclude_for_metrics: [inputs]\nwrite_files: null\n"
         "max_steps: -1\nhub_salt:\n"
     )
     assert (arguments.case, arguments.write_files) == ("independent", None)
     assert (training.learning_rate, training.run_name, training.use_cpu) == (1e-4, "012:30", True)
-    assert (training.lr_scheduler_kwargs, training.include_for_metrics) == ({"num_cycles": 2}, ["loss"])  # fmt: skip
+    assert (training.lr_scheduler_kwargs, training.include_for_metrics) == ({"num_cycles": 2}, ["inputs"])  # fmt: skip
     assert training.hub_salt is None
 
 
 def test_stray_word_is_not_taken_into_a_list_of_the_file(digits):
     """Put in front of the command line, a list at the file's end would take what follows it."""
     with pytest.raises(ValueError, match="flags must start with --, got 'stray'"):
-        digits("include_for_metrics: [loss]\n", "stray")
+        digits("include_for_metrics: [inputs]\n", "stray")
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,14 @@ def test_stray_word_is_not_taken_into_a_list_of_the_file(digits):
         ("seed: [1]", [], "`seed` must be a single value, got a list"),
         ("seed: {a: 1}", [], "`seed` must be a single value, got a mapping"),
         ("seed:", [], "`seed` must have a value, got none"),
+        ("output_dir: x\ncase:", [], "`case` must have a value, got none"),
         ("include_for_metrics: [[a]]", [], "must be a list of plain values, got list in it"),
         ("seed: 1\nseed: 2", [], "seed comes twice"),
         ("[1]: 2", [], "a key must be text"),
         ("- seed", [], "must be a mapping from flags to values, such as `seed: 1`, got list"),
         ("a: b: c", [], "digits.yaml must be YAML, got what is none: mapping values are not allowed"),
         (b"\xff\xfe\x00", [], "digits.yaml must be UTF-8"),
-        ("[" * 5000, [], "must be YAML"),
+        ("[" * 5000, [], "must be YAML with a flag a line, got more than 200 brackets"),
         ("a: &a {b: *a}", [], "must be YAML"),
         ("a: &a [x, x]\nb: &b [*a, *a]\n" + "".join(
             f"{chr(98 + i)}{i}: &{chr(99 + i)} [*{chr(98 + i)}, *{chr(98 + i)}]\n" for i in range(20)

@@ -5,6 +5,10 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
+ARGUMENTS = (
+    "predictions", "references", "aggregator", "forecast", "annotated", "bins", "confusion",
+    "true_confusion",
+)  # fmt: skip
 EXAMPLE = {
     "predictions": [[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]],
     "references": [0, 1, 1],
@@ -13,10 +17,26 @@ EXAMPLE = {
 
 
 def measure(text: str) -> dict[str, float]:
-    """Compute the metric of the arguments in a JSON object."""
+    """Compute the metric of the arguments in a JSON object.
+
+    Raises:
+        ValueError: if the text is none, or has an argument that the metric does not know.
+    """
     import evaluate
 
-    return evaluate.load(str(FOLDER / "crowd_metrics.py")).compute(**json.loads(text))
+    try:
+        arguments = json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"the arguments must be a JSON object, got: {error}.") from error
+    if not isinstance(arguments, dict):
+        raise ValueError(
+            f"the arguments must be a JSON object, got {type(arguments).__name__}: see the example."
+        )
+    if unknown := sorted({*arguments} - {*ARGUMENTS}):
+        raise ValueError(f"the arguments must be of {', '.join(ARGUMENTS)}, got {unknown[0]!r}.")
+    if missing := [name for name in ARGUMENTS[:2] if name not in arguments]:
+        raise ValueError(f"the arguments must have {missing[0]!r}: see the example.")
+    return evaluate.load(str(FOLDER / "crowd_metrics.py")).compute(**arguments)
 
 
 def page() -> Any:

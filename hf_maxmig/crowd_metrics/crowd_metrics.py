@@ -56,6 +56,8 @@ Returns:
 """
 
 NO_LABEL = (-1, -100)
+_MOST_BINS = 1_000_000
+_MOST_COUNTED = 1e15  # labels that an annotator can have given
 _TOLERANCE = 1e-3  # of probabilities that sum to one
 
 
@@ -89,8 +91,10 @@ class CrowdMetrics(evaluate.Metric):
         confusion: Any = None,
         true_confusion: Any = None,
     ) -> dict[str, float]:
-        if not isinstance(bins, int) or bins < 1:
-            raise ValueError(f"`bins` must be a whole number of at least 1, got {bins!r}.")
+        if not isinstance(bins, int) or isinstance(bins, bool) or bins < 1:
+            raise ValueError(f"`bins` must be a whole number of at least 1, got {str(bins)[:60]}.")
+        if bins > _MOST_BINS:
+            raise ValueError(f"`bins` must be at most {_MOST_BINS:,}, got {str(bins)[:60]}.")
         if (confusion is None) != (true_confusion is None):
             missing = "confusion" if confusion is None else "true_confusion"
             raise ValueError(
@@ -110,7 +114,9 @@ class CrowdMetrics(evaluate.Metric):
                 )
         labels = gold_labels(references, *h.shape)
         gold = ~np.isin(labels, NO_LABEL)
-        crowd = np.ones(len(h), dtype=bool) if annotated is None else np.asarray(annotated)
+        crowd = (
+            np.ones(len(h), dtype=bool) if annotated is None else numbers("annotated", annotated)
+        )
         if crowd.shape != gold.shape or crowd.dtype != bool:
             raise ValueError(
                 f"`annotated` must be (N,) = ({len(gold)},) booleans, got {crowd.shape} of type "
@@ -140,6 +146,27 @@ class CrowdMetrics(evaluate.Metric):
         return scores
 
 
+def numbers(name: str, given: Any) -> np.ndarray:
+    """Bring nested lists of numbers, or of booleans, to an array.
+
+    Raises:
+        ValueError: if they are of different lengths, or hold anything else.
+
+    Example:
+        >>> numbers("confusion", [[1, 0], [0, 1]]).shape
+        (2, 2)
+    """
+    try:
+        array = np.asarray(given)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(
+            f"`{name}` must hold numbers, got rows of different lengths or no numbers."
+        ) from error
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"`{name}` must hold numbers, got some of type {array.dtype}.")
+    return array
+
+
 def probabilities(name: str, posterior: Any) -> np.ndarray:
     """Bring log-probabilities or probabilities to probabilities.
 
@@ -157,19 +184,15 @@ def probabilities(name: str, posterior: Any) -> np.ndarray:
         >>> probabilities("predictions", np.log([[0.25, 0.75]]))
         array([[0.25, 0.75]])
     """
-    try:
-        array = np.asarray(posterior, dtype=np.float64)
-    except ValueError as error:
-        raise ValueError(
-            f"`{name}` must be (N, C) numbers, got rows of different lengths or no numbers."
-        ) from error
+    array = numbers(name, posterior).astype(np.float64)
     if array.ndim != 2 or array.shape[0] < 1 or array.shape[1] < 2:
         raise ValueError(
             f"`{name}` must have shape (N, C) with N of at least 1 and C of at least 2, got {array.shape}."
         )
     logs = bool((array < 0).any())
-    p = np.exp(array) if logs else array
-    sums = p.sum(axis=1)
+    with np.errstate(over="ignore"):  # what is too large is told below
+        p = np.exp(array) if logs else array
+        sums = p.sum(axis=1)
     wrong = ~(np.abs(sums - 1) <= _TOLERANCE)
     if wrong.any():
         i = int(wrong.argmax())
@@ -191,7 +214,7 @@ def gold_labels(references: Any, num_items: int, num_classes: int) -> np.ndarray
         >>> gold_labels([1, -100, 0], num_items=3, num_classes=2)
         array([   1, -100,    0])
     """
-    labels = np.asarray(references)
+    labels = numbers("references", references)
     if labels.shape != (num_items,) or labels.dtype.kind not in "iu":
         raise ValueError(
             f"`references` must be (N,) = ({num_items},) integers, got {labels.shape} of type "
@@ -280,7 +303,8 @@ def confusion_error(confusion: Any, true_confusion: Any) -> float:
         >>> confusion_error(found, true_confusion=[[[3, 0], [0, 1]]])  # three labels on the first row
         0.375
     """
-    found, counts = (np.asarray(m, dtype=np.float64) for m in (confusion, true_confusion))
+    found = numbers("confusion", confusion).astype(np.float64)
+    counts = numbers("true_confusion", true_confusion).astype(np.float64)
     if found.shape != counts.shape or found.ndim != 3 or found.shape[1] != found.shape[2]:
         raise ValueError(
             "`confusion` and `true_confusion` must have the same shape (M, C, C), got "
@@ -289,6 +313,10 @@ def confusion_error(confusion: Any, true_confusion: Any) -> float:
     for name, matrices in (("confusion", found), ("true_confusion", counts)):
         if not ((matrices >= 0) & np.isfinite(matrices)).all():
             raise ValueError(f"`{name}` must hold numbers of at least 0, got {matrices.min():.4g}.")
+        if matrices.max(initial=0) > _MOST_COUNTED:
+            raise ValueError(
+                f"`{name}` must hold counts or probabilities, got {matrices.max():.4g}."
+            )
     weight = counts.sum(axis=-1)
     if not weight.any():
         raise ValueError("`true_confusion` must hold at least one label, got zeros.")
