@@ -190,7 +190,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} must be UTF-8, got {error}.") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(
-            f"{path} must be YAML, got what is none: {one_line(error, 300)}."
+            f"{path} must be YAML, got what is none: {_without_the_line(error)}."
         ) from error
     if values is None:
         return {}
@@ -200,6 +200,14 @@ def _read(path: Path) -> dict[str, Any]:
             f"{type(values).__name__}."
         )
     return values
+
+
+def _without_the_line(error: Exception) -> str:
+    """Say where a file is no YAML, but not what stands there: it may be a secret."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return one_line(error, 300)
+    mark, problem = error.problem_mark, one_line(ValueError(error.problem or "something else"), 200)
+    return f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
 
 
 def _from_file(parser: _Parser, path: Path) -> argparse.Namespace:

@@ -34,6 +34,10 @@ class LabelMeArguments:
     data_dir: str | None = field(
         default=None, metadata={"help": "Folder or archive of LabelMe; downloaded if not given."}
     )
+    archive_sha256: str | None = field(
+        default=None,
+        metadata={"help": "What the archive must have; the log tells it when it is not given."},
+    )
     backbone: str | None = field(
         default=None,
         metadata={
@@ -60,7 +64,7 @@ class LabelMeTrainingArguments(MaxMIGTrainingArguments):
 def recipe(arguments: LabelMeArguments, training: LabelMeTrainingArguments) -> Recipe:
     set_seed(training.seed)
     content = "features" if arguments.backbone is None else "images"
-    data = labelme(arguments.data_dir, content=content)
+    data = labelme(arguments.data_dir, content=content, sha256=arguments.archive_sha256)
     names = dict(enumerate(data["train"].features["label"].names))
     processor = None
     if arguments.backbone is None:

@@ -36,7 +36,7 @@ from hf_maxmig.masking import masked_flags
 from hf_maxmig.metrics import plurality_accuracy
 
 # Flags that say where things lie: nobody else's business.
-PLACES = ("--data_dir", "--output_dir", "--backbone", "--human_file")
+PLACES = ("--data_dir", "--output_dir", "--backbone", "--human_file", "--config")
 
 
 @dataclass
@@ -87,10 +87,16 @@ class SimulatedCrowdArguments:
 
 def shown(flags: list[str]) -> list[str]:
     """Replace folders by DIR, and mask secrets: what is shown may be passed on."""
-    return [
-        "DIR" if before in PLACES else flag
-        for before, flag in zip(["", *flags], masked_flags(flags), strict=False)
-    ]
+    found = []
+    for before, flag in zip(["", *flags], masked_flags(flags), strict=False):
+        name, equals, _ = flag.partition("=")
+        inside = f"{name}=DIR" if equals and _is_place(name) else flag
+        found.append("DIR" if _is_place(before) else inside)
+    return found
+
+
+def _is_place(flag: str) -> bool:
+    return flag[:2] == "--" and f"--{flag[2:].replace('-', '_')}" in PLACES
 
 
 def run(recipe: Recipe) -> dict[str, float]:

@@ -262,6 +262,7 @@ def test_results_of_a_recipe_have_no_secret(load, tmp_path, monkeypatch):
     """Results are committed, and a failed run prints its command."""
     repeat = load("repeat")
     flags = ["--hub_token", TOKEN, f"--hub_salt={SALT}", "--data_dir", "/home/ann/data"]
+    flags += ["--data-dir=/home/ann/data", "--config", "/home/ann/settings.yaml"]
     (tmp_path / "fails.py").write_text("raise SystemExit(3)")
     monkeypatch.setattr(repeat, "__file__", str(tmp_path / "repeat.py"))
     with pytest.raises(repeat.subprocess.CalledProcessError) as raised:
@@ -276,3 +277,36 @@ def test_results_of_a_recipe_have_no_secret(load, tmp_path, monkeypatch):
 def test_salt_hashes_as_the_plain_text_does(args, crowd):
     """A mask that were hashed with would be known to everybody."""
     assert hash_annotators(crowd, args.hub_salt).features == hash_annotators(crowd, SALT).features
+
+
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        ("hub_annotators: hashed\nhub_salt: SALT\nhub_token: TOKEN\n", ["--help"]),
+        ("hub_annotators: hashed\nhub_salt: SALT\nhub_token: TOKEN\n", ["--learning_rate", "x"]),
+        ('hub_salt: "SALT\n', []),
+        ("hub_salt: [SALT]\n", []),
+        ("hub_salt: {a: SALT}\n", []),
+        ("hub_salt: SALT: TOKEN\n", []),
+        ("hub_slat: SALT\n", []),
+        ("hub_annotators: names\nhub_salt: SALT\n", []),
+        ("seed: 1\n", ["--hub_slat", "SALT", "--hub_tokn=TOKEN"]),
+    ],
+)
+def test_command_line_that_is_wrong_shows_no_secret(text, flags, load, tmp_path, capsys):
+    """What is wrong with a file is shown, and copied into a question to others."""
+    path = tmp_path / "settings.yaml"
+    path.write_text(
+        (text + f"output_dir: {tmp_path}\n").replace("SALT", SALT).replace("TOKEN", TOKEN)
+    )
+    given = [flag.replace("SALT", SALT).replace("TOKEN", TOKEN) for flag in flags]
+    with pytest.raises((SystemExit, ValueError)) as raised:
+        load("commandline").parse(
+            MaxMIGTrainingArguments, arguments=["--config", str(path), *given]
+        )
+    told = "".join(traceback.format_exception(raised.value, chain=False)) + "".join(
+        capsys.readouterr()
+    )
+    assert len(told) > 20
+    assert SALT not in told
+    assert TOKEN not in told

@@ -837,6 +837,23 @@ def test_hashed_data_do_not_depend_on_the_order_of_the_names(data):
     assert by_name(shared) == by_name(other)
 
 
+def test_file_of_hashed_data_holds_no_name(tmp_path):
+    """A table that is joined of files may still carry a column that it no longer shows."""
+    names = [f"worker-{m}-of-nine" for m in range(9)]
+    columns = {"annotators": [[3, 4], [8]], "annotations": [[0, 1], [1]], "name": ["a", "b"]}
+    features = Features({**crowd_features(names, ["cat", "dog"]), "name": Value("string")})
+    Dataset.from_dict(columns, features=features).save_to_disk(tmp_path / "plain")
+    shared = hash_annotators(load_from_disk(tmp_path / "plain").select([1, 0]), SALT)
+    assert shared["name"][:] == ["b", "a"]
+    shared.save_to_disk(tmp_path / "shared" / "disk")
+    shared.to_parquet(tmp_path / "shared" / "a.parquet")
+    shared.to_json(tmp_path / "shared" / "a.json")
+    files = [path for path in (tmp_path / "shared").rglob("*") if path.is_file()]
+    assert len(files) > 4
+    assert not [path for path in files if b"-of-nine" in path.read_bytes()]
+    assert [path for path in (tmp_path / "plain").iterdir() if b"-of-nine" in path.read_bytes()]
+
+
 def test_what_is_told_of_each_vote_goes_with_it(caplog):
     """Seconds in the old order would belong to other votes, and give the order away."""
     columns = {
