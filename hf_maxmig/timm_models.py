@@ -97,6 +97,11 @@ def wrapped_timm_model(model: nn.Module) -> PreTrainedModel:
     with built_bare():
         wrapper = _wrapper(config)
     wrapper.timm_model = model
+    # What the Hub calls its outputs; ImageNet has names that mean two classes.
+    names = [str(name) for name in getattr(model, "pretrained_cfg", {}).get("label_names") or ()]
+    if len(names) == len({*names}) == classes:
+        config.id2label = dict(enumerate(names))
+        config.label2id = {name: c for c, name in config.id2label.items()}
     config.dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
     wrapper.train(model.training)
     _check_alike(wrapper, architecture)

@@ -90,7 +90,7 @@ from .strength import find_strength
 from .training_args import AGGREGATOR_RATE_MULTIPLE, MaxMIGTrainingArguments
 from .tuning import TunedTrainer
 from .watch import Watch
-from .wrapping import widen_for_training
+from .wrapping import as_hub_classifier, widen_for_training
 
 logger = logging.get_logger(__name__)
 
@@ -190,6 +190,8 @@ class CrowdTrainer(TunedTrainer):
             if train_dataset is not None:
                 widen_for_training(plain)
             annotators, classes = crowd_names(named)
+            if self.pair_is_ours and hasattr(plain, "pretrained_cfg"):
+                plain = as_hub_classifier(plain)
             if self.pair_is_ours and classes is not None and isinstance(plain, PreTrainedModel):
                 collator = data_collator or CrowdCollator(
                     len(annotators or ()), len(classes), processing_class, input_names(plain)
@@ -197,7 +199,9 @@ class CrowdTrainer(TunedTrainer):
                 align_outputs(
                     plain,
                     classes,
-                    lambda: _classifier_inputs(collator, train_dataset, plain.device),
+                    lambda: _classifier_inputs(
+                        collator, named if train_dataset is None else train_dataset, plain.device
+                    ),
                 )
             pair = self.as_crowd_model(plain, now, named)
             check_model(now, pair)

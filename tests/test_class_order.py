@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 import pytest
+import timm
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
 from hypothesis import HealthCheck, given, settings
@@ -303,6 +304,23 @@ def test_text_classifier_keeps_what_it_knows(make_args):
     assert trainer.crowd_model.config.class_names == ["negative", "positive"]
     after = trainer.predict(trainer.train_dataset).predictions[0]
     np.testing.assert_allclose(after, before.log_softmax(-1)[:, [1, 0]].numpy(), atol=1e-5)
+
+
+def test_timm_model_keeps_what_it_knows(make_args):
+    """What timm loads from the Hub has its names in `pretrained_cfg`, and no config."""
+    torch.manual_seed(0)
+    model = timm.create_model("test_vit", num_classes=4, img_size=32).eval()
+    names = ["cow", "ant", "doe", "bee"]
+    model.pretrained_cfg = {**model.pretrained_cfg, "label_names": names}
+    pixels = torch.randn(4, 3, 32, 32)
+    before = [names[c] for c in model(pixels).argmax(dim=1)]
+    items = Dataset.from_dict({"id": list(range(4)), "pixel_values": pixels.tolist()})
+    votes = {"item": list(range(4)), "annotator": list("pqpq"), "annotation": CLASSES}
+    dataset = add_annotations(items, votes, "id")
+    trainer = MaxMIGTrainer(model=model, args=make_args(), train_dataset=dataset)
+    assert trainer.crowd_model.config.class_names == CLASSES
+    after = trainer.predict(dataset).predictions[0].argmax(axis=1)
+    assert [CLASSES[c] for c in after] == before
 
 
 def test_config_whose_tables_contradict_each_other_is_refused():
