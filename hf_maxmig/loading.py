@@ -6,10 +6,11 @@ else that may fail (no such repository, a revision that is not there, no access,
 says itself.
 """
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,29 @@ def check_weights(
     if local.is_dir() and held is None:
         # On the Hub files are edited and replaced one by one, and it has digests of its own.
         check_model(local)
+
+
+@contextlib.contextmanager
+def damage_named(name: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Say of which pair a file of weights is that safetensors cannot read.
+
+    Args:
+        name: a folder, or a repository of the Hub.
+
+    Raises:
+        ValueError: in place of safetensors' error.
+    """
+    try:
+        yield
+    except Exception as error:
+        if (
+            type(error).__name__ != "SafetensorError"
+        ):  # which has no other place to be imported from
+            raise
+        raise ValueError(
+            f"the weights must be whole safetensors, got a damaged file in {name}: {error}. Save, upload or download it "
+            "again."
+        ) from error
 
 
 def check_loaded(

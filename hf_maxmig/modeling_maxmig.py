@@ -41,7 +41,7 @@ from .functional import (
     reward_and_penalty,
     widen,
 )
-from .loading import check_loaded, check_weights
+from .loading import check_loaded, check_weights, damage_named
 from .structures import built_bare
 from .whole_files import written_whole
 from .wrapping import (
@@ -475,9 +475,10 @@ class CrowdModel(PreTrainedModel):
             check_weights(name, **kwargs)
         may_differ = kwargs.pop("ignore_mismatched_sizes", False)
         model: Any
-        model, found = super().from_pretrained(
-            name, *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
-        )
+        with damage_named(name):
+            model, found = super().from_pretrained(
+                name, *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
+            )
         if kwargs.get("state_dict") is None:  # else the caller says what there is
             check_loaded(name, found, may_differ)
         freeze(model.classifier, model.config.frozen or ())

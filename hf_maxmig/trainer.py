@@ -161,6 +161,13 @@ class CrowdTrainer(TunedTrainer):
             args = copy.copy(args)  # a user may give theirs to another trainer
             sized = train_dataset is not None and hasattr(train_dataset, "__len__")
             args.num_train_epochs = args.epochs_for(len(train_dataset) if sized else None)
+        if args.dataloader_persistent_workers:
+            logger.warning_once(
+                "`dataloader_persistent_workers` is left out of account: no checkpoint holds the random states of workers "
+                "that outlive an epoch, and a resumed training would come to other weights."
+            )
+            args = copy.copy(args)
+            args.dataloader_persistent_workers = False
         if isinstance(start_from, int) and start_from < 1:
             raise ValueError(
                 f"`start_from` must be a number of items, 1 or more, or a data set, got {start_from}."

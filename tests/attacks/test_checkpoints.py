@@ -1,0 +1,191 @@
+"""Damaged checkpoints and model folders: passed over, refused by us, or as if nothing had happened."""
+
+import contextlib
+import json
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from hf_maxmig import MaxMIGModel, MaxMIGTrainer
+from hf_maxmig.checkpoints import checkpoints_in, find_start
+from hf_maxmig.whole_files import MANIFEST
+from tests.attacks.mutations import SEED, damaged, is_ours, twisted
+
+CHECKPOINTS, MODELS, BARE, RESUMED = 700, 200, 200, 8
+NEEDED = ("config.json", "model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", MANIFEST)  # fmt: skip
+
+
+def files_of(folder):
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+
+
+def told_by(files):
+    """What the files of a checkpoint say: in config and manifest spaces say nothing."""
+    told = dict(files)
+    for name in {"config.json", MANIFEST} & {*files}:
+        with contextlib.suppress(ValueError):
+            told[name] = json.dumps(json.loads(files[name].decode("utf-8")), sort_keys=True)
+    return told
+
+
+def tried(call, *args):
+    """What a call returns, and what it raises: one of the two."""
+    try:
+        return call(*args), None
+    except Exception as error:  # any: whose it is, is the question
+        return None, error
+
+
+def hurt(folder, other, rng, names):
+    """Do one thing to a folder that disks, copies and killed saves do."""
+    name = rng.choice(names)
+    path, kind = folder / name, rng.randrange(9)
+    if kind == 0:
+        path.unlink()
+    elif kind == 1:
+        path.write_bytes(b"")
+    elif kind == 2 and (other / name).is_file():
+        shutil.copy(other / name, path)
+    elif kind == 3:
+        head = b"{}"
+        (folder / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head)
+    elif kind == 4 and name.endswith(".json"):
+        path.write_text(json.dumps(twisted(json.loads(path.read_bytes()), rng)))
+    elif kind == 5:
+        path.write_bytes(path.read_bytes()[: rng.randrange(path.stat().st_size)])
+    elif kind == 6:
+        content = bytearray(path.read_bytes())
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        path.write_bytes(bytes(content))
+    elif kind == 7:
+        for each in rng.sample(names, rng.randrange(2, len(names))):
+            if (other / each).is_file():
+                shutil.copy(other / each, folder / each)
+    else:
+        path.write_bytes(damaged(path.read_bytes(), rng))
+
+
+@pytest.fixture
+def trained(crowd, make_model, make_args, tmp_path):
+    """An output folder with the checkpoints 3, 6 and 9 of one training, and how it ended."""
+    args = make_args(num_train_epochs=2, save_strategy="steps", save_steps=3, save_total_limit=4)
+    trainer = MaxMIGTrainer(model=make_model(0.5), args=args, train_dataset=crowd)
+    trainer.train()
+    out = Path(args.output_dir)
+    shutil.rmtree(out / "checkpoint-12")
+    assert [p.name for p in checkpoints_in(out)] == ["checkpoint-3", "checkpoint-6", "checkpoint-9"]
+
+    def again():
+        trainer = MaxMIGTrainer(model=make_model(0.5, seed=3), args=args, train_dataset=crowd)
+        trainer.train(resume_from_checkpoint=True)
+        return trainer.crowd_model.state_dict()
+
+    return out, trainer.crowd_model.state_dict(), again
+
+
+@pytest.mark.slow
+def test_damaged_checkpoints_are_passed_over_or_refused(trained):
+    """364 of 800 gave others' errors, or training went on from something else."""
+    out, expected, again = trained
+    rng, outcomes = random.Random(SEED), Counter()
+    last, other, kept = out / "checkpoint-9", out / "checkpoint-6", out.parent / "kept"
+    shutil.copytree(last, kept)
+    whole = told_by(files_of(kept))
+    for number in range(CHECKPOINTS):
+        hurt(last, other, rng, NEEDED)
+        same = told_by(files_of(last)) == whole
+        _, found, _ = find_start(True, out, keeps=False)
+        assert Path(found).name == ("checkpoint-9" if same else "checkpoint-6"), number
+        _, error = tried(find_start, str(last), out, False)
+        assert (error is None) == same, (number, repr(error))
+        assert same or is_ours(error), (number, repr(error))
+        outcomes["as before" if same else "refused"] += 1
+        if number < RESUMED:
+            assert all(torch.equal(value, expected[n]) for n, value in again().items()), number
+            shutil.rmtree(out / "checkpoint-12")
+        shutil.rmtree(last, ignore_errors=True)
+        shutil.copytree(kept, last)
+    assert outcomes["refused"] > 0.8 * CHECKPOINTS, outcomes
+    print(f"{CHECKPOINTS} damaged checkpoints: {dict(outcomes)}, {RESUMED} resumed")
+
+
+def is_same_model(folder, pair):
+    again = MaxMIGModel.from_pretrained(folder)
+    tensors = zip(again.state_dict().items(), pair.state_dict().items(), strict=True)
+    told = [model.config.to_dict() for model in (again, pair)]
+    for each in told:
+        each.pop("_name_or_path", None)
+    return told[0] == told[1] and all(a == b and torch.equal(x, y) for (a, x), (b, y) in tensors)
+
+
+def fields_of(folder):
+    """The names of the fields of a config; of none that is JSON, none."""
+    with contextlib.suppress(OSError, ValueError):
+        return {*json.loads((folder / "config.json").read_text(encoding="utf-8"))}
+    return set()
+
+
+@pytest.mark.slow
+def test_damaged_model_folders_are_refused_or_as_before(make_model, tmp_path):
+    """A `{}` for a head loaded a model of random weights, a flipped bit another model."""
+    pair, folder, kept = make_model(), tmp_path / "pair", tmp_path / "kept"
+    torch.nn.init.normal_(pair.aggregator.table)
+    pair.save_pretrained(kept)
+    make_model(seed=4, prior="learned").save_pretrained(tmp_path / "other")
+    pair = MaxMIGModel.from_pretrained(kept)
+    rng, outcomes = random.Random(SEED), Counter()
+    for number in range(MODELS):
+        shutil.copytree(kept, folder)
+        hurt(folder, tmp_path / "other", rng, ("config.json", "model.safetensors", MANIFEST))
+        same, error = tried(is_same_model, folder, pair)
+        if error is not None:
+            assert is_ours(error), (number, repr(error))
+            assert told_by(files_of(folder)) != told_by(files_of(kept)), number
+            outcomes["refused"] += 1
+        elif same:
+            outcomes["as before"] += 1
+        else:
+            # Only what is told to users: a config that lost a field, or a folder without a manifest or with another's.
+            lost = bool(fields_of(kept) - fields_of(folder)) and fields_of(folder) < fields_of(kept)
+            manifest = files_of(folder).get(MANIFEST)
+            assert lost or manifest in (None, files_of(tmp_path / "other")[MANIFEST]), number
+            outcomes["others' fields or manifest"] += 1
+        shutil.rmtree(folder)
+    assert outcomes["refused"] > 0.5 * MODELS, outcomes
+    print(f"{MODELS} damaged model folders: {dict(outcomes)}")
+
+
+def tensors_of(content):
+    length = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + length])
+
+
+@pytest.mark.slow
+def test_damaged_weights_without_a_manifest_are_refused_or_as_before(make_model, tmp_path):
+    """Of an older version, or by hand: then what can be seen is whether all of it is there."""
+    folder, kept = tmp_path / "pair", tmp_path / "kept"
+    make_model().save_pretrained(kept)
+    (kept / MANIFEST).unlink()
+    pair = MaxMIGModel.from_pretrained(kept)
+    weights = (kept / "model.safetensors").read_bytes()
+    head = 8 + int.from_bytes(weights[:8], "little")
+    rng, outcomes = random.Random(SEED), Counter()
+    for number in range(BARE):
+        shutil.copytree(kept, folder)
+        # Numbers that are others nobody can tell without a digest: only the list of tensors is damaged.
+        content = damaged(weights[:head], rng) + weights[head:]
+        if number % 3 == 0:
+            content = weights[: rng.randrange(len(weights))]
+        (folder / "model.safetensors").write_bytes(content)
+        same, error = tried(is_same_model, folder, pair)
+        assert error is None or is_ours(error), (number, repr(error), content[:200])
+        # Another place or type of a tensor is another file, such as someone may have written.
+        assert error or same or tensors_of(content) != tensors_of(weights), number
+        outcomes["refused" if error else "as before" if same else "another file"] += 1
+        shutil.rmtree(folder)
+    assert outcomes["refused"] > 0.7 * BARE, outcomes
+    print(f"{BARE} damaged files of weights: {dict(outcomes)}")

@@ -1,0 +1,269 @@
+"""Trainings that are killed, that find no room or that lose a process: they go on to the same weights, or say so."""
+
+import contextlib
+import os
+import random
+import resource
+import shutil
+import signal
+import socket
+import stat
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from transformers import TrainerCallback
+
+from hf_maxmig import (
+    HeadClassifier,
+    HeadConfig,
+    MaxMIGModel,
+    MaxMIGTrainer,
+    MaxMIGTrainingArguments,
+)
+from hf_maxmig.checkpoints import checkpoints_in
+from hf_maxmig.whole_files import read_manifest
+from tests.attacks.mutations import SEED
+from tests.worlds import ANNOTATORS, CLASSES, make_crowd
+
+# A training is forked, not started anew: the imports take ten times as long as it does.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="kills children, which it forks"),
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+]
+
+KILLS = 8  # of each kind of training, every other one inside a save
+LOST = 60  # seconds after which a process whose partner is gone must have stopped
+KINDS = {
+    "plain": {},
+    "search": {"search_rate": True, "init": None, "per_device_train_batch_size": 12},
+    "accumulation": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 8},
+    "learned prior": {"fields": {"prior": "learned"}},
+    "factored": {"fields": {"aggregator": "factored"}},
+    "workers": {"dataloader_num_workers": 1, "dataloader_persistent_workers": True},
+}  # fmt: skip
+
+
+def train(out, fields=None, resume=None, callback=None, **changes):
+    """Train in a folder, from a checkpoint or anew; the weights go to a file beside it."""
+    settings = {
+        "output_dir": str(out), "use_cpu": True, "report_to": "none", "disable_tqdm": True, "num_train_epochs": 2,
+        "per_device_train_batch_size": 16, "save_strategy": "steps", "save_steps": 3, "save_total_limit": 2,
+        "logging_strategy": "no", "learning_rate": 1e-2, "init": "vote_share", "search_rate": False,
+        "search_strength": False,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    head = HeadConfig(input_size=5, hidden_size=16, dropout=0.5, id2label=dict(enumerate(CLASSES)))
+    model = HeadClassifier(head)
+    if fields:
+        model = MaxMIGModel.from_classifier(model, annotators=ANNOTATORS, **fields)
+    trainer = MaxMIGTrainer(
+        model=model, args=MaxMIGTrainingArguments(**(settings | changes)), train_dataset=make_crowd(),
+        callbacks=[callback] if callback else [],
+    )  # fmt: skip
+    trainer.train(resume_from_checkpoint=resume)
+    trainer.save_model()
+    torch.save(dict(trainer.crowd_model.state_dict()), f"{out}.pt")
+
+
+def go_on(out, **settings):
+    """Go on from the last whole checkpoint, and if there is none, begin anew."""
+    whole = any("step" in (read_manifest(path) or {}) for path in checkpoints_in(out))
+    train(out, resume=whole, **settings)
+
+
+@contextlib.contextmanager
+def forked(call, log):
+    """Run a call in a child; its number, and what it says in a file."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            place = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(place, 1)
+            os.dup2(place, 2)
+            call()
+            code = 0
+        except BaseException as error:
+            os.write(2, f"\n{type(error).__name__}: {error}\n".encode())
+        finally:
+            os._exit(code)
+    yield child
+    with contextlib.suppress(ChildProcessError, ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def ended(child, seconds=120):
+    """Wait for the end of a child: its exit code, minus the signal that it died of."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    return None
+
+
+def run(call, log):
+    with forked(call, log) as child:
+        return ended(child)
+
+
+def assert_ended_as(expected, out, log):
+    found = torch.load(f"{out}.pt")
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected), Path(log).read_text()
+    saved = MaxMIGModel.from_pretrained(out).state_dict()
+    assert all(torch.equal(expected[name], saved[name]) for name in expected)
+
+
+def killed_inside_a_save(number):
+    """Kill this process before the n-th step that a save takes on the disk."""
+    left = number
+
+    def counted(step):
+        def take(*args, **kwargs):
+            nonlocal left
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return step(*args, **kwargs)
+
+        return take
+
+    for place, name in (
+        (os, "replace"), (os, "rename"), (os, "fsync"), (os, "link"), (torch, "save"), (shutil, "rmtree"),
+    ):  # fmt: skip
+        setattr(place, name, counted(getattr(place, name)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_training_goes_on_to_the_same_weights(kind, tmp_path):
+    """Weights that differ in the last bit only are those of another training, and nobody sees it."""
+    settings, log = KINDS[kind], str(tmp_path / "log")
+    whole, began = tmp_path / "whole", time.monotonic()
+    assert run(lambda: train(whole, **settings), log) == 0, Path(log).read_text()
+    seconds, expected = time.monotonic() - began, torch.load(f"{whole}.pt")
+    rng, outcomes = random.Random(f"{SEED} {kind}"), Counter()
+    for number in range(KILLS):
+        out = tmp_path / f"run-{number}"
+        inside = number % 2 == 1
+        if inside:
+            at = rng.randrange(60)
+            with forked(
+                lambda at=at, out=out: (killed_inside_a_save(at), train(out, **settings)), log
+            ) as child:
+                code = ended(child)
+        else:
+            sent = signal.SIGKILL if number % 4 == 0 else signal.SIGTERM
+            with forked(lambda out=out: train(out, **settings), log) as child:
+                time.sleep(rng.random() * seconds)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, sent)
+                code = ended(child)
+        assert code in (0, -signal.SIGKILL, -signal.SIGTERM), Path(log).read_text()
+        outcomes["inside a save" if inside else "at some time"] += code != 0
+        outcomes["with a checkpoint"] += bool(checkpoints_in(out))
+        assert run(lambda out=out: go_on(out, **settings), log) == 0, Path(log).read_text()
+        assert_ended_as(expected, out, log)
+    assert outcomes["inside a save"] + outcomes["at some time"] >= KILLS - 2, outcomes
+    print(f"{kind}: {dict(outcomes)} of {KILLS}")
+
+
+class Once(TrainerCallback):
+    """Do something at the beginning of a step."""
+
+    def __init__(self, step, action):
+        self.step, self.action = step, action
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            self.action()
+
+
+def test_full_disk_is_told_and_training_goes_on_from_the_checkpoint_before(tmp_path):
+    """Each file of a save may be the one for which there is no room."""
+    log = tmp_path / "log"
+    whole = tmp_path / "whole"
+    assert run(lambda: train(whole), log) == 0, log.read_text()
+    expected, told = torch.load(f"{whole}.pt"), 0
+    for room in (0, 100, 600, 1_000, 1_100, 1_300, 2_500, 5_000, 20_000):
+
+        def fill(room=room):
+            # The system refuses what is larger, to torch and safetensors too.
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+
+        out, log = tmp_path / f"room-{room}", tmp_path / f"log-{room}"
+        code = run(lambda out=out, fill=fill: train(out, callback=Once(4, fill)), log)
+        # Its own words come last, in a file that has no more room than the others.
+        assert code == 1, (room, log.read_text())
+        names = [path.name for path in checkpoints_in(out)]
+        assert names[0] == "checkpoint-3", names
+        told += names == ["checkpoint-3"]
+        assert run(lambda out=out: go_on(out), tmp_path / "log") == 0
+        assert_ended_as(expected, out, tmp_path / "log")
+    assert told >= 6
+
+
+def test_folder_that_may_not_be_written_is_told_before_training():
+    """After an epoch, or ten, it is late."""
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO)
+        out, log = Path(place, "out"), Path(place, "log")
+        out.mkdir()
+        out.chmod(0o555)
+        log.touch()
+        log.chmod(0o666)
+
+        def locked_out():
+            if os.geteuid() == 0:  # whom no mode keeps out
+                os.setuid(65534)
+            train(out, callback=Once(0, lambda: os.write(2, b"it trains")))
+
+        code = run(locked_out, log)
+        text = log.read_text()
+        assert code == 1
+        assert "OSError: `output_dir` must be a folder that may be written" in text, text
+        assert "it trains" not in text
+
+
+def test_process_whose_partner_was_killed_stops_with_an_error(tmp_path):
+    """It would wait for ever, and hold its machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def one_of_two(rank):
+        for state in (PartialState, AcceleratorState, GradientState):
+            state._reset_state()
+        names = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": 2,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        os.environ.update({name: str(value) for name, value in names.items()})
+        die = Once(4, lambda: os.kill(os.getpid(), signal.SIGKILL)) if rank else None
+        train(tmp_path / "out", callback=die, per_device_train_batch_size=8, ddp_backend="gloo")
+
+    logs = [tmp_path / "log-0", tmp_path / "log-1"]
+    with forked(lambda: one_of_two(0), logs[0]) as first, forked(lambda: one_of_two(1), logs[1]) as second:  # fmt: skip
+        assert ended(second) == -signal.SIGKILL, [log.read_text() for log in logs]
+        began = time.monotonic()
+        code = ended(first, LOST)
+        assert code not in (None, 0), logs[0].read_text()
+        print(f"the other stopped after {time.monotonic() - began:.1f} s with code {code}")
+    assert [path.name for path in checkpoints_in(tmp_path / "out")] == ["checkpoint-3"]
+
+
+if sys.platform == "darwin":  # whose libraries do not outlive a fork
+    pytestmark.append(pytest.mark.skip(reason="forks"))
