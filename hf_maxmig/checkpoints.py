@@ -217,6 +217,8 @@ def find_start(resume: Any, folder: Path, keeps: bool) -> tuple[Run, str | None,
         TypeError: if `resume` is neither a path nor a bool.
         ValueError: if the checkpoint is not whole; or there is none of this training.
     """
+    if isinstance(resume, str) and resume.lower() in ("true", "false"):
+        resume = resume.lower() == "true" if not Path(resume).exists() else resume  # command lines
     if resume is None or resume is False:
         run = Run(uuid.uuid4().hex)
         if keeps:
@@ -505,8 +507,13 @@ class CheckpointingTrainer(Trainer):
                 )
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        inner: Any = getattr(self.optimizer, "optimizer", self.optimizer)
+        expected = [{*group} - {"initial_lr"} for group in getattr(inner, "param_groups", ())]
         try:
             super()._load_optimizer_and_scheduler(checkpoint)
+            found = [{*group} - {"initial_lr"} for group in getattr(inner, "param_groups", ())]
+            if checkpoint is not None and found != expected:
+                raise KeyError(*sorted(set.union(*found) ^ set.union(*expected))[:1])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"a checkpoint must be of a training with the same optimizer and schedule, got others in {checkpoint} "

@@ -174,7 +174,7 @@ def test_second_training_in_a_folder_does_not_go_on_from_the_first(trainer_of, c
     killed(last, resume=True)
     assert last.state.global_step == 7
     last = trainer_of()
-    last.train(resume_from_checkpoint=True)
+    last.train(resume_from_checkpoint="True")  # as a command line has it
     assert last.state.global_step == 12
 
 
@@ -274,6 +274,8 @@ def test_checkpoint_of_another_crowd_or_model_is_refused(trainer_of, make_model)
         trainer.train(resume_from_checkpoint=checkpoint)
     with pytest.raises(ValueError, match=r"must be of this model, whose .*aggregator\.\w+ has"):
         trainer_of(fields={"aggregator": "factored"}).train(resume_from_checkpoint=checkpoint)
+    with pytest.raises(ValueError, match="with the same optimizer and schedule"):
+        trainer_of(optim="sgd").train(resume_from_checkpoint=checkpoint)
     with pytest.raises(ValueError, match="with the same optimizer and schedule"):
         trainer_of(fields={"prior": "learned"}).train(resume_from_checkpoint=checkpoint)
 
