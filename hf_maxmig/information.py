@@ -44,6 +44,11 @@ class BriefModel(SoftVoteModel):
 
     def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the (B, C) shares; zeros for an item without labels."""
+        if POSTERIOR_COLUMN not in batch:
+            raise ValueError(
+                f"`data_collator` must hand on `{POSTERIOR_COLUMN}`, got {', '.join(batch)}: the classifier's start is "
+                "learned from it. Use a `CrowdCollator`, or set `init='vote_share'`."
+            )
         return batch[POSTERIOR_COLUMN]
 
 

@@ -525,7 +525,7 @@ def test_text_classifier_has_its_options(make_args, make_model, crowd):
         activation_checkpointing_kwargs={"use_reentrant": False},
     )
     again.train()
-    assert again.crowd_model.classifier.is_gradient_checkpointing
+    assert again.crowd_model.classifier.is_activation_checkpointing
     for name, tensor in state(again).items():
         torch.testing.assert_close(tensor, state(usual)[name], atol=1e-6, rtol=0)
     with pytest.warns(FutureWarning, match="is deprecated"):
@@ -565,11 +565,19 @@ def test_noise_is_added_once_in_short_trainings_too(make_args):
             return short
 
     plain = text_trainer(make_args, neftune_noise_alpha=5.0)
+    own = plain.data_collator
+
+    def collate(rows):
+        shares = [row["crowd_posterior"] for row in rows if "crowd_posterior" in row]
+        return own(rows) | (
+            {"crowd_posterior": torch.from_numpy(np.array(shares))} if shares else {}
+        )
+
     args = make_args(neftune_noise_alpha=5.0, init=None, search_rate=True, num_train_epochs=1)
-    trainer = Short(
-        model=plain.crowd_model, args=args, train_dataset=plain.train_dataset,
-        data_collator=plain.data_collator, callbacks=[Looks()],
-    )  # fmt: skip
+    settings = {"model": plain.crowd_model, "args": args, "train_dataset": plain.train_dataset}
+    with pytest.raises(ValueError, match="`data_collator` must hand on `crowd_posterior`"):
+        MaxMIGTrainer(**settings, data_collator=own).train()
+    trainer = Short(**settings, data_collator=collate, callbacks=[Looks()])
     trainer.train()
     assert len(seen) > 5
     assert set(seen) == {1}
