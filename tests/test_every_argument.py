@@ -575,12 +575,23 @@ def test_noise_is_added_once_in_short_trainings_too(make_args):
 
     args = make_args(neftune_noise_alpha=5.0, init=None, search_rate=True, num_train_epochs=1)
     settings = {"model": plain.crowd_model, "args": args, "train_dataset": plain.train_dataset}
-    with pytest.raises(ValueError, match="`data_collator` must hand on `crowd_posterior`"):
-        MaxMIGTrainer(**settings, data_collator=own).train()
     trainer = Short(**settings, data_collator=collate, callbacks=[Looks()])
     trainer.train()
     assert len(seen) > 5
     assert set(seen) == {1}
+
+
+def test_collator_that_drops_what_the_start_learns_from_is_told(make_args):
+    """A KeyError in a short training does not say what to do."""
+    plain = text_trainer(make_args)
+    trainer = MaxMIGTrainer(
+        model=plain.crowd_model,
+        args=make_args(init=None, num_train_epochs=1),
+        train_dataset=plain.train_dataset,
+        data_collator=plain.data_collator,
+    )
+    with pytest.raises(ValueError, match="`data_collator` must hand on `crowd_posterior`"):
+        trainer.train()
 
 
 @pytest.mark.slow
