@@ -201,8 +201,8 @@ def test_name_that_nobody_said_stays_where_it_is():
 
 
 def test_names_change_only_on_clear_evidence():
-    """Of a class with two items nothing is known: the vote of one of them named it."""
-    for number, changes in ((2, False), (20, True)):
+    """Of a class with one item nothing is known: a single vote named it."""
+    for number, changes in ((1, False), (20, True)):
         truth = [0, 1] * number + [2, 3] * 20
         posterior = torch.eye(4)[[1, 0, 2, 3]][truth]
         order = clear_names(lambda: [(posterior, crowd_of(truth))])  # noqa: B023
@@ -211,12 +211,25 @@ def test_names_change_only_on_clear_evidence():
 
 def test_exchanges_are_judged_one_by_one():
     """A clear exchange must not carry a doubtful one with it, nor wait for it."""
-    truth = [0, 1] * 20 + [2, 3] * 2
+    truth = [0, 1] * 20 + [2, 3]
     posterior = torch.eye(4)[[1, 0, 3, 2]][truth]
     assert clear_names(lambda: [(posterior, crowd_of(truth))]).tolist() == [1, 0, 2, 3]
     three = torch.eye(4)[[1, 2, 0, 3]][[0, 1, 2, 3] * 20]
     order = clear_names(lambda: [(three, crowd_of([0, 1, 2, 3] * 20))])
     assert torch.equal(three[:, order], torch.eye(4)[[0, 1, 2, 3] * 20])
+
+
+def test_weak_evidence_of_many_items_names_two_classes_that_few_can_tell_apart():
+    """Correlated mistakes leave two classes nearly alike in the votes: asked for three standard errors, a
+    pair that was otherwise perfect came out with two digits exchanged.
+    """
+    truth = [0] * 100 + [1] * 100 + [2, 3] * 100
+    said = [0] * 61 + [1] * 39 + [0] * 75 + [1] * 25 + [2, 3] * 100
+    swapped = torch.eye(4)[truth]
+    votes = torch.tensor(said)[:, None]
+    assert clear_names(lambda: [(swapped, votes)]).tolist() == [1, 0, 2, 3]
+    right = swapped[:, [1, 0, 2, 3]]
+    assert clear_names(lambda: [(right, votes)]).tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("constant", [0, 3])
