@@ -220,9 +220,7 @@ def test_exchanges_are_judged_one_by_one():
 
 
 def test_weak_evidence_of_many_items_names_two_classes_that_few_can_tell_apart():
-    """Correlated mistakes leave two classes nearly alike in the votes: asked for three standard errors, a
-    pair that was otherwise perfect came out with two digits exchanged.
-    """
+    """Correlated mistakes leave so little: asked for three errors, a perfect pair kept two digits exchanged."""
     truth = [0] * 100 + [1] * 100 + [2, 3] * 100
     said = [0] * 61 + [1] * 39 + [0] * 75 + [1] * 25 + [2, 3] * 100
     swapped = torch.eye(4)[truth]
