@@ -737,7 +737,10 @@ class MaxMIGModel(CrowdModel):
 
     def logs(self) -> dict[str, float]:
         """Return the prior's entropy, and a learned prior class by class."""
-        log_p = self.prior().detach().double().cpu()
+        log_p = self.prior().detach()
+        if hasattr(log_p, "full_tensor"):  # FSDP has spread it over the devices
+            log_p = log_p.full_tensor()
+        log_p = log_p.double().cpu()
         logs = {"prior_entropy": float(-(log_p.exp() * log_p).sum())}
         if self.config.prior == "learned":
             names = zip(self.config.class_names, log_p.exp(), strict=True)
