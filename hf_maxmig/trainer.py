@@ -63,6 +63,7 @@ from .data.numbered import (
     NumberedCollator,
     NumberedItems,
     check_each_once,
+    check_first,
     in_order,
     is_sequential,
     part_of,
@@ -406,6 +407,10 @@ class CrowdTrainer(TunedTrainer):
                 f"`length_column_name` must be a column of the training set, got {named!r}: it has "
                 f"{', '.join(columns) or 'none'}."
             )
+        held_out = self.eval_dataset
+        parts = held_out.values() if isinstance(held_out, dict) else [held_out]
+        for part in () if self._short else (self.train_dataset, *parts):
+            check_first(part, self.data_collator)
 
     def _strengthen(self) -> float | None:
         """Multiply W by what the votes of the evaluation set say, if it has any."""

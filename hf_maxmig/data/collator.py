@@ -268,6 +268,11 @@ class CrowdCollator:
                 f"columns {', '.join(columns)} must hold what {type(self.processor).__name__} gives, lists of numbers of "
                 f"one length{where} ({type(error).__name__}: {error})."
             ) from error
+        ids = batch.get("input_ids")
+        if isinstance(ids, Tensor) and (ids.is_floating_point() or (ids < 0).any()):
+            i = int((ids < 0).any(dim=1).int().argmax()) if (ids < 0).any() else None
+            where = "numbers with a point" if i is None else f"a negative one at item {items[i]}"
+            raise ValueError(f"`input_ids` must be whole numbers from 0, got {where}.")
         return batch
 
 

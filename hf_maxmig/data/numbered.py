@@ -5,25 +5,31 @@ so that nothing has to assume in which order items were read: not by a sampler, 
 other devices. Streams have no numbers: their order is the one in which they come.
 """
 
+import os
+import random
 import weakref
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from datasets import Audio, Dataset, Image
+from datasets.utils.file_utils import is_local_path
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import SequentialSampler
+from transformers.trainer_utils import has_length
 
-from .collator import CrowdCollator
+from .collator import CrowdCollator, arrow_rows
 from .columns import CROWD_COLUMNS, EVERY, GOLD_COLUMNS
 from .inputs import shown
 
 ROW = "crowd_row"  # of a batch: (B,) int64, where in the data set its items stand
 UNKNOWN = -1  # where a batch does not say it
 
+_LOOKED_FOR = 100_000  # files at the most that are looked for before a training
 _COMPARED = 2**16  # numbers of a batch, at the most, by which a collator's order is checked
 _PARTS: "weakref.WeakKeyDictionary[Dataset, np.ndarray]" = weakref.WeakKeyDictionary()
 
@@ -150,6 +156,63 @@ def unreadable(dataset: Any, row: int, number: int, error: Exception) -> Excepti
         f"column {column!r} must hold files that can be read, got {file or 'one without a name'} at item {number} "
         f"({reason}): mend the file, or leave the item out."
     )
+
+
+def check_first(dataset: Any, collate: Any) -> None:
+    """Read the first item and collate it: what is wrong with all of them shows before a training.
+
+    What is drawn at random afterwards is as if it had not been read.
+
+    Args:
+        dataset: with a length; another is left alone, and so is one whose examples a transform makes.
+        collate: a `CrowdCollator`; another is left alone.
+
+    Raises:
+        ValueError, OSError, TypeError or ImportError: as reading and collating do; also if a file of a
+            picture or a sound is not there, of any item.
+
+    Example:
+        >>> check_first([{"x": 0.5}], CrowdCollator(num_annotators=3, num_classes=2))
+    """
+    inner = _inner(dataset)
+    made = isinstance(inner, Dataset) and inner.format["type"] == "custom"
+    if not isinstance(collate, CrowdCollator) or made or not has_length(dataset):
+        return
+    items = arrow_rows(dataset, collate)
+    if len(dataset):
+        states = random.getstate(), np.random.get_state()
+        with torch.random.fork_rng(devices=[]):
+            try:
+                batch = NumberedItems(items, dataset).__getitems__([0])
+                NumberedCollator(collate, keep=False)(batch)
+            finally:
+                random.setstate(states[0])
+                np.random.set_state(states[1])
+    if isinstance(items, Dataset) and len(items):
+        _check_files(items)
+
+
+def _check_files(dataset: Dataset) -> None:
+    """Refuse files that are not there: found in the middle of an epoch, its time would be lost."""
+    called = numbers(dataset)
+    for name, feature in dataset.features.items():
+        if not isinstance(feature, Image | Audio) or not feature.decode:
+            continue
+        if name not in dataset.format["columns"]:
+            continue
+        rows = dataset.with_format("arrow", columns=[name])
+        if rows[0][name][0].as_py()["bytes"] is not None:
+            continue  # they lie in the data set, and to read them takes long
+        for start in range(0, min(len(rows), _LOOKED_FOR), 1000):
+            column = rows[start : start + 1000][name].combine_chunks()
+            inside = pc.is_valid(column.field("bytes")).to_pylist()
+            paths = column.field("path").to_pylist()
+            for row, (path, is_inside) in enumerate(zip(paths, inside, strict=True), start):
+                if path and not is_inside and is_local_path(path) and not os.path.exists(path):
+                    raise FileNotFoundError(
+                        f"column {name!r} must hold files that are there, got {path} at item {called[row]}: bring it "
+                        "back, or leave the item out."
+                    )
 
 
 def _broken_file(dataset: Any, row: int) -> tuple[str | None, str | None]:

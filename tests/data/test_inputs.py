@@ -1,5 +1,6 @@
 """What reaches a classifier is whole, or refused by the item of the data set that has it."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers import PreTrainedTokenizerFast, ViTImageProcessor, Wav2Vec2Fea
 from hf_maxmig import CrowdCollator, MaxMIGTrainer
 from hf_maxmig.data.collator import arrow_rows
 from hf_maxmig.data.inputs import remedy, shown
-from hf_maxmig.data.numbered import NumberedCollator, NumberedItems
+from hf_maxmig.data.numbered import NumberedCollator, NumberedItems, check_first
 from tests.worlds import make_crowd
 
 PROCESSOR = ViTImageProcessor(size={"height": 8, "width": 8})
@@ -370,3 +371,78 @@ def test_a_training_names_the_item_of_the_whole_data_set(make_args: Any, files: 
         )  # fmt: skip
         with pytest.raises((OSError, ValueError), match=r"/4\.png at item 4 "):
             trainer.train()
+
+
+@pytest.mark.parametrize("fault", ["unopened", "gone"])
+@pytest.mark.parametrize("where", ["train_dataset", "eval_dataset"])
+def test_unusable_items_are_refused_before_a_training(
+    make_args: Any, files: list[str], where: str, fault: str
+) -> None:
+    """The held-out set was looked at after the first epoch, its last picture at the end of it."""
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    from hf_maxmig import add_annotations
+
+    votes = {"item": list("abcdef"), "annotator": ["p"] * 6, "annotation": list("uvuvuv")}
+    whole = add_annotations(Dataset.from_dict({"id": list("abcdef"), "image": files}), votes, "id")
+    bad = whole if fault == "unopened" else whole.cast_column("image", Image())
+    other = [path.replace(".png", ".copy.png") for path in files]
+    for path, copy in zip(files, other, strict=True):
+        Path(copy).write_bytes(Path(path).read_bytes())
+    good = Dataset.from_dict({"id": list("abcdef"), "image": other}).cast_column("image", Image())
+    good = add_annotations(good, votes, "id")
+    if fault == "gone":
+        Path(files[5]).unlink()
+    config = ResNetConfig(
+        embedding_size=4, hidden_sizes=[4], depths=[1], num_labels=2, layer_type="basic"
+    )
+    trainer = MaxMIGTrainer(
+        model=ResNetForImageClassification(config), processing_class=PROCESSOR,
+        args=make_args(per_device_train_batch_size=2), **{"train_dataset": good, "eval_dataset": good, where: bad},
+    )  # fmt: skip
+    shown = r"cast_column\('image', Image\(\)\)" if fault == "unopened" else r"5\.png at item 5: "
+    with pytest.raises((FileNotFoundError, ValueError), match=shown):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+def test_looking_at_the_first_item_draws_nothing() -> None:
+    """A seed would give another training."""
+
+    class Noisy(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, i: int) -> dict[str, Any]:
+            noise = torch.rand(1).item() + np.random.rand() + random.random()
+            return {"x": noise, "annotations": [0] * 4}
+
+    def draws() -> tuple[float, ...]:
+        return torch.rand(1).item(), np.random.rand(), random.random()
+
+    for _ in range(2):
+        torch.manual_seed(0), np.random.seed(0), random.seed(0)
+        expected = draws()
+        torch.manual_seed(0), np.random.seed(0), random.seed(0)
+        check_first(Noisy(), CrowdCollator(4, 3))
+        assert draws() == expected
+
+
+def test_looking_at_the_first_item_leaves_alone_what_it_cannot_know(files: list[str]) -> None:
+    """Streams, transforms and other collators; pictures that nobody opens; no items at all."""
+    Path(files[3]).unlink()
+    images = Dataset.from_dict({"x": [0.0] * 6, "image": files}).cast_column("image", Image())
+    numbers = CrowdCollator(4, 3, input_names=["x"])
+    check_first(images, numbers)  # of numbers alone
+    check_first(
+        images.with_format(columns=["x"]), CrowdCollator(4, 3, PROCESSOR, ["pixel_values", "x"])
+    )
+    pictures = CrowdCollator(4, 3, PROCESSOR, ["pixel_values"])
+    for dataset in (
+        images.to_iterable_dataset(), images.with_transform(lambda batch: batch), images.select([]), None,
+        images.cast_column("image", Image(decode=False)).select([]),
+    ):  # fmt: skip
+        check_first(dataset, pictures)
+    check_first(images, lambda examples: examples)
+    with pytest.raises(FileNotFoundError, match=r"3\.png at item 3: "):
+        check_first(images, pictures)
