@@ -11,6 +11,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from hf_maxmig import MaxMIGModel, MaxMIGTrainer, MaxMIGTrainingArguments
+from hf_maxmig.configuration_maxmig import hashed_names
 from hf_maxmig.distributed import WholeBatches, gather_with_gradient, whole_parameters
 from tests import several_processes
 from tests.processes import run_script
@@ -263,6 +264,24 @@ def test_classes_are_named_where_parameters_are_spread(spread):
         expected = before.index_select(rows, torch.tensor([2, 0, 1]))
         assert (expected - before).abs().max() > 1e-3
         torch.testing.assert_close(second[name], expected)
+
+
+@pytest.mark.slow
+def test_annotators_are_hashed_where_parameters_are_spread(spread):
+    """Rows that stay where they were would tell whose they are by the order of the names."""
+    for folder in spread[2:]:
+        plain, hashed, after = (
+            MaxMIGModel.from_pretrained(f"{folder}{which}") for which in ("", "-hashed", "-after")
+        )
+        names = list(plain.config.annotators)
+        hashes = hashed_names(names, several_processes.SALT)
+        assert hashed.config.annotators == sorted(hashes) != hashes
+        order = torch.tensor([hashes.index(one) for one in sorted(hashes)])
+        assert torch.equal(hashed.aggregator.table, plain.aggregator.table[order])
+        assert not torch.equal(hashed.aggregator.table, plain.aggregator.table)
+        assert after.config.annotators == names
+        for name, tensor in plain.state_dict().items():
+            assert torch.equal(after.state_dict()[name], tensor), name
 
 
 @pytest.mark.slow

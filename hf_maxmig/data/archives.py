@@ -14,9 +14,10 @@ import zlib
 from collections.abc import Iterator
 from gzip import GzipFile
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 BROKEN = (OSError, EOFError, tarfile.TarError, zlib.error)
+_NO_HEADER = (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError)  # type: ignore[attr-defined]
 _LONGEST_NAME, _LONGEST_PART = 1000, 255  # bytes, as most file systems have it
 _LONGEST_HEADER = 1 << 20  # bytes that say something of a member: all of them are read at once
 _HEADERS = (
@@ -187,6 +188,14 @@ def _shown(name: str) -> str:
 
 class _Member(tarfile.TarInfo):
     """A member whose headers are not read if they are large: `tarfile` would do it at one go."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> "_Member":
+        """Read the next one; a header that is none would pass for the end of the archive."""
+        try:
+            return cast("_Member", super().fromtarfile(tarfile_))
+        except _NO_HEADER as cause:
+            raise tarfile.ReadError(f"a member's header is none ({cause})") from cause
 
     def _proc_member(self, tar: tarfile.TarFile) -> Any:
         if self.size < 0:

@@ -282,7 +282,7 @@ def test_damaged_archive_is_whole_or_not_there(tmp_path):
             damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
         else:  # a whole gzip of a damaged tar
             plain = bytearray(gzip.decompress(whole))
-            plain[rng.randrange(3 * 512)] ^= 1 << rng.randrange(8)
+            plain[rng.randrange(5 * 512)] ^= 1 << rng.randrange(8)
             damaged = bytearray(gzip.compress(bytes(plain)))
         path = tmp_path / f"{number}.tar.gz"
         path.write_bytes(damaged)
@@ -291,7 +291,8 @@ def test_damaged_archive_is_whole_or_not_there(tmp_path):
         except (RefusedError, *BROKEN):
             continue
         expected = {"LabelMe/a.txt": b"one", "LabelMe/b/c.txt": b"two"}
-        if number % 3 != 2:  # else the names or fields are other ones, as the archive says
-            assert tree(tmp_path / str(number)) == expected
+        found = tree(tmp_path / str(number))
+        # What lies in a tar has no checksum, but its headers have.
+        assert found == expected if number % 3 != 2 else found.keys() == expected.keys()
     assert expected is not None
     assert not [p for p in Path(tmp_path).rglob("*") if p.is_symlink()]
