@@ -1029,9 +1029,10 @@ class CrowdTrainer(TunedTrainer):
         told = relabelled(dataset, log_h, log_g, log_forecast, self._pair_checker(), names)
         told = most_suspect_first(told)
         if self.is_world_process_zero():
-            self._keep_from_uploads()
             file = Path(path or self._report_folder / "relabelled.parquet")
-            named = with_names(told, self.crowd_model.config.annotators, names)
+            if file.absolute().is_relative_to(Path(self.args.output_dir).absolute()):
+                self._keep_from_uploads()
+            named = with_names(told, self.annotator_names, names)
             write_parquet(named, file)
             write_csv(named, file.with_suffix(".csv"))
         return told

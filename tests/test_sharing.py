@@ -96,6 +96,16 @@ def test_upload_of_the_output_folder_leaves_out_what_names_people(
         assert not set(files) - {".gitattributes"}
 
 
+def test_report_elsewhere_leaves_the_output_folder_alone(make_trainer, crowd, tmp_path):
+    """Whoever only looks at a pair may have no right to write there."""
+    trainer = make_trainer()
+    before = sorted((tmp_path / "out").iterdir())
+    trainer.relabel(crowd, tmp_path / "elsewhere" / "a.parquet")
+    assert sorted((tmp_path / "out").iterdir()) == before
+    trainer.relabel(crowd)
+    assert (tmp_path / "out" / ".gitignore").is_file()
+
+
 def test_users_own_ignore_file_stays(make_trainer, tmp_path, caplog):
     """It may be about other files in the folder."""
     (tmp_path / "out").mkdir()
