@@ -53,6 +53,9 @@ for auto_class in (AutoModel, AutoModelForImageClassification):
     answers.append([outputs.logits, outputs.aggregator_logits, outputs.forecast_logits])
 classify = pipeline("image-classification", model=name, **trusted)
 scores = {entry["label"]: entry["score"] for entry in classify(Image.open(picture), top_k=10)}
+forecast = pipeline("crowd-forecast", model=name, **trusted)(Image.open(picture), top_k=10)["forecast"]
+assert {entry["label"] for entry in forecast} == {*scores}
+assert all(abs(entry["score"] - scores[entry["label"]]) < 1e-5 for entry in forecast)
 torch.save([answers, scores], told)
 assert ("hf_maxmig" in sys.modules) == (way == "package")
 """
