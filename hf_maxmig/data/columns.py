@@ -151,10 +151,10 @@ def add_annotations(
         ([[1, 0], []], [[0, 1], []])
     """
     check_is_dataset(dataset)
-    if item_column not in dataset.column_names:
+    if not isinstance(item_column, str) or item_column not in dataset.column_names:
         raise KeyError(
             "`item_column` must be a column of the data set, one of "
-            f"{', '.join(dataset.column_names)}, got {item_column!r}."
+            f"{', '.join(dataset.column_names)}, got {item_column!a}."
         )
     for name in CROWD_COLUMNS:
         if name in dataset.column_names:

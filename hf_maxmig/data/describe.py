@@ -202,8 +202,8 @@ def describe(dataset: Dataset, *, min_votes: int = 10) -> Description:
         3 items, 3 annotators, 2 classes
     """
     check_is_dataset(dataset)
-    if min_votes < 1:
-        raise ValueError(f"`min_votes` must be at least 1, got {min_votes}.")
+    if not isinstance(min_votes, int | float | np.integer) or not min_votes >= 1:
+        raise ValueError(f"`min_votes` must be at least 1, got {min_votes!a}.")
     if "annotations" not in dataset.column_names:
         raise KeyError(
             "`dataset` must have the crowd columns annotators and annotations, got "

@@ -65,6 +65,8 @@ class Source:
         if not isinstance(value, kind):
             got = type(value).__name__ if key in record else f"only {shown(record)}"
             raise self.wrong(f"`{key}` must be a {kind.__name__}, got {got}.", row)
+        if isinstance(value, dict) and not all(isinstance(name, str) for name in value):
+            raise self.wrong(f"names in `{key}` must be text, got {shown(value)}.", row)
         return value
 
     def records(self) -> list[Any]:
@@ -275,7 +277,7 @@ def _questions(record: Any) -> list[str]:
     suffix = ".responses"
     on_the_hub = [key.removesuffix(suffix) for key in record if key.endswith(suffix)]
     answers = record.get("responses")
-    in_json = [*answers] if isinstance(answers, dict) else []
+    in_json = [key for key in answers if isinstance(key, str)] if isinstance(answers, dict) else []
     version_1 = [key for key, value in record.items() if _is_version_1(value)]
     return on_the_hub + in_json + version_1
 
@@ -296,9 +298,13 @@ def _responses(source: Source, row: int, record: Any) -> Iterator[tuple[str, Any
         raise source.wrong(f"must be an object with names, got {type(record).__name__}.", row)
     for question in _questions(record):
         name = f"{question}.responses"
-        if (values := record.get(name)) is not None:
-            users = record.get(f"{name}.users") or []
-            status = record.get(f"{name}.status") or [None] * len(values)
+        if record.get(name) is not None:
+            values = source.part(row, record, name, list)
+            users, status = record.get(f"{name}.users"), record.get(f"{name}.status")
+            users = source.part(row, record, f"{name}.users", list) if users is not None else []
+            if status is not None:
+                status = source.part(row, record, f"{name}.status", list)
+            status = status or [None] * len(values)
             if not len(values) == len(users) == len(status):
                 raise source.wrong(
                     f"`{name}`, `.users` and `.status` must be of one length, got "
@@ -307,17 +313,25 @@ def _responses(source: Source, row: int, record: Any) -> Iterator[tuple[str, Any
             yield from ((question, *one) for one in zip(users, values, status, strict=True))
         if _is_version_1(value := record.get(question)):
             if isinstance(value, dict):  # a list of records as `datasets` once stored it
-                length = len(value["value"])
-                value = [{key: of[i] for key, of in value.items()} for i in range(length)]
+                lists = {key: source.part(row, value, key, list) for key in value}
+                if len({len(of) for of in lists.values()}) > 1:
+                    raise source.wrong(f"lists in `{question}` must be of one length.", row)
+                value = [
+                    {key: of[i] for key, of in lists.items()} for i in range(len(lists["value"]))
+                ]
             yield from _each(source, row, question, value or [])
     answers = record.get("responses")
     if isinstance(answers, dict):
+        source.part(row, record, "responses", dict)
         for question in answers:
             yield from _each(source, row, question, source.part(row, answers, question, list))
     elif isinstance(answers, list):
         for one in answers:
-            values = one.get("values") if isinstance(one, dict) else None
-            for question, value in (values or {}).items():
+            if not isinstance(one, dict):
+                got = type(one).__name__
+                raise source.wrong(f"a response must be an object with names, got {got}.", row)
+            values = {} if one.get("values") is None else source.part(row, one, "values", dict)
+            for question, value in values.items():
                 value = source.part(row, {question: value}, question, dict).get("value")
                 yield question, one.get("user_id"), value, one.get("status")
             if not values:  # discarded before anything was answered
@@ -512,12 +526,13 @@ def cifar_n(source: Source, asked: Asked) -> Votes:
 
 def load_arrays(path: Path) -> Source:
     """Load numpy arrays by torch, and nothing else: unpickling a file could run what it says."""
-    if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path.name}: must be a file of `torch.save`, got another.")
+    with path.open("rb") as file:
+        if file.read(2) != b"PK":
+            raise ValueError(f"{path.name}: must be a file of `torch.save`, got another.")
     try:
         with zipfile.ZipFile(path) as archive:
             broken = archive.testzip()  # of the checksums that torch writes and does not look at
-    except Exception as error:
+    except Exception as error:  # of many kinds, for a broken archive
         raise ValueError(f"{path.name}: must be a whole file of `torch.save`: {error}.") from error
     if broken is not None:
         raise ValueError(

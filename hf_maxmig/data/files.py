@@ -68,7 +68,11 @@ def open_source(source: Any, format: str | None) -> Source:
         if all(isinstance(one, str | os.PathLike) for one in source):
             return _files("the files", [Path(one) for one in source])
         if isinstance(source[0], dict):
-            return Source("the records", "records", list(source), place="row {}".format)
+            records = Source("the records", "records", list(source), place="row {}".format)
+            for row, record in enumerate(records.content):
+                if isinstance(record, dict) and not all(isinstance(key, str) for key in record):
+                    raise records.wrong(f"names must be text, got {shown(record)}.", row)
+            return records
     if type(source) is dict and source:
         return _object(Source("the dict", "mapping", source, place="row {}".format))
     if isinstance(source, list | tuple | dict) and not source:
@@ -106,6 +110,13 @@ def saw(source: Source) -> str:
 def _paths(source: str) -> list[Path] | None:
     """Return the files of a folder or a pattern, None for one file."""
     path = Path(source)
+    try:
+        path.stat()
+    except (OSError, ValueError):  # a name that no file can have, such as one too long
+        if not glob.has_magic(source):
+            raise FileNotFoundError(
+                f"`source` must be a file or a folder, got {source[:200]!a}: no such file."
+            ) from None
     if path.is_dir():
         return sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
     if path.is_file():

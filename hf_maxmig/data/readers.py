@@ -131,8 +131,8 @@ def read_annotations(
         >>> read_annotations(votes)[1]
         {'item': 'a.jpg', 'annotator': 'bob', 'annotation': 'dog'}
     """
-    if format is not None and format not in FORMATS:
-        raise ValueError(f"`format` must be one of {', '.join(FORMATS)}, got {format!r}.")
+    if format is not None and (not isinstance(format, str) or format not in FORMATS):
+        raise ValueError(f"`format` must be one of {', '.join(FORMATS)}, got {format!a}.")
     asked = _asked(item, annotator, annotation, gold, missing, classes)
     opened = open_source(source, format)
     chosen = format or _recognise(opened, asked)

@@ -5,6 +5,7 @@ ours (`is_ours`), or what the undamaged input gives. Anything else is a fault: a
 fewer, other or more votes without a word.
 """
 
+import dis
 import os
 import random
 import traceback
@@ -47,6 +48,31 @@ def is_ours(error: BaseException) -> bool:
     frames = list(traceback.walk_tb(error.__traceback__))
     raised_in = Path(frames[-1][0].f_code.co_filename)
     return type(error) in _OURS and bool(str(error)) and raised_in.is_relative_to(_PACKAGE)
+
+
+def is_said(error: BaseException) -> bool:
+    """Whether an error of ours was raised on purpose: by a `raise`, not by `int("x")` in our code.
+
+    A KeyError of a documented name counts, too.
+    """
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    ours = is_ours(error) or (
+        type(error) is KeyError and Path(frame.f_code.co_filename).is_relative_to(_PACKAGE)
+    )
+    return (
+        ours
+        and last is not None
+        and frame.f_code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    )
+
+
+def check_is_said(error: Exception, what: str) -> None:
+    """Fail, with the input in words, at an error that is not one of ours raised on purpose."""
+    if not is_said(error):
+        raise AssertionError(f"{what} raised {error!a:.300}") from error
 
 
 def damaged(data: bytes, rng: random.Random) -> bytes:

@@ -374,6 +374,65 @@ def test_cifar_100n_reads_workers_by_batches(tmp_path: Path) -> None:
         read_annotations(path, annotator=tmp_path / "workers.csv")
 
 
+def test_cifar_n_needs_all_its_places(tmp_path: Path) -> None:
+    """With one place renamed a third of the votes would be gone without a word."""
+    clean = np.arange(20) % 10
+    arrays = {f"random_label{k}": clean for k in (1, 2)} | {"clean_label": clean}
+    with pytest.raises(ValueError, match="must hold `random_label3`, got random_label1, random"):
+        read_annotations(cifar(tmp_path, "x.pt", **arrays, random_lable3=clean))
+    for wrong in (-1, 10):
+        labels = np.where(np.arange(20) == 7, wrong, clean)
+        path = cifar(tmp_path, "x.pt", **arrays, random_label3=labels)
+        with pytest.raises(ValueError, match=rf"must lie in 0\.\.9, got {wrong} at item 7"):
+            read_annotations(path)
+
+
+def test_damaged_arrays_are_refused(tmp_path: Path) -> None:
+    """Torch does not look at the checksums of its files, numpy at what follows an array."""
+    clean = np.arange(200) % 10
+    path = cifar(
+        tmp_path, "x.pt", clean_label=clean, **{f"random_label{k}": clean for k in (1, 2, 3)}
+    )
+    data = bytearray(path.read_bytes())
+    data[data.index(clean.tobytes()) + 8] ^= 2  # one label
+    path.write_bytes(data)
+    assert torch.load(path, weights_only=False)["clean_label"].sum() != clean.sum()
+    with pytest.raises(ValueError, match="got another checksum for .*: load it down again"):
+        read_annotations(path)
+    matrix = np.array([[0, -1], [1, 0]])
+    np.save(tmp_path / "x.npy", matrix)
+    whole = (tmp_path / "x.npy").read_bytes()
+    for broken in (whole + b"\0", whole[:-1]):
+        (tmp_path / "x.npy").write_bytes(broken)
+        with pytest.raises(ValueError, match=f"it must have {len(whole)} bytes, got {len(broken)}"):
+            read_annotations(tmp_path / "x.npy")
+    with pytest.raises(
+        ValueError, match="numbers of classes below 65536, got 65536 of annotator 1"
+    ):
+        read_annotations(np.array([[0, 1 << 16], [-1, 0]]))
+
+
+def test_parquet_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    """Parquet has no checksums unless asked for; its statistics are something."""
+    path = tmp_path / "x.parquet"
+    FRAME.to_parquet(path, compression=None)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"dog", b"dot", 1))
+    with pytest.raises(ValueError, match=r"column label says it lies in 'cat'..'dog' and lies in"):
+        read_annotations(path)
+
+
+def test_relations_of_label_studio_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A relation has no value: it is nothing but another result that is no choice."""
+    answer = choice(1, "a")
+    answer["result"].append({"type": "relation", "from_id": "r1", "to_id": "r2", "labels": ["on"]})
+    with caplog.at_level(logging.WARNING):
+        assert rows(read(tmp_path, "x.json", label_studio(answer))) == [("a", 1, "a")]
+    assert "results that are not choices 1" in caplog.text
+
+
 class Evil:
     """What runs when it is unpickled."""
 
@@ -650,7 +709,7 @@ MALFORMED = {
     "counts": ("x.txt", "0 1\n", "no format fits, got a matrix (1, 2) without -1"),
     "npy": ("x.npy", b"\x93NUMPY", "x.npy: must be a .npy file without objects"),
     "parquet": ("x.parquet", b"PAR1", "x.parquet: must be a whole Parquet file"),
-    "pt": ("x.pt", b"PK", "x.pt: must be a file of `torch.save`"),
+    "pt": ("x.pt", b"PK", "x.pt: must be a whole file of `torch.save`"),
     "excel": ("x.xlsx", b"PK", "must end in one of .csv, .tsv, .txt"),
     "tasks": (
         "x.json",
