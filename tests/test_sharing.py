@@ -428,7 +428,7 @@ def test_versions_are_compared_as_numbers(version, refused, monkeypatch):
     [
         ({"divergence": "renyi"}, "`divergence` must be one of kl, pearson, jensen_shannon, got 'renyi'"),
         ({"aggregator": "deep"}, "`aggregator` must be one of weighted_average, .*, got 'deep'"),
-        ({"classifier_config": {"model_type": "maxmig_new"}}, "Unrecognized model type for subconfig: maxmig_new"),
+        ({"classifier_config": {"model_type": "maxmig_new"}}, "`classifier_config` must have the `model_type` of a model of transformers, got .maxmig_new"),
     ],
 )  # fmt: skip
 def test_values_from_the_future_are_named(changes, told, hub, saved):
