@@ -197,8 +197,13 @@ def _recorded(folder: Path) -> Run | None:
 
 
 def _record(folder: Path, run: Run) -> None:
-    with staged(folder / RUN) as place:
-        place.write_text(json.dumps(asdict(run)) + "\n", encoding="utf-8")
+    try:
+        with staged(folder / RUN) as place:
+            place.write_text(json.dumps(asdict(run)) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OSError(
+            f"`output_dir` must have room for checkpoints, got {folder} ({error}): make some, or choose another."
+        ) from error
 
 
 def find_start(resume: Any, folder: Path, keeps: bool) -> tuple[Run, str | None, dict[str, Any]]:

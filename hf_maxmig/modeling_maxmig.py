@@ -43,7 +43,7 @@ from .functional import (
 )
 from .loading import check_loaded, check_weights, damage_named
 from .structures import built_bare
-from .whole_files import written_whole
+from .whole_files import MANIFEST, written_whole
 from .wrapping import (
     AUTO_CLASSES,
     as_hub_classifier,
@@ -538,6 +538,11 @@ class CrowdModel(PreTrainedModel):
                 del self.config.custom_pipelines
             else:
                 self.config.custom_pipelines = before
+
+    def _upload_modified_files(self, working_dir: str, *args: Any, **kwargs: Any) -> Any:
+        # The Hub has digests of its own, and there files are edited one by one.
+        Path(working_dir, MANIFEST).unlink(missing_ok=True)
+        return super()._upload_modified_files(working_dir, *args, **kwargs)
 
     def push_to_hub(
         self, repo_id: str, *, annotators: str = "names", salt: str | None = None, **kwargs: Any

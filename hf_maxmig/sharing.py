@@ -7,6 +7,7 @@ import contextlib
 import functools
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 import transformers.trainer
 from huggingface_hub import create_branch
 from transformers import TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 from transformers.utils import logging
 
 from .annotators import AnnotatorReport
@@ -30,10 +32,12 @@ from .modeling_maxmig import CrowdModel
 from .staging import staged
 from .training_args import MaxMIGTrainingArguments
 from .version import __version__
+from .whole_files import CONFIG, written_whole
 
 logger = logging.get_logger(__name__)
 
 RESULTS = "results.json"
+MODEL_FILES = (CONFIG, "generation_config.json")  # beside the weights
 # In the output folder, for `hf upload`: the Hub leaves out what such a file names.
 IGNORED = ".gitignore"
 NOT_FOR_OTHERS = """\
@@ -108,7 +112,11 @@ class SharingTrainer(CheckpointingTrainer):
                 save_classifier(model, folder, self.processing_class)
                 return
             with own_class(model):
-                super()._save(output_dir, state_dict)
+                if not self.args.should_save or folder.name.startswith(PREFIX_CHECKPOINT_DIR):
+                    super()._save(output_dir, state_dict)  # a checkpoint has its own manifest
+                    return
+                with written_whole(folder) as staging:  # with the processor
+                    super()._save(staging, state_dict)
         self._keep_from_uploads()
 
     def _keep_from_uploads(self) -> None:
@@ -131,7 +139,21 @@ class SharingTrainer(CheckpointingTrainer):
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         if self.args.hub_annotators != "names":
             return  # a checkpoint has the names; what may be seen is pushed at the end
-        with arguments_in_json(self.args, self.args.output_dir):
+        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
+            return
+        pushing = self.push_in_progress is not None and not self.push_in_progress.is_done()
+        if pushing and not self.args.hub_always_push:
+            return  # as `Trainer` does; it reads what is there
+        # `Trainer` copies the files of the model one by one, over those of an earlier one.
+        checkpoint = Path(checkpoint_folder)
+        with written_whole(Path(self.args.output_dir)) as staging:
+            for path in checkpoint.iterdir():
+                if path.name in MODEL_FILES or path.match("model*.safetensors*"):
+                    shutil.copyfile(path, Path(staging, path.name))
+        with (
+            arguments_in_json(self.args, self.args.output_dir),
+            swapped(transformers.trainer, "shutil", _ShutilWithoutCopies()),
+        ):
             super()._push_from_checkpoint(checkpoint_folder)
 
     def push_to_hub(
@@ -253,6 +275,16 @@ def arguments_in_json(
         Path(folder, "training_args.bin").unlink(missing_ok=True)  # of an earlier version
     with swapped(transformers.trainer, "torch", _TorchWithoutArguments()):
         yield
+
+
+class _ShutilWithoutCopies:
+    """shutil as `Trainer` sees it while it pushes: what it would copy is there already."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(shutil, name)
+
+    def copy(self, source: Any, target: Any) -> None:
+        """Copy nothing."""
 
 
 class _TorchWithoutArguments:

@@ -54,7 +54,7 @@ def write_manifest(
     """
     known = known or {}
     names = _files_of(folder) if files is None else sorted(files)
-    entries = {**entries_of(folder, [n for n in names if n not in known]), **known}
+    entries = {**known, **entries_of(folder, [n for n in names if n not in known])}
     content = {**facts, "files": {name: entries[name] for name in names}}
     text = json.dumps({"digest": _digest_of(content), **content}, indent=1) + "\n"
     _write_at_once(folder / MANIFEST, text)
@@ -224,7 +224,8 @@ def _take_place(staging: Path, target: Path) -> None:
     names = _files_of(staging)
     weights = [name for name in names if _is_weights(name)]
     model = [*weights, *(n for n in names if n == CONFIG)]
-    entries = entries_of(staging, model)
+    known = (read_manifest(staging) or {}).get("files", {})  # a model was saved there just now
+    entries = {**entries_of(staging, [name for name in model if name not in known]), **known}
     if model:
         (target / MANIFEST).unlink(missing_ok=True)
     for name in names:
@@ -241,7 +242,7 @@ def _take_place(staging: Path, target: Path) -> None:
             if _is_weights(stale.name) and stale.name not in weights:
                 stale.unlink()
     if model:
-        write_manifest(target, entries, entries)
+        write_manifest(target, model, entries)
 
 
 def _switch(staging: Path, target: Path, weights: list[str]) -> None:

@@ -316,3 +316,45 @@ def test_folder_that_may_not_be_written_is_told_before_training(trainer_of, tmp_
     Path(trainer.args.output_dir).write_text("a file")
     with pytest.raises(OSError, match="`output_dir` must be a folder that may be written"):
         trainer.train()
+
+
+def test_best_checkpoint_that_was_damaged_is_refused(trainer_of, crowd):
+    """The training would end with other weights than those that were the best."""
+
+    class Damage(TrainerCallback):
+        def on_train_end(self, args, state, control, **kwargs):
+            raise AssertionError
+
+        def on_save(self, args, state, control, **kwargs):
+            if state.global_step == 12:
+                path = Path(state.best_model_checkpoint, "model.safetensors")
+                content = path.read_bytes()
+                path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+    trainer = trainer_of(
+        held_out=crowd, load_best_model_at_end=True, eval_strategy="steps", eval_steps=3
+    )
+    trainer.add_callback(Damage())
+    with pytest.raises(
+        ValueError, match=r"`model\.safetensors` must be as it was saved, got other"
+    ):
+        trainer.train()
+
+
+@pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")  # the client's
+def test_push_while_training_leaves_a_whole_model_where_another_was(hub, ann, make_trainer):
+    """`Trainer` copies its files one by one over the old ones, whose digests they do not have."""
+    trainer = make_trainer(push_to_hub=True, save_strategy="epoch", hub_token=ann)
+    out = Path(trainer.args.output_dir)
+    trainer.crowd_model.save_pretrained(out)
+    before = read_manifest(out)["files"]
+    trainer.train()
+    trainer._finish_current_push()
+    assert read_manifest(out)["files"] != before
+    again = type(trainer.crowd_model).from_pretrained(out).state_dict()
+    written = [
+        type(trainer.crowd_model).from_pretrained(p).state_dict() for p in out.glob("checkpoint-*")
+    ]
+    assert sum(all(torch.equal(again[n], each[n]) for n in again) for each in written) == 1
+    assert "Training in progress, epoch 1" in hub.repository("org/pair").messages
+    assert not [path for path in hub.repository("org/pair").files if path.startswith("_")]
