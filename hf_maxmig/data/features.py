@@ -17,6 +17,8 @@ from datasets.fingerprint import Hasher
 from transformers import AutoModel, PreTrainedModel
 
 from ..classifiers import HeadClassifier
+from .inputs import as_rgb
+from .numbered import NumberedItems
 from .sealed import made_once
 
 
@@ -45,6 +47,10 @@ def frozen_features(
         still there, but a row does not show them: training decodes none, `with_format(None)` brings
         them back. The backbone is in float32, whatever type it was saved in.
 
+    Raises:
+        FileNotFoundError, OSError, ValueError: naming the item and its file, if a picture is not there,
+            cannot be read, or has more than 8 bits a channel.
+
     Example:
         >>> import tempfile
         >>> from PIL import Image as Picture
@@ -67,18 +73,26 @@ def frozen_features(
         encoder.to(torch.accelerator.current_accelerator())
     folder = Path(datasets.config.HF_DATASETS_CACHE, "hf_maxmig", "features")
 
-    def encode(batch: dict[str, Any]) -> dict[str, Any]:
-        pictures = [picture.convert("RGB") for picture in batch[image_column]]
+    def encode(read: NumberedItems, batch: Any, rows: list[int]) -> dict[str, Any]:
+        try:
+            given = batch[image_column]
+        except Exception:
+            read.name_the_broken(rows)
+            raise
+        pictures = [as_rgb(p, image_column, row) for p, row in zip(given, rows, strict=True)]
         pixel_values = processor(pictures, return_tensors="pt")["pixel_values"].to(encoder.device)
         return {"features": HeadClassifier.encode(encoder, pixel_values).float().cpu().numpy()}
 
     encoded = DatasetDict()
     for name, split in data.items():
         files = split.cast_column(image_column, Image(decode=False))[image_column]
-        key = Hasher.hash([reader, [_identity(file) for file in files]])
+        identities = [_identity(image_column, file, row) for row, file in enumerate(files)]
+        key = Hasher.hash([reader, identities])
         place = folder / f"{key}.arrow"
         compute = functools.partial(
-            split.select_columns(image_column).map, encode, batched=True, batch_size=batch_size,
+            split.select_columns(image_column).map,
+            functools.partial(encode, NumberedItems(split.select_columns(image_column))),
+            with_indices=True, batched=True, batch_size=batch_size,
             remove_columns=image_column, desc=f"Features of {name}", new_fingerprint=key,
         )  # fmt: skip
         made_once(place, _writing(compute))
@@ -93,8 +107,18 @@ def _writing(compute: Callable[..., Any]) -> Callable[[Path], Any]:
     return lambda path: compute(cache_file_name=str(path), load_from_cache_file=False)
 
 
-def _identity(file: dict[str, Any]) -> tuple[Any, ...]:
+def _identity(column: str, file: Any, row: int) -> tuple[Any, ...]:
     """Tell pictures apart: by their bytes, or by file and time."""
+    if file is None or (file["bytes"] is None and not file["path"]):
+        raise ValueError(
+            f"column {column!r} must hold a picture in every example, got none at item {row}: leave it out."
+        )
     if file["bytes"] is not None:
         return (sha256(file["bytes"]).hexdigest(),)
-    return file["path"], os.stat(file["path"]).st_mtime_ns
+    try:
+        return file["path"], os.stat(file["path"]).st_mtime_ns
+    except OSError as error:
+        raise FileNotFoundError(
+            f"column {column!r} must hold files that are there, got {file['path']} at item {row}: bring it back, or "
+            "leave the item out."
+        ) from error

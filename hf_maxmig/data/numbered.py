@@ -117,12 +117,13 @@ class NumberedItems(TorchDataset[Any]):
         except MemoryError:
             raise
         except Exception:
-            self._name_the_broken(rows)
+            self.name_the_broken(rows)
             raise
         called = rows if self.called is EVERY else [self.called[row] for row in rows]
         return Batch(examples, rows, called)
 
-    def _name_the_broken(self, rows: Sequence[int]) -> None:
+    def name_the_broken(self, rows: Sequence[int]) -> None:
+        """Raise the error of the first of some items that cannot be read, if any; see `unreadable`."""
         for row in rows:
             try:
                 self.items[row]

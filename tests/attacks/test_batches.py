@@ -21,7 +21,7 @@ from hf_maxmig.data.numbered import NumberedCollator, NumberedItems
 from tests.attacks.mutations import SEED, damaged, is_ours, twisted
 
 M, C, ITEMS = 4, 3, 5
-INPUTS, PICTURES = 2400, 400
+INPUTS, PICTURES = 2000, 300
 PROCESSOR = ViTImageProcessor(size={"height": 4, "width": 4})
 TEXT = PreTrainedTokenizerFast(
     tokenizer_object=Tokenizer(WordLevel({"[PAD]": 0, "a": 1, "b": 2}, unk_token="[PAD]")),
@@ -277,7 +277,7 @@ def read(door, rows, collate):
         return None, None
     if door == "crowd_arrow":
         return held, lambda: list(crowd_batches(dataset, collate, 2))
-    if not held:
+    if not held:  # no item is left
         return None, None
     if door == "torch" and not any(isinstance(row.get("image"), Image.Image) for row in held):
         dataset = dataset.with_format("torch")
@@ -307,9 +307,11 @@ def attempt(number):
     door = rng.choice(DOORS)
     if not isinstance(rows, list) and door != "list":
         return "not a list"
-    rows, call = read(door, rows, collate)
-    if call is None:
-        return "not in Arrow"
+    held, call = read(door, rows, collate)
+    if call is None:  # Arrow has no such columns
+        door = "list"
+        held, call = read(door, rows, collate)
+    rows = held
     try:
         if door.startswith("crowd"):
             if not all(isinstance(row, dict) for row in rows):
@@ -342,8 +344,7 @@ def test_whole_batches_are_read(root):
     """A door that refuses everything would pass the attack."""
     disable_progress_bars()
     told = collections.Counter(attempt(-1 - number) for number in range(60))
-    assert told["right"] + told["not in Arrow"] == 60
-    assert told["right"] > 40
+    assert told == {"right": 60}
 
 
 def stored(number):

@@ -191,3 +191,28 @@ def test_features_of_a_backbone_in_half_precision_are_float32(
     head = HeadClassifier.from_encoder(encoder, input_size=expected.shape[1], num_labels=3)
     model = MaxMIGModel.from_classifier(head, num_annotators=2)
     assert model(pixel_values=pixel_values).logits.dtype == torch.float32
+
+
+@pytest.mark.parametrize("fault", ["cut", "gone", "none", "deep"])
+def test_pictures_that_cannot_be_read_are_named(backbone, tmp_path, monkeypatch, fault):
+    """An error in the middle of an hour's work that does not say which of the files it was."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    paths = [str(tmp_path / f"{i}.png") for i in range(5)]
+    for path in paths:
+        Image.new("RGB", (40, 30), "olive").save(path)
+    if fault == "cut":
+        data = (tmp_path / "3.png").read_bytes()
+        paths[3] = {"bytes": data[: len(data) // 2], "path": "3.png"}
+    elif fault == "gone":
+        (tmp_path / "3.png").unlink()
+    elif fault == "none":
+        paths[3] = None
+    else:
+        Image.new("I;16", (40, 30)).save(paths[3])
+    files = [{"bytes": None, "path": p} if isinstance(p, str) else p for p in paths]
+    pictures = Dataset.from_dict({"image": files}).cast_column("image", Pictures())
+    processor = ViTImageProcessor(size={"height": 32, "width": 32})
+    with pytest.raises((OSError, ValueError), match="column 'image' must .* at item 3") as caught:
+        frozen_features(DatasetDict(train=pictures), tmp_path / "backbone", processor, batch_size=2)
+    assert fault in ("none", "deep") or "3.png" in str(caught.value)
+    assert not list((tmp_path / "cache").rglob("*.arrow"))
