@@ -104,12 +104,18 @@ def opened_sound(content: Any, rate: int, number: int) -> Any:
         content = content.get("array", content.get("raw"))
     try:
         samples = torch.as_tensor(content if hasattr(content, "__array__") else listed(content))
-        samples = samples.detach().cpu().float()
+        samples = samples.detach().cpu()
     except (ValueError, TypeError, RuntimeError, OverflowError, RecursionError) as error:
         raise TypeError(
             f"`audio` must be samples, a dict with `array` and `sampling_rate`, or the path of a sound, "
             f"got {type(content).__name__} {short(content)} at item {number}."
         ) from error
+    if not samples.is_floating_point():
+        raise ValueError(
+            f"`audio` must have samples in -1..1, got whole numbers ({str(samples.dtype)[6:]}) at item "
+            f"{number}: divide those of 16 bits by 32768."
+        )
+    samples = samples.float()
     if given != rate:
         raise ValueError(
             f"`audio` must have {rate} samples a second, got {short(given)} at item {number}: resample it."

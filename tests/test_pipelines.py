@@ -479,6 +479,7 @@ def test_sounds_are_taken_from_files_and_as_a_data_set_has_them(tmp_path):
         ({"array": samples, "sampling_rate": 8000}, "16000 samples a second, got 8000 at item 0"),
         ({"array": [samples, samples], "sampling_rate": 16000}, "one channel, got the shape"),
         (samples * np.nan, "finite samples"),
+        ((samples * 2**15).astype("int16"), r"in -1..1, got whole numbers \(int16\) at item 0"),
         (tmp_path / "none.wav", "no such file"),
         (tmp_path, "there is a folder"),
         (tmp_path / "picture.png", "item 0 must be a sound that can be read"),
