@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import HfApi
 from transformers import BertConfig, BertForSequenceClassification, EvalPrediction, TrainerCallback
 
 from hf_maxmig import MaxMIGModel, MaxMIGTrainer, MaxMIGTrainingArguments
@@ -211,9 +212,13 @@ ELSEWHERE = {
     "fsdp": "tests/test_distributed.py",
     "fsdp_config": "tests/test_distributed.py",
     "parallelism_config": "tests/test_distributed.py",
-    "push_to_hub": "tests/test_sharing.py",
-    "hub_token": "tests/test_sharing.py",
-    "hub_model_id": "tests/test_sharing.py",
+    "push_to_hub": "test_options_of_the_hub_reach_it",
+    "hub_token": "test_options_of_the_hub_reach_it",
+    "hub_model_id": "test_options_of_the_hub_reach_it",
+    **dict.fromkeys(
+        ("hub_private_repo", "hub_strategy", "hub_always_push", "hub_revision"),
+        "test_options_of_the_hub_reach_it",
+    ),
     "hub_annotators": "tests/test_sharing_of_people.py",
     "hub_salt": "tests/test_sharing_of_people.py",
 }
@@ -276,8 +281,8 @@ NO_BEARING: dict[str, object] = {
     "use_cache": True, "average_tokens_across_devices": False, "log_on_each_node": False, "log_level_replica": "error",
     "run_name": "a run", "project": "a project", "trackio_space_id": "org/space", "trackio_bucket_id": "org/bucket",
     "trackio_static_space_id": "org/static", "do_train": True, "do_eval": True, "do_predict": True,
-    "resume_from_checkpoint": "anywhere", "local_rank": 0, "hub_private_repo": True, "hub_strategy": "end",
-    "hub_always_push": True, "hub_revision": "a-branch", "torch_compile_mode": None, "ddp_find_unused_parameters": True,
+    "resume_from_checkpoint": "anywhere", "local_rank": 0,
+    "torch_compile_mode": None, "ddp_find_unused_parameters": True,
     "ddp_bucket_cap_mb": 1, "ddp_broadcast_buffers": True, "ddp_static_graph": True, "ddp_timeout": 60,
 }  # fmt: skip
 
@@ -676,3 +681,23 @@ def test_metric_that_the_data_do_not_have_is_told(crowd, make_model, make_args):
         ValueError, match="must be a metric of the evaluation, got 'accuracy': it has gain"
     ):
         trainer.train()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
+def test_options_of_the_hub_reach_it(hub, ann, crowd, make_model, make_args):
+    """They only matter where something is pushed; left out on the way, a private pair is public."""
+    trainer = MaxMIGTrainer(
+        model=make_model(),
+        args=make_args(
+            push_to_hub=True, hub_model_id="org/pair", hub_token=ann, hub_private_repo=True,
+            hub_strategy="every_save", hub_always_push=True, hub_revision="trial", save_strategy="epoch",
+        ),
+        train_dataset=crowd,
+    )  # fmt: skip
+    trainer.train()
+    trainer.push_to_hub()
+    api = HfApi(endpoint=hub.endpoint, token=ann)
+    assert api.repo_info("org/pair").private
+    assert "model.safetensors" in api.list_repo_files("org/pair", revision="trial")
+    assert "model.safetensors" not in api.list_repo_files("org/pair")

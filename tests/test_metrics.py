@@ -10,8 +10,15 @@ from scipy.stats import t
 from sklearn.calibration import calibration_curve
 
 from hf_maxmig.divergences import DIVERGENCES
-from hf_maxmig.functional import mutual_information_gain
-from hf_maxmig.metrics import SPREAD_ITEMS, accuracies, calibration, gain_ceiling, gain_interval
+from hf_maxmig.functional import mutual_information_gain, vote_share
+from hf_maxmig.metrics import (
+    SPREAD_ITEMS,
+    accuracies,
+    calibration,
+    gain_ceiling,
+    gain_interval,
+    plurality_accuracy,
+)
 
 every_row = pytest.mark.parametrize("divergence", DIVERGENCES)
 
@@ -189,3 +196,11 @@ def test_calibration_of_what_is_no_probability_is_refused(confidence, correct, b
     """Log-probabilities in place of probabilities would all fall into one bin."""
     with pytest.raises(ValueError, match=message):
         calibration(np.array(confidence), np.array(correct), bins)
+
+
+def test_tie_of_votes_counts_by_its_share_everywhere():
+    """Left out on the page and counted on the console, one crowd had two accuracies."""
+    votes = torch.tensor([[0, 0, 1], [0, 1, -1], [2, 1, 0], [1, 1, 1]])
+    labels = torch.tensor([0, 1, 2, 0])
+    expected = (1 + 1 / 2 + 1 / 3 + 0) / 4
+    assert plurality_accuracy(vote_share(votes, 3), labels) == pytest.approx(expected)

@@ -404,6 +404,21 @@ def test_dense_and_absent_crowd_columns_are_read(tmp_path):
     )
 
 
+def test_tie_of_votes_counts_on_the_page_as_on_the_console(tmp_path):
+    """Left out here and counted there, one crowd was right on 76.9 % and on 72.7 %."""
+    votes = {"annotators": [[0, 1]] * 12, "annotations": [[i % 3, 2] for i in range(12)]}
+    tied = make_items(own={}, plurality=[None] * 12, **votes)
+    page = write(tmp_path, without_pictures(), relabelled=tied)
+    found = re.search(r"most frequent label (\d+.\d) % (\d+)", page.words)
+    known = [row for row in tied if row["label"] is not None and row["label"] >= 0]
+    shares = [row["annotations"].count(row["label"]) / 2 for row in known]
+    assert found is not None
+    assert (float(found[1]), int(found[2])) == (
+        pytest.approx(100 * sum(shares) / len(known), abs=0.05),
+        len(known),
+    )
+
+
 def test_set_format_and_chosen_rows_change_nothing(tmp_path):
     """A format that hides columns, or rows in another order, would pair votes with another item."""
     items, report = make_items(), without_pictures()
