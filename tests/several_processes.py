@@ -28,6 +28,14 @@ RUNS = {
     "pearson": {"divergence": "pearson"},
     "jensen_shannon": {"divergence": "jensen_shannon"},
     "each": {},
+    "ddp_options": {
+        "ddp_bucket_cap_mb": 1,
+        "ddp_broadcast_buffers": True,
+        "ddp_static_graph": True,
+        "ddp_timeout": 120,
+        "save_on_each_node": True,
+        "log_on_each_node": False,
+    },
     "strengthened": {},
     "bf16": {"bf16": True},
     "stream": {"max_steps": 10, "save_strategy": "steps", "save_steps": 6},
@@ -193,6 +201,21 @@ def refusals(out):
     return told
 
 
+def stopped(out):
+    """Tell with what a training ends whose items differ by so much that it diverges on one device."""
+    crowd = make_crowd(num_items=ITEMS, unlabelled=20)
+    told = {}
+    for gather in (True, False):
+        trainer = make_trainer(
+            out, head(), crowd, learning_rate=1e30, gather_across_devices=gather
+        )  # fmt: skip
+        try:
+            trainer.train()
+        except ValueError as error:
+            told[gather] = str(error)
+    return told
+
+
 def uneven_gathers():
     """Join four rows of the first process and one of the second, with and without a known size."""
     rank = dist.get_rank()
@@ -253,6 +276,7 @@ def main(out, names, fsdp):
         told |= {"sent": bytes_of_a_step(out), "refused": refusals(out)}
         if dist.get_world_size() == 2:
             told["gathers"] = uneven_gathers()
+            told["stopped"] = stopped(out)
             told["predicted"] = predictions(out)
     torch.save(told, f"{out}.{dist.get_rank()}")
     # Whoever leaves at once may leave while a thread of gloo still holds a tensor, and is then aborted.

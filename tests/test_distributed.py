@@ -3,6 +3,7 @@
 import functools
 import json
 import logging
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -131,6 +132,15 @@ def test_bytes_of_a_step_are_as_the_formula_says(processes, launched):
 
 
 @pytest.mark.slow
+def test_several_processes_stop_together(launched):
+    """One that stops alone leaves the others waiting for it until they time out."""
+    first, second = (each["stopped"] for each in launched(2)[0])
+    assert first == second
+    assert first.keys() == {True, False}
+    for message in first.values():
+        assert re.search("(loss|gradient) must be finite, got .* at step [1-9]", message)
+
+
 @pytest.mark.parametrize("processes", [2, 4])
 def test_several_processes_refuse_what_they_cannot_do(processes, launched):
     """No step at all, or items counted twice, in silence."""

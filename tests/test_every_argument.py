@@ -219,6 +219,10 @@ ELSEWHERE = {
         ("hub_private_repo", "hub_strategy", "hub_always_push", "hub_revision"),
         "test_options_of_the_hub_reach_it",
     ),
+    **dict.fromkeys(
+        ("ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph", "ddp_timeout"),
+        "tests/test_distributed.py",
+    ),
     "hub_annotators": "tests/test_sharing_of_people.py",
     "hub_salt": "tests/test_sharing_of_people.py",
 }
@@ -283,7 +287,6 @@ NO_BEARING: dict[str, object] = {
     "trackio_static_space_id": "org/static", "do_train": True, "do_eval": True, "do_predict": True,
     "resume_from_checkpoint": "anywhere", "local_rank": 0,
     "torch_compile_mode": None, "ddp_find_unused_parameters": True,
-    "ddp_bucket_cap_mb": 1, "ddp_broadcast_buffers": True, "ddp_static_graph": True, "ddp_timeout": 60,
 }  # fmt: skip
 
 # What the tests have neither the packages nor the machines for.

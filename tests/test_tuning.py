@@ -216,3 +216,24 @@ def test_pruned_trial_leaves_nothing_behind(make_tuned):
         make_tuned(search_strength=True), {"learning_rate": [1e-2, 3e-2]}, pruner=Prunes()
     )
     assert best.run_id == "1"
+
+
+def test_trials_that_save_keep_theirs_apart(make_args, crowd, tmp_path):
+    """Each has a folder of its own, and ends with its own best epoch."""
+    args = make_args(save_strategy="epoch", eval_strategy="epoch", load_best_model_at_end=True)
+    trainer = MaxMIGTrainer(
+        model_init=head, args=args, train_dataset=crowd, eval_dataset=make_crowd(40, seed=1)
+    )
+    ended = {}
+
+    def objective(metrics):
+        ended[trainer.state.trial_name or trainer.args.learning_rate] = metrics["eval_gain"]
+        return metrics["eval_gain"]
+
+    best = search(
+        trainer, {"learning_rate": [1e-2, 3e-2]}, compute_objective=objective, direction="maximize"
+    )
+    runs = sorted(path.name for path in (tmp_path / "out").iterdir() if path.name.startswith("run"))
+    assert runs == ["run-0", "run-1"]
+    assert all(list((tmp_path / "out" / run).glob("checkpoint-*")) for run in runs)
+    assert best.objective == pytest.approx(max(ended.values()))
