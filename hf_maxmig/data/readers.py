@@ -534,6 +534,8 @@ def _named(
 
     head = votes.found.get("item", "item")
     items, doubts = read_items(columns.pop("item"), head, wrong([head]))
+    if pa.types.is_large_string(items.type) and items.nbytes < 2**31:
+        items = items.cast(pa.string())  # as text is called elsewhere
     named = {"item": items}
     votes.doubts += doubts
     rule = asked.rule.but(votes.source.known)

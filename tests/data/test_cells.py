@@ -101,6 +101,16 @@ def test_same_votes_are_one_crowd_in_any_container(
             assert crowd(votes) == expected, kind
 
 
+def test_text_of_pandas_is_text_of_one_kind(tmp_path: Path) -> None:
+    """Large text beside text cannot be concatenated with the votes of another file."""
+    votes = {"item": ["a"], "annotator": ["p"], "annotation": ["cup"]}
+    pd.DataFrame(votes).to_parquet(tmp_path / "v.parquet")
+    assert set(map(str, pq.read_schema(tmp_path / "v.parquet").types)) <= {"string", "large_string"}
+    for source in (votes, pd.DataFrame(votes), tmp_path / "v.parquet"):
+        features = read_annotations(source).features
+        assert all(features[role] == Value("string") for role in ROLES)
+
+
 def test_pandas_reads_the_file_that_we_read(tmp_path: Path) -> None:
     """Missing markers, white space and floats of pandas made other classes than the file."""
     for labels in (["1", "", "0", "1"], ["cup", "NA", "mug ", "cup"], ["0.5", "1", "", "2"]):
