@@ -25,7 +25,7 @@ import hf_maxmig
 _TOLD = (ValueError, TypeError, OSError, FileNotFoundError, ImportError)
 _OURS = (Path(hf_maxmig.__file__).parent, Path(__file__).parent)
 _NULL = ("", "~", "null", "Null", "NULL")  # YAML's, unquoted
-_MOST, _MOST_VALUES = 2**20, 10_000  # bytes of a config, values in it
+_MOST, _MOST_VALUES = 2**16, 10_000  # bytes of a config, values in it
 _MOST_BRACKETS = 200
 _PLAIN_TAGS = {
     f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map", "int", "float", "bool")
