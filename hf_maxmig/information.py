@@ -205,7 +205,7 @@ def start_from_information(trainer: CrowdTraining, seed: int) -> None:
     def train(rows: list[int], share: Tensor) -> CrowdTraining:
         config = model.config
         brief = BriefModel.from_classifier(
-            copy.deepcopy(model.classifier),
+            copy.deepcopy(model.classifier_alone()),  # called as the pair's classes are now
             config.num_annotators,
             annotators=config.annotators,
             id2label=config.id2label,

@@ -15,7 +15,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from .distributed import whole_parameters
-from .functional import mutual_information_gain
+from .functional import mutual_information_gain, posterior_of
 from .modeling_maxmig import is_annotated
 from .training import CrowdTraining
 
@@ -42,7 +42,7 @@ def with_strength(log_g: Tensor, log_p: Tensor, strength: float) -> Tensor:
         >>> with_strength(says, half, 2.0).exp()
         tensor([[0.9412, 0.0588]])
     """
-    return ((log_g - log_p) * strength + log_p).log_softmax(dim=-1)
+    return posterior_of((log_g - log_p) * strength + log_p, log_p)
 
 
 @torch.no_grad()

@@ -24,6 +24,7 @@ from hf_maxmig import (
 from hf_maxmig.class_order import align_gold
 from hf_maxmig.data.columns import crowd_names
 from hf_maxmig.peers import peer
+from hf_maxmig.report import write_report
 
 CLASSES = ["ant", "bee", "cow", "doe"]
 FEW = settings(
@@ -178,7 +179,7 @@ def test_everything_that_meets_in_a_trainer_is_matched_by_name(make_args, own, s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["max_mig", "true_labels", "aggnet"])
-def test_training_on_reordered_gold_labels_ends_right_by_name(name, make_args):
+def test_training_on_reordered_gold_labels_ends_right_by_name(name, make_args, tmp_path):
     """`true_labels` learns from gold labels: by number it learns a permutation of them."""
     items, votes, truth = world()
     gold = ["doe", "ant", "cow", "bee"]
@@ -207,6 +208,17 @@ def test_training_on_reordered_gold_labels_ends_right_by_name(name, make_args):
     assert trainer.evaluate(dataset)["eval_accuracy"] == 1
     table = trainer.relabel(dataset)
     assert table["forecast"][:] == [truth[i] for i in table["id"][:]]
+    if name == "max_mig":
+        report = trainer.report(dataset)
+        aligned = align_gold(table, classes)
+        assert aligned.features["label"].names != table.features["label"].names
+        pages = [
+            write_report(
+                tmp_path / f"{place}.html", report, title="", summary="", relabelled=told
+            ).read_text("utf-8")
+            for place, told in enumerate((table, aligned))
+        ]
+        assert pages[0] == pages[1]
 
 
 def test_gold_labels_of_unknown_classes_are_refused_before_training(make_args):

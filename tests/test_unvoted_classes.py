@@ -22,6 +22,7 @@ from hf_maxmig.functional import NO_MASS, voted_classes
 from hf_maxmig.metrics import gain_ceiling
 from hf_maxmig.naming import clear_names
 from hf_maxmig.peers import peer
+from hf_maxmig.strength import with_strength
 
 NAMES = ["ant", "bee", "cow", "doe"]
 UNVOTED = 1  # in the middle: what is cut off at the end only would pass
@@ -152,6 +153,17 @@ def test_em_methods_keep_it_out_at_each_step():
     model.end_epoch([(logs, WHO, SAID)], progress=1.0)
     assert model.log_prior()[UNVOTED] == NO_MASS
     assert model.log_prior().isfinite().all()
+
+
+@pytest.mark.parametrize("strength", [0.1, 1.0, 10.0])
+def test_strength_is_found_without_it(strength):
+    """At a tenth of its strength the square of no mass is a mass again."""
+    model = model_of()
+    model.initialize_crowd([(WHO, SAID)])
+    log_p = model.log_prior()
+    weaker = with_strength(model.aggregator(log_p, WHO, SAID), log_p, strength)
+    model.aggregator.strengthen(strength)
+    torch.testing.assert_close(weaker, model.aggregator(log_p, WHO, SAID), rtol=1e-4, atol=1e-4)
 
 
 def test_votes_by_unknown_annotators_are_no_votes():
