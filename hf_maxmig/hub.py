@@ -46,7 +46,6 @@ _EXAMPLES = {
     "audio-classification": "sound.wav",
 }
 _CONTENT = {"text-classification": "text", "audio-classification": "audio"}  # else `image`
-HOME = "https://pypi.org/project/hf-maxmig/"
 _EMPTY = "This model card has been automatically generated"  # what transformers writes
 
 
@@ -140,7 +139,6 @@ def model_card(
         annotators=judged and _summary(judged),
         arguments=arguments,
         version=__version__,
-        home=HOME,
     )
     card.text = re.sub(
         r"\n(\s*\n){2,}", "\n\n", card.text

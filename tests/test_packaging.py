@@ -12,8 +12,6 @@ from importlib.metadata import requires, version
 
 import pytest
 
-from hf_maxmig.hub import HOME
-
 SHIPPED = ("tests", "recipes", "model_cards", "docs", ".ci")
 BESIDE = (
     "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "PAPER.md",
@@ -54,11 +52,6 @@ def test_datasets_and_transformers_take_the_hub_that_is_asked_for(project):
     for name in ("datasets", "transformers"):
         (theirs,) = [one for one in requires(name) if re.match(r"huggingface[-_]hub", one)][:1]
         assert int(re.search(r"<(\d+)", theirs)[1]) > major
-
-
-def test_address_of_the_package_is_said_once(project):
-    """The card sends people there."""
-    assert project["urls"]["Homepage"] == HOME
 
 
 @pytest.mark.slow
