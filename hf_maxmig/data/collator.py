@@ -351,7 +351,7 @@ def _columns(examples: list[dict[str, Any]] | pa.Table, items: Sequence[int]) ->
         examples = examples.combine_chunks()  # a chunk an item: all columns at once
         return {name: _read(name, examples[name], items) for name in examples.column_names}
     for i, example in enumerate(examples):
-        if not isinstance(example, dict | Mapping):
+        if type(example) is not dict and not isinstance(example, Mapping):
             raise TypeError(
                 f"examples must be dicts of columns, got {shown(example)} at item {items[i]}."
             )

@@ -182,7 +182,7 @@ def stack(name: str, values: np.ndarray | list[Any], items: Sequence[int]) -> Te
 def check_fits(name: str, arrays: Sequence[np.ndarray], items: Sequence[int]) -> None:
     """Refuse integers that 64 bits with a sign do not hold: they would turn into others."""
     for i, array in enumerate(arrays):
-        if array.dtype == np.uint64 and array.size and array.max() > _LARGEST:
+        if array.dtype.kind == "u" and array.size and array.max() > _LARGEST:
             raise ValueError(
                 f"column {name!r} must hold integers below 2**63, got {array.max()} at item {items[i]}."
             )
