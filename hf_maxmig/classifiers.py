@@ -5,9 +5,11 @@ train them too.
 """
 
 import copy
+import functools
+import inspect
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -363,6 +365,40 @@ def merge_adapters(model: Model) -> Model:
     return merged
 
 
+def logits_of(classifier: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
+    """Run a classifier of transformers, or of one's own.
+
+    Args:
+        classifier: what gives an output with `logits`.
+        inputs: a batch for it.
+
+    Returns:
+        (B, C), the logits.
+
+    Raises:
+        TypeError: if its output has no such logits.
+
+    Example:
+        >>> classifier = HeadClassifier(HeadConfig(input_size=5, num_labels=3))
+        >>> logits_of(classifier, {"features": torch.zeros(2, 5)}).shape
+        torch.Size([2, 3])
+    """
+    asked = {"return_dict": True} if _takes_return_dict(type(classifier)) else {}
+    logits = getattr(classifier(**inputs, **asked), "logits", None)
+    if not isinstance(logits, Tensor) or logits.ndim != 2:
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise TypeError(
+            f"`classifier` must give an output with `logits`, (B, C), got {found} of {type(classifier).__name__}."
+        )
+    return logits
+
+
+@functools.cache
+def _takes_return_dict(kind: Any) -> bool:
+    parameters = inspect.signature(kind.forward).parameters.values()
+    return any(p.name == "return_dict" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
 def output_layers(classifier: nn.Module, num_classes: int) -> list[nn.Linear | nn.Conv2d]:
     """Find the layers that may give the logits: linear or a convolution, with one output a class.
 
@@ -400,11 +436,11 @@ def reorder_outputs(classifier: nn.Module, order: Tensor, inputs: dict[str, Tens
     training = classifier.training
     classifier.eval()
     try:
-        before = classifier(**inputs, return_dict=True).logits
+        before = logits_of(classifier, inputs)
         layers = output_layers(classifier, len(order))
         for chosen in (layers[-1:], layers[-2:]):
             _reorder_rows(chosen, order)
-            after = classifier(**inputs, return_dict=True).logits
+            after = logits_of(classifier, inputs)
             if torch.allclose(after, before[:, order.to(before.device)], rtol=1e-3, atol=1e-3):
                 return True
             _reorder_rows(chosen, torch.argsort(order))

@@ -173,6 +173,10 @@ class MaxMIGConfig(PreTrainedConfig):
         with refusing("the config must be one that transformers takes"):
             super().__post_init__(**kwargs)
         classifier: Any = self.classifier_config
+        if (
+            classifier.id2label is None
+        ):  # PVT's config has a number of classes, and no names for them
+            classifier.id2label = {c: f"LABEL_{c}" for c in range(classifier.num_labels or 2)}
         names = checked_classes((before if classes_given else classifier).id2label)
         check_inverse(names, numbers)
         own, given = in_order(checked_classes(classifier.id2label)), in_order(names)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from .classifiers import logits_of
 from .finite import check_finite
 from .hub import portable_processor
 from .modeling_maxmig import CrowdModel
@@ -146,7 +147,7 @@ class _Logits(nn.Module):
         self.classifier = classifier
 
     def forward(self, **inputs: Tensor) -> Tensor:
-        return self.classifier(**inputs, return_dict=True).logits
+        return logits_of(self.classifier, inputs)
 
 
 def _classifier_of(model: CrowdModel) -> PreTrainedModel:

@@ -30,7 +30,7 @@ from .aggregator import (
     check_prior,
 )
 from .class_names import by_number, check_classifier_names, differences, in_order
-from .classifiers import adapter_layers, keep_weights, merge_adapters, reorder_outputs
+from .classifiers import adapter_layers, keep_weights, logits_of, merge_adapters, reorder_outputs
 from .config_checks import refusing
 from .configuration_maxmig import MaxMIGConfig, hashed_names, hashed_order
 from .finite import check_finite
@@ -252,7 +252,7 @@ class CrowdModel(PreTrainedModel):
         self, annotators: Tensor | None, annotations: Tensor | None, **classifier_inputs: Any
     ) -> MaxMIGOutput:
         """Compute what `forward` returns, of inputs that it has checked."""
-        return MaxMIGOutput(logits=self.classifier(**classifier_inputs, return_dict=True).logits)
+        return MaxMIGOutput(logits=logits_of(self.classifier, classifier_inputs))
 
     # The verbs
 
@@ -635,7 +635,7 @@ class MaxMIGModel(CrowdModel):
         self, annotators: Tensor | None, annotations: Tensor | None, **classifier_inputs: Any
     ) -> MaxMIGOutput:
         """Classify, and with annotations aggregate and forecast."""
-        logits = self.classifier(**classifier_inputs, return_dict=True).logits
+        logits = logits_of(self.classifier, classifier_inputs)
         if annotators is None or annotations is None:
             return MaxMIGOutput(logits=logits)
         log_p = self.prior()

@@ -3,6 +3,8 @@
 `MaxMIGConfig` holds what says so; here it is found out, put to use, and checked before a training.
 """
 
+import dataclasses
+import inspect
 import os
 from typing import Any
 
@@ -16,7 +18,7 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.utils import logging
+from transformers.utils import ModelOutput, logging
 
 from .classifiers import CLASSIFIERS, adapter_layers, without_peft_model
 from .config_checks import refusing
@@ -70,6 +72,11 @@ def task_and_class(classifier: PreTrainedModel) -> tuple[str, str | None]:
         TypeError: if no Auto class for classification builds just this class.
     """
     own, config = type(classifier), classifier.config
+    output = inspect.signature(own.forward).return_annotation
+    if isinstance(output, type) and issubclass(output, ModelOutput) and not _has_logits(output):
+        raise TypeError(
+            f"`classifier` must give an output with `logits`, got {own.__name__} which gives {output.__name__}."
+        )
     if own in [model for _, model in CLASSIFIERS.values()]:
         return "image-classification", None
     parents = []
@@ -299,6 +306,10 @@ def _classes(task: str, config_class: type) -> list[Any]:
         return []
     classes = mapping[config_class]
     return list(classes) if isinstance(classes, tuple | list) else [classes]
+
+
+def _has_logits(output: Any) -> bool:
+    return any(field.name == "logits" for field in dataclasses.fields(output))
 
 
 def _known_config(model_type: str) -> Any:
