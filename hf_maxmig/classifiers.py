@@ -383,7 +383,8 @@ def logits_of(classifier: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
         >>> logits_of(classifier, {"features": torch.zeros(2, 5)}).shape
         torch.Size([2, 3])
     """
-    asked = {"return_dict": True} if _takes_return_dict(type(classifier)) else {}
+    kind: Any = type(classifier)
+    asked = {"return_dict": True} if _takes_return_dict(kind) else {}
     logits = getattr(classifier(**inputs, **asked), "logits", None)
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__

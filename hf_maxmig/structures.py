@@ -117,7 +117,8 @@ def _described(module: nn.Module, attributes: bool) -> dict[str, Any]:
     described: dict[str, Any] = {"class": name}
     tensors: Mapping[str, Any] = {**module._parameters, **module._buffers}
     for tensor_name, tensor in tensors.items():
-        if tensor is not None:
+        # What is not saved may be made anew for each size of a picture.
+        if tensor is not None and tensor_name not in module._non_persistent_buffers_set:
             described[tensor_name] = tuple(tensor.shape)
     if kind.__module__.startswith("torch.nn."):
         described["settings"] = module.extra_repr()

@@ -92,6 +92,12 @@ def wrapped_timm_model(model: nn.Module) -> PreTrainedModel:
             f"`classifier` must have a head, got timm's {architecture} with `num_classes`={classes!r}: make it with "
             "the number of classes, `timm.create_model(..., num_classes=C)`."
         )
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    if len(names) > len(list(model.parameters())):
+        raise ValueError(
+            f"`classifier` must have weights of its own in each layer, got timm's {architecture} whose layers share some: "
+            "transformers cannot save it."
+        )
     arguments = _arguments(model, architecture, classes)
     config = _config(architecture, classes, arguments)
     with built_bare():

@@ -72,11 +72,6 @@ def task_and_class(classifier: PreTrainedModel) -> tuple[str, str | None]:
         TypeError: if no Auto class for classification builds just this class.
     """
     own, config = type(classifier), classifier.config
-    output = inspect.signature(own.forward).return_annotation
-    if isinstance(output, type) and issubclass(output, ModelOutput) and not _has_logits(output):
-        raise TypeError(
-            f"`classifier` must give an output with `logits`, got {own.__name__} which gives {output.__name__}."
-        )
     if own in [model for _, model in CLASSIFIERS.values()]:
         return "image-classification", None
     parents = []
@@ -90,6 +85,7 @@ def task_and_class(classifier: PreTrainedModel) -> tuple[str, str | None]:
                     f"`AutoConfig.register({config.model_type!r}, {type(config).__name__})`, with a `model_type` "
                     "that transformers does not have."
                 )
+            _check_output(own)
             return task, None if own is classes[0] else own.__name__
         parents += [kind.__name__ for kind in classes if issubclass(own, kind)]
     if parents:
@@ -308,8 +304,15 @@ def _classes(task: str, config_class: type) -> list[Any]:
     return list(classes) if isinstance(classes, tuple | list) else [classes]
 
 
-def _has_logits(output: Any) -> bool:
-    return any(field.name == "logits" for field in dataclasses.fields(output))
+def _check_output(kind: Any) -> None:
+    """Refuse a class that says itself that its output is something else than logits."""
+    output: Any = inspect.signature(kind.forward).return_annotation
+    if isinstance(output, type) and issubclass(output, ModelOutput):
+        fields: Any = output
+        if "logits" not in [field.name for field in dataclasses.fields(fields)]:
+            raise TypeError(
+                f"`classifier` must give an output with `logits`, got {kind.__name__} which gives {output.__name__}."
+            )
 
 
 def _known_config(model_type: str) -> Any:
