@@ -5,6 +5,7 @@ The Hub carries this with the pair: Pillow is only needed for pictures.
 
 import io
 import os
+import reprlib
 import wave
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +21,7 @@ try:  # texts and numbers need none
 except ImportError:
     Image = ImageOps = None
 
-_SHOWN = 60  # characters of what was given, in an error
+_SHOWN = 80  # characters of what was given, in an error
 
 
 def is_picture(value: Any) -> bool:
@@ -68,9 +69,14 @@ def opened_picture(content: Any, number: int) -> Any:
             f"`image` must have 8 bits a channel, got mode {content.mode!r} at item {number}, which RGB "
             "would cut off: scale it."
         )
-    if "transparency" in content.info:  # Pillow warns when it has to drop this itself
-        content = content.convert("RGBA")
-    return _tried(lambda picture: picture.convert("RGB"), content, "a picture", number)
+    return _tried(in_rgb, content, "a picture", number)
+
+
+def in_rgb(picture: Any) -> Any:
+    """Turn a picture into 8 bits of red, green and blue."""
+    if "transparency" in picture.info:  # Pillow warns when it has to drop this itself
+        picture = picture.convert("RGBA")
+    return picture.convert("RGB")
 
 
 def opened_sound(content: Any, rate: int, number: int) -> Any:
@@ -182,14 +188,25 @@ def listed(value: Any) -> Any:
 
 
 def short(value: Any) -> str:
-    """Say what was given, in a few characters."""
+    """Say what was given, in a few characters: a picture's bytes would fill the screen.
+
+    Example:
+        >>> short([1, None]), short("x" * 1000)[:9], len(short("x" * 1000))
+        ('[1, None]', "'xxxxxxxx", 80)
+    """
+    if isinstance(value, str | bytes):
+        value = value[:1000]  # of a file's bytes no more is shown
+    elif isinstance(value, list | dict | tuple) and len(value) > 100:
+        return reprlib.repr(value)
+    elif type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
+        value = value.item()
     try:
         text = str(value) if isinstance(value, Exception) else repr(value)
     except Exception:
         text = f"a {type(value).__name__}"
     text = " ".join(text.split()).rstrip(".")
     most = 300 if isinstance(value, Exception) else _SHOWN
-    return text if len(text) <= most else f"{text[:most]}..."
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-__all__ = ["is_picture", "listed", "opened_picture", "opened_sound", "short"]
+__all__ = ["in_rgb", "is_picture", "listed", "opened_picture", "opened_sound", "short"]

@@ -18,6 +18,7 @@ from transformers import DataCollatorWithPadding
 
 from ..items import input_names as input_names
 from ..metrics import NO_LABEL
+from ..opening import short
 from .cells import is_lists
 from .columns import CROWD_COLUMNS, EVERY, GOLD_COLUMNS, check_range, flat_lists
 from .inputs import (
@@ -29,7 +30,6 @@ from .inputs import (
     has_pictures,
     is_numeric,
     remedy,
-    shown,
     stack,
 )
 
@@ -189,7 +189,7 @@ class CrowdCollator:
             i = int((good | none).argmin())
             raise ValueError(
                 f"`{column}` must lie in 0..{self.num_classes - 1}, or be None, -1 or {NO_LABEL} "
-                f"for no gold label, got {shown(values[i])} at item {items[i]}."
+                f"for no gold label, got {short(values[i])} at item {items[i]}."
             )
         return torch.from_numpy(np.where(none, NO_LABEL, numbers).astype(np.int64))
 
@@ -263,7 +263,7 @@ class CrowdCollator:
         except Exception as error:
             i = _first_failing(lambda i: pad([rows[i]]), rows)
             i = _first_unlike(rows) if i is None else i
-            where = "" if i is None else f", got {shown(rows[i])} at item {items[i]}"
+            where = "" if i is None else f", got {short(rows[i])} at item {items[i]}"
             raise ValueError(
                 f"columns {', '.join(columns)} must hold what {type(self.processor).__name__} gives, lists of numbers of "
                 f"one length{where} ({type(error).__name__}: {error})."
@@ -353,11 +353,11 @@ def _columns(examples: list[dict[str, Any]] | pa.Table, items: Sequence[int]) ->
     for i, example in enumerate(examples):
         if type(example) is not dict and not isinstance(example, Mapping):
             raise TypeError(
-                f"examples must be dicts of columns, got {shown(example)} at item {items[i]}."
+                f"examples must be dicts of columns, got {short(example)} at item {items[i]}."
             )
     names = dict.fromkeys(name for example in examples for name in example)
     if wrong := [name for name in names if not isinstance(name, str)]:
-        raise TypeError(f"columns must have names, got {shown(wrong[0])}.")
+        raise TypeError(f"columns must have names, got {short(wrong[0])}.")
     return {name: [example.get(name) for example in examples] for name in names}
 
 
@@ -460,7 +460,7 @@ def _flat_rows(name: str, rows: list[Any], items: Sequence[int]) -> FlatLists:
                 "has an empty list."
             )
         raise ValueError(
-            f"`{name}` must be a flat list of integers, got {shown(rows[i])} at item {items[i]}: None "
+            f"`{name}` must be a flat list of integers, got {short(rows[i])} at item {items[i]}: None "
             "and NaN are no labels, leave them out."
         )
     flat = [array for array in arrays if array is not None]

@@ -3,7 +3,6 @@
 Errors name the item by the number that it has in its data set: `items[i]` of the i-th example.
 """
 
-import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -13,6 +12,8 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 from transformers.utils import logging
+
+from ..opening import in_rgb, short
 
 logger = logging.get_logger(__name__)
 
@@ -26,29 +27,6 @@ _PICTURE_FILES = frozenset(
 )
 _SOUND_FILES = frozenset({".flac", ".m4a", ".mp3", ".ogg", ".opus", ".wav"})
 _LARGEST = torch.iinfo(torch.int64).max
-
-
-# What errors show
-
-
-def shown(value: Any) -> str:
-    """Show a value in an error, cut where it is long: a picture's bytes would fill the screen.
-
-    Example:
-        >>> shown([1, None]), shown("x" * 1000)[:9], len(shown("x" * 1000))
-        ('[1, None]', "'xxxxxxxx", 80)
-    """
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, str | bytes) and len(value) > 1000:
-        value = value[:1000]
-    if isinstance(value, list | dict | tuple) and len(value) > 100:
-        return reprlib.repr(value)
-    try:
-        text = repr(value)
-    except Exception:  # a class of somebody else's
-        text = f"<{type(value).__name__}>"
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 # Pictures
@@ -77,7 +55,7 @@ def as_rgb(picture: Any, name: str, item: int) -> Image:
     """
     if not isinstance(picture, Image):
         raise ValueError(
-            f"column {name!r} must hold a picture in every example, got {shown(picture)} at item {item}."
+            f"column {name!r} must hold a picture in every example, got {short(picture)} at item {item}."
         )
     if picture.mode.startswith(("I", "F")):
         raise ValueError(
@@ -96,9 +74,7 @@ def as_rgb(picture: Any, name: str, item: int) -> Image:
             item,
         )
     try:
-        if "transparency" in picture.info:  # Pillow warns when it has to drop this itself
-            picture = picture.convert("RGBA")
-        return picture.convert("RGB")
+        return in_rgb(picture)
     except Exception as error:  # Pillow's are of any kind, SyntaxError among them
         file = getattr(picture, "filename", "")
         raise ValueError(
@@ -137,7 +113,7 @@ def check_all_or_none(name: str, values: list[Any], items: Sequence[int]) -> Non
     if True in kinds:
         i = kinds.index(False)
         raise ValueError(
-            f"column {name!r} must hold numbers in every example, got {shown(values[i])} at item {items[i]}."
+            f"column {name!r} must hold numbers in every example, got {short(values[i])} at item {items[i]}."
         )
 
 
@@ -172,8 +148,8 @@ def stack(name: str, values: np.ndarray | list[Any], items: Sequence[int]) -> Te
             raise
         i = _unlike(values)
         raise ValueError(
-            f"column {name!r} must hold numbers of one shape in all examples, got {shown(values[i])} at item "
-            f"{items[i]} and {shown(values[0 if i else -1])} beside it. Pad them (a tokenizer given as "
+            f"column {name!r} must hold numbers of one shape in all examples, got {short(values[i])} at item "
+            f"{items[i]} and {short(values[0 if i else -1])} beside it. Pad them (a tokenizer given as "
             "`processing_class` pads text), or remove the column."
         ) from error
     return stacked.float() if stacked.dtype == torch.float64 else stacked

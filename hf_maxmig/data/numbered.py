@@ -22,9 +22,9 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import SequentialSampler
 from transformers.trainer_utils import has_length
 
+from ..opening import short
 from .collator import CrowdCollator, arrow_rows
 from .columns import CROWD_COLUMNS, EVERY, GOLD_COLUMNS
-from .inputs import shown
 
 ROW = "crowd_row"  # of a batch: (B,) int64, where in the data set its items stand
 UNKNOWN = -1  # where a batch does not say it
@@ -416,5 +416,5 @@ def check_each_once(rows: np.ndarray, number: int) -> None:
     missing = np.flatnonzero(~there)
     raise ValueError(
         f"there must be a prediction for each of {number} items, got {len(rows)}, none for {len(missing)} of them "
-        f"({shown(missing[:5].tolist())}): did a sampler or a collator leave items out?"
+        f"({short(missing[:5].tolist())}): did a sampler or a collator leave items out?"
     )

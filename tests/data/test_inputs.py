@@ -15,8 +15,9 @@ from transformers import PreTrainedTokenizerFast, ViTImageProcessor, Wav2Vec2Fea
 
 from hf_maxmig import CrowdCollator, MaxMIGTrainer
 from hf_maxmig.data.collator import arrow_rows
-from hf_maxmig.data.inputs import remedy, shown
+from hf_maxmig.data.inputs import remedy
 from hf_maxmig.data.numbered import NumberedCollator, NumberedItems, check_first
+from hf_maxmig.opening import short
 from tests.worlds import make_crowd
 
 PROCESSOR = ViTImageProcessor(size={"height": 8, "width": 8})
@@ -215,10 +216,10 @@ def test_errors_show_little_of_what_is_large() -> None:
         {i: i for i in range(10**5)},
         "\ud800",
     ):
-        text = shown(value)
+        text = short(value)
         assert len(text) <= 80
         text.encode()
-    assert shown(np.int64(3)) == "3"
+    assert short(np.int64(3)) == "3"
 
 
 # Broken pictures
