@@ -160,6 +160,8 @@ def small_config(model_type):
     known = {*config_class.__dataclass_fields__, *other_names}
     said = {other_names.get(key, key) for key in own}
     shared = {k: v for k, v in TINY.items() if k in known and other_names.get(k, k) not in said}
+    if own:
+        shared.pop("patch_size", None)
     if "vision_config" in own:
         shared = {}
     return config_class(**{**shared, **own, "num_labels": 5})
