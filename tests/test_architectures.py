@@ -353,7 +353,6 @@ TIMM_WITH = [
     ("test_resnet", {"output_stride": 16, "drop_rate": 0.2}),
     ("test_resnet", {"output_stride": 8, "drop_path_rate": 0.25}),
     ("test_resnet", {"act_layer": "gelu"}),
-    ("test_resnet", {"norm_layer": "groupnorm"}),
     ("test_vit", {"global_pool": "avg"}),
     ("test_vit", {"img_size": 96, "patch_size": 8}),
     ("test_vit", {"img_size": [96, 64], "drop_path_rate": 0.1, "drop_rate": 0.1}),
