@@ -257,7 +257,11 @@ class HeadClassifier(_ClassifierModel):
         labels: Tensor | None = None,
         return_dict: bool | None = None,
     ) -> ImageClassifierOutput:
-        """Classify (B, D) features, or pictures: through the backbone, or else as flat vectors."""
+        """Classify (B, D) features, or pictures: through the backbone, or else as flat vectors.
+
+        Raises:
+            ValueError: if neither is given, or D is not the head's `input_size`.
+        """
         if features is None:
             if pixel_values is None:
                 raise ValueError(
@@ -266,6 +270,11 @@ class HeadClassifier(_ClassifierModel):
             encoder = self.encoder
             features = (
                 pixel_values.flatten(1) if encoder is None else self.encode(encoder, pixel_values)
+            )
+        if features.shape[-1] != self.config.input_size:
+            raise ValueError(
+                f"features must have `input_size` = {self.config.input_size} numbers an item, got the shape "
+                f"{tuple(features.shape)}: make the head with `HeadConfig(input_size={features.shape[-1]})`."
             )
         hidden = self.fc(features.to(self.fc.weight.dtype)).relu()
         return self._output(self.output(self.dropout(hidden)), labels)

@@ -236,6 +236,7 @@ class CrowdTrainer(TunedTrainer):
                 num_classes=self.crowd_model.config.num_labels,
                 processor=processing_class,
                 input_names=input_names(self.crowd_model.classifier),
+                vocabulary=getattr(self.crowd_model.classifier.config, "vocab_size", None),
             )
         self._empty_steps = torch.zeros((), device=self.args.device)
         self._empty_steps_told = False

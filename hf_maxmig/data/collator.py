@@ -27,6 +27,8 @@ from .inputs import (
     check_complete,
     check_finite,
     check_fits,
+    check_ids,
+    data_inputs,
     has_pictures,
     is_numeric,
     remedy,
@@ -69,10 +71,11 @@ class CrowdCollator:
         num_classes: C.
         processor: an image processor, a tokenizer or a feature extractor.
         input_names: the inputs that the classifier takes; all that there are by default.
+        vocabulary: how many tokens the classifier knows, if it takes `input_ids`.
 
     Raises:
         ValueError: naming the item: if lists differ in length, hold None, or hold a number out of
-            range; if only part of the examples have a column; if a gold label is no class; if a
+            range, `input_ids` among them; if only part of the examples have a column; if a gold label is no class; if a
             picture cannot be read; if an input is not finite. Naming the column: if its numbers are
             not of one shape, there are pictures but no image processor, two columns of pictures, or
             nothing that the classifier takes.
@@ -92,11 +95,13 @@ class CrowdCollator:
         num_classes: int,
         processor: Any = None,
         input_names: Sequence[str] | None = None,
+        vocabulary: int | None = None,
     ) -> None:
         self.num_annotators = num_annotators
         self.num_classes = num_classes
         self.processor = processor
         self.input_names = input_names
+        self.vocabulary = vocabulary
 
     def __call__(self, examples: list[dict[str, Any]] | pa.Table) -> dict[str, Tensor]:
         """Collate B examples: (B, K) annotators and annotations, (B,) labels, and the inputs."""
@@ -108,6 +113,8 @@ class CrowdCollator:
         """Collate examples whose numbers are known; `items[i]` is what errors call the i-th."""
         columns = _columns(examples, items)
         batch = self._inputs(columns, items)
+        if "input_ids" in batch:
+            check_ids(batch["input_ids"], self.vocabulary, items)
         if any(name in columns for name in CROWD_COLUMNS):
             pairs = self.pairs(_flat_columns(columns, items), items)
             batch["annotators"], batch["annotations"] = pairs
@@ -200,7 +207,7 @@ class CrowdCollator:
         return self.input_names is None or name in self.input_names
 
     def _inputs(self, names: Columns, items: Sequence[int]) -> dict[str, Tensor]:
-        columns = {n: v for n, v in names.items() if n not in NOT_INPUTS}
+        columns = described = {n: v for n, v in names.items() if n not in NOT_INPUTS}
         pictures = {n: v for n, v in columns.items() if has_pictures(v)}
         columns = {n: v for n, v in columns.items() if n not in pictures and self.takes(n)}
         batch: dict[str, Tensor] = {}
@@ -221,8 +228,8 @@ class CrowdCollator:
                 check_all_or_none(name, values, items)
         if self.input_names is not None and not batch:
             raise ValueError(
-                f"examples must have an input of the classifier, one of {', '.join(self.input_names)}, got "
-                f"{', '.join(names) or 'none'}: {remedy(names, self.input_names)}"
+                f"examples must have an input of the classifier, one of {', '.join(data_inputs(self.input_names))}, "
+                f"got {', '.join(names) or 'none'}: {remedy(described, self.input_names)}"
             )
         return {name: tensor for name, tensor in batch.items() if self.takes(name)}
 
@@ -268,11 +275,6 @@ class CrowdCollator:
                 f"columns {', '.join(columns)} must hold what {type(self.processor).__name__} gives, lists of numbers of "
                 f"one length{where} ({type(error).__name__}: {error})."
             ) from error
-        ids = batch.get("input_ids")
-        if isinstance(ids, Tensor) and (ids.is_floating_point() or (ids < 0).any()):
-            i = int((ids < 0).any(dim=1).int().argmax()) if (ids < 0).any() else None
-            where = "numbers with a point" if i is None else f"a negative one at item {items[i]}"
-            raise ValueError(f"`input_ids` must be whole numbers from 0, got {where}.")
         return batch
 
 

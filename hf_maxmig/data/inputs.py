@@ -193,6 +193,36 @@ def check_finite(batch: Mapping[str, Any], items: Sequence[int]) -> None:
         )
 
 
+def check_ids(ids: Tensor, vocabulary: int | None, items: Sequence[int]) -> None:
+    """Refuse tokens that the classifier does not know: an accelerator would stop without a reason.
+
+    Args:
+        ids: (B, ...), numbers of tokens.
+        vocabulary: how many there are; None leaves that open.
+        items: their numbers in the data set, for errors.
+
+    Raises:
+        ValueError: naming the item.
+
+    Example:
+        >>> check_ids(torch.tensor([[5, 7], [2, 0]]), vocabulary=8, items=range(2))
+    """
+    last = "" if vocabulary is None else f" to {vocabulary - 1}"
+    if ids.is_floating_point():
+        raise ValueError(
+            f"`input_ids` must be whole numbers from 0{last}, got numbers with a point."
+        )
+    wrong = ids < 0
+    if vocabulary is not None:
+        wrong |= ids >= vocabulary
+    if wrong.any():
+        row = int(wrong.reshape(len(ids), -1).any(dim=1).int().argmax())
+        raise ValueError(
+            f"`input_ids` must be whole numbers from 0{last}, got {int(ids[row][wrong[row]][0])} at item {items[row]}: "
+            "is the tokenizer the classifier's?"
+        )
+
+
 def _is_number(leaf: Any) -> bool:
     if isinstance(leaf, bool | int | float | Tensor):
         return True
@@ -218,6 +248,16 @@ def _unlike(values: list[Any]) -> int:
 # What is no input, and how it becomes one
 
 
+def data_inputs(names: Sequence[str]) -> list[str]:
+    """Leave out what a forward takes beside data: gold labels, and how it is to answer.
+
+    Example:
+        >>> data_inputs(["pixel_values", "labels", "output_attentions", "return_dict"])
+        ['pixel_values']
+    """
+    return [n for n in names if n != "labels" and not n.startswith(("output_", "return_"))]
+
+
 def remedy(columns: Mapping[str, Any], wanted: Sequence[str]) -> str:
     """Say what is to be done with columns that are no inputs.
 
@@ -236,6 +276,17 @@ def remedy(columns: Mapping[str, Any], wanted: Sequence[str]) -> str:
         for name, values in columns.items()
     }
     texts = {name: value for name, value in first.items() if isinstance(value, str)}
+    several = (list, tuple, np.ndarray, Tensor)
+    numbers = [
+        n
+        for n, v in first.items()
+        if not isinstance(v, several) and v is not None and _is_number(v)
+    ]
+    if "features" in wanted and len(numbers) > 1:
+        return (
+            f"put the numbers of its columns into one list by item: `dataset.map(lambda item: {{'features': "
+            f"[item[name] for name in columns]}})`, where `columns` are those of {', '.join(numbers[:5])} that describe an item."
+        )
     if "pixel_values" in wanted:
         for name, value in first.items():
             if what := _file(value, _PICTURE_FILES):

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast, ViTImageProcessor, Wav2Vec2FeatureExtractor
 
-from hf_maxmig import CrowdCollator, MaxMIGTrainer
+from hf_maxmig import CrowdCollator, HeadClassifier, HeadConfig, MaxMIGTrainer
 from hf_maxmig.data.collator import arrow_rows
 from hf_maxmig.data.inputs import remedy
 from hf_maxmig.data.numbered import NumberedCollator, NumberedItems, check_first
@@ -447,3 +447,33 @@ def test_looking_at_the_first_item_leaves_alone_what_it_cannot_know(files: list[
     check_first(images, lambda examples: examples)
     with pytest.raises(FileNotFoundError, match=r"3\.png at item 3: "):
         check_first(images, pictures)
+
+
+def test_numbers_in_columns_of_their_own_are_to_be_put_into_one():
+    """A table of 124 columns is no column to be renamed."""
+    columns = {f"c{i}": [0.5, 1.5] for i in range(4)}
+    rows = [{name: values[i] for name, values in columns.items()} for i in range(2)]
+    collate = CrowdCollator(4, 3, input_names=["features", "labels", "return_dict"])
+    with pytest.raises(
+        ValueError, match=r"one of features, got c0, c1, c2, c3, .*: put the numbers"
+    ):
+        collate([{**row, "annotators": [0], "annotations": [1]} for row in rows])
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_tokens_that_the_classifier_does_not_know_name_the_item(padded):
+    """On an accelerator they end in an assertion of the device, long after, without an item."""
+    rows = [{"input_ids": ids} for ids in ([1, 2], [3, 9], [8, 8])]
+    if padded:
+        rows = [{"input_ids": torch.tensor(row["input_ids"])} for row in rows]
+    collate = CrowdCollator(4, 3, input_names=["input_ids"], vocabulary=9)
+    with pytest.raises(ValueError, match=r"from 0 to 8, got 9 at item 1"):
+        collate(rows)
+    assert collate(rows[::2])["input_ids"].tolist() == [[1, 2], [8, 8]]
+
+
+def test_features_of_another_length_are_refused_by_the_head():
+    """Torch says that two matrices cannot be multiplied."""
+    head = HeadClassifier(HeadConfig(input_size=6, num_labels=3))
+    with pytest.raises(ValueError, match=r"`input_size` = 6 .* got the shape \(2, 5\)"):
+        head(features=torch.zeros(2, 5))
