@@ -5,7 +5,6 @@ train them too.
 """
 
 import copy
-import functools
 import inspect
 import itertools
 import math
@@ -374,12 +373,22 @@ def merge_adapters(model: Model) -> Model:
     return merged
 
 
-def logits_of(classifier: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
+def answer_in_words(classifier: nn.Module) -> dict[str, bool]:
+    """Say what to add to the inputs, so that a classifier names its outputs: nothing, for some."""
+    parameters = inspect.signature(classifier.forward).parameters.values()
+    named = any(p.name == "return_dict" or p.kind is p.VAR_KEYWORD for p in parameters)
+    return {"return_dict": True} if named else {}
+
+
+def logits_of(
+    classifier: nn.Module, inputs: Mapping[str, Any], asked: Mapping[str, bool] | None = None
+) -> Tensor:
     """Run a classifier of transformers, or of one's own.
 
     Args:
         classifier: what gives an output with `logits`.
         inputs: a batch for it.
+        asked: of `answer_in_words`, looked up anew by default; `torch.compile` cannot follow that.
 
     Returns:
         (B, C), the logits.
@@ -392,8 +401,7 @@ def logits_of(classifier: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
         >>> logits_of(classifier, {"features": torch.zeros(2, 5)}).shape
         torch.Size([2, 3])
     """
-    kind: Any = type(classifier)
-    asked = {"return_dict": True} if _takes_return_dict(kind) else {}
+    asked = answer_in_words(classifier) if asked is None else asked
     logits = getattr(classifier(**inputs, **asked), "logits", None)
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -401,12 +409,6 @@ def logits_of(classifier: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
             f"`classifier` must give an output with `logits`, (B, C), got {found} of {type(classifier).__name__}."
         )
     return logits
-
-
-@functools.cache
-def _takes_return_dict(kind: Any) -> bool:
-    parameters = inspect.signature(kind.forward).parameters.values()
-    return any(p.name == "return_dict" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def output_layers(classifier: nn.Module, num_classes: int) -> list[nn.Linear | nn.Conv2d]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .classifiers import logits_of
+from .classifiers import answer_in_words, logits_of
 from .finite import check_finite
 from .hub import portable_processor
 from .modeling_maxmig import CrowdModel
@@ -144,10 +144,10 @@ class _Logits(nn.Module):
 
     def __init__(self, classifier: nn.Module) -> None:
         super().__init__()
-        self.classifier = classifier
+        self.classifier, self.asked = classifier, answer_in_words(classifier)
 
     def forward(self, **inputs: Tensor) -> Tensor:
-        return logits_of(self.classifier, inputs)
+        return logits_of(self.classifier, inputs, self.asked)
 
 
 def _classifier_of(model: CrowdModel) -> PreTrainedModel:

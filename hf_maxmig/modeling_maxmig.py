@@ -30,7 +30,14 @@ from .aggregator import (
     check_prior,
 )
 from .class_names import by_number, check_classifier_names, differences, in_order
-from .classifiers import adapter_layers, keep_weights, logits_of, merge_adapters, reorder_outputs
+from .classifiers import (
+    adapter_layers,
+    answer_in_words,
+    keep_weights,
+    logits_of,
+    merge_adapters,
+    reorder_outputs,
+)
 from .config_checks import refusing
 from .configuration_maxmig import MaxMIGConfig, hashed_names, hashed_order
 from .finite import check_finite
@@ -126,6 +133,7 @@ class CrowdModel(PreTrainedModel):
         self.classifier = build_classifier(config) if classifier is None else classifier
         self.main_input_name = self.classifier.main_input_name
         self.input_modalities = self.classifier.input_modalities
+        self._asked = answer_in_words(self.classifier)
         self.supports_gradient_checkpointing = self.classifier.supports_gradient_checkpointing
         with refusing(
             "`num_annotators` and the number of classes must make tables that can be built"
@@ -252,7 +260,7 @@ class CrowdModel(PreTrainedModel):
         self, annotators: Tensor | None, annotations: Tensor | None, **classifier_inputs: Any
     ) -> MaxMIGOutput:
         """Compute what `forward` returns, of inputs that it has checked."""
-        return MaxMIGOutput(logits=logits_of(self.classifier, classifier_inputs))
+        return MaxMIGOutput(logits=logits_of(self.classifier, classifier_inputs, self._asked))
 
     # The verbs
 
@@ -635,7 +643,7 @@ class MaxMIGModel(CrowdModel):
         self, annotators: Tensor | None, annotations: Tensor | None, **classifier_inputs: Any
     ) -> MaxMIGOutput:
         """Classify, and with annotations aggregate and forecast."""
-        logits = logits_of(self.classifier, classifier_inputs)
+        logits = logits_of(self.classifier, classifier_inputs, self._asked)
         if annotators is None or annotations is None:
             return MaxMIGOutput(logits=logits)
         log_p = self.prior()
