@@ -21,7 +21,7 @@ test:  ## the fast tests and the doctests, under two minutes
 	$(PYTHON) -m pytest -m "not slow"
 
 test-all:  ## all tests, on all cores
-	$(PYTHON) -m pytest -n auto --dist loadfile
+	$(PYTHON) -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lowest:  ## the fast tests with the lowest versions that pyproject.toml allows, in an environment of its own
 	.ci/lowest

@@ -21,7 +21,7 @@ def test_readme_has_two_commands_to_set_up(root):
         == "pip install -e . && accelerate launch recipes/digits.py --output_dir out/digits"
     )
     assert second.strip() == (
-        'pip install -e ".[test,peers,plots]" && python -m pytest -n auto --dist loadfile'
+        'pip install -e ".[test,peers,plots]" && python -m pytest -n auto --dist loadfile --no-loadscope-reorder'
     )
 
 

@@ -58,37 +58,31 @@ def test_digits_runs_on_two_processes(launcher, root, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "expertise"),
-    [("independent", "high"), ("naive_majority", "high"), ("independent", "low")],
+    ("case", "expertise", "seed", "least"),
+    [
+        ("independent", "high", 1, 0.96),
+        ("naive_majority", "high", 0, 0.93),
+        ("independent", "low", 0, 0.85),
+    ],
 )
-def test_digits_learns_from_the_other_crowds(case, expertise, load, tmp_path):
-    """The flags must reach the crowd, and the defaults must not be good for one crowd only."""
+def test_digits_learns_from_the_other_crowds(case, expertise, seed, least, load, tmp_path):
+    """The flags must reach the crowd, and the defaults must not be good for one crowd only.
+
+    With seed 1 the start from the vote share merges two classes of independent experts (accuracy 0.87),
+    as with two of ten seeds; the start from information keeps them apart.
+    """
     digits, recipe = load("digits"), load("recipe")
     arguments, training = recipe.parse(
         digits.DigitsArguments, digits.DigitsTrainingArguments,
-        arguments=["--output_dir", str(tmp_path), "--case", case, "--expertise", expertise, "--use_cpu", "True",
-                   "--report_to", "none", "--disable_tqdm", "True"],
+        arguments=["--output_dir", str(tmp_path), "--case", case, "--expertise", expertise, "--seed", str(seed),
+                   "--use_cpu", "True", "--report_to", "none", "--disable_tqdm", "True"],
     )  # fmt: skip
     assert (arguments.case, arguments.expertise) == (case, expertise)
     data = digits.digits(arguments, training.seed)
     assert len(data["train"].features["annotators"].feature.names) == {
         ("independent", "high"): 5, ("naive_majority", "high"): 10, ("independent", "low"): 10,
     }[case, expertise]  # fmt: skip
-    assert digits.main(arguments, training)["eval_accuracy"] > (
-        0.93 if expertise == "high" else 0.85
-    )
-
-
-@pytest.mark.slow
-def test_start_from_information_keeps_classes_apart(load, tmp_path):
-    """With this seed the vote share merges two classes (accuracy 0.87), as with 2 of 10."""
-    digits, recipe = load("digits"), load("recipe")
-    arguments, training = recipe.parse(
-        digits.DigitsArguments, digits.DigitsTrainingArguments,
-        arguments=["--output_dir", str(tmp_path), "--case", "independent", "--seed", "1", "--init", "information",
-                   "--use_cpu", "True", "--report_to", "none", "--disable_tqdm", "True"],
-    )  # fmt: skip
-    assert digits.main(arguments, training)["eval_accuracy"] > 0.96
+    assert digits.main(arguments, training)["eval_accuracy"] > least
 
 
 @pytest.mark.slow
