@@ -85,7 +85,7 @@ class Float32Module(nn.Module):
     4 is lost.
     """
 
-    # Its parameters and buffers that have a row an annotator.
+    # Its parameters and buffers with a row per annotator.
     of_annotators: ClassVar[tuple[str, ...]] = ()
 
     @torch.no_grad()

@@ -164,7 +164,7 @@ class CrowdTrainer(TunedTrainer):
             args.num_train_epochs = args.epochs_for(len(train_dataset) if sized else None)
         if args.dataloader_persistent_workers:
             logger.warning_once(
-                "`dataloader_persistent_workers` is left out of account: no checkpoint holds the random states of workers "
+                "`dataloader_persistent_workers` is ignored: no checkpoint holds the random states of workers "
                 "that outlive an epoch, and a resumed training would come to other weights."
             )
             args = copy.copy(args)
@@ -265,7 +265,7 @@ class CrowdTrainer(TunedTrainer):
             self._check_can_evaluate(part)
         if self.args.fsdp and self.args.world_size > 1 and not self.is_fsdp_enabled:
             logger.warning_once(
-                "`fsdp` is left out of account: accelerate spreads no parameters over processes without accelerators."
+                "`fsdp` is ignored: accelerate spreads no parameters over processes without accelerators."
             )
         if not adapter_layers(self.crowd_model):
             return

@@ -1,6 +1,6 @@
 """The command line of a recipe: flags are the fields of dataclasses, `--config file.yaml` lies under them.
 
-What is wrong with it is told in one line, with exit code 2, before anything is read or trained.
+What is wrong with it is said in one line, with exit code 2, before anything is read or trained.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from transformers import HfArgumentParser
 
 import hf_maxmig
 
-# Errors that are told without a traceback, if a file of ours raised them: they say what to do.
+# Errors that are shown without a traceback, if a file of ours raised them: they say what to do.
 _TOLD = (ValueError, TypeError, OSError, FileNotFoundError, ImportError)
 _OURS = (Path(hf_maxmig.__file__).parent, Path(__file__).parent)
 _NULL = ("", "~", "null", "Null", "NULL")  # YAML's, unquoted
@@ -91,7 +91,7 @@ def start(build: Callable[..., Any], run: Callable[[Any], Any] | None = None) ->
 
     Args:
         build: what reads the data; its arguments' annotations are the dataclasses of the flags. An
-            error of ours in it is told in one line, with exit code 2.
+            error of ours in it is shown in one line, with exit code 2.
         run: takes what it returns, unless that is None; an error in it has its traceback.
 
     Returns:
@@ -105,7 +105,7 @@ def start(build: Callable[..., Any], run: Callable[[Any], Any] | None = None) ->
 
 @contextlib.contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Leave with exit code 2 and a line instead of a traceback, if an error is told as `is_told` says."""
+    """Leave with exit code 2 and a line instead of a traceback, if `is_told` says so."""
     try:
         yield
     except _TOLD as error:
@@ -281,7 +281,7 @@ def _kinds(annotation: Any) -> set[Any]:
 
 
 def _made(kind: type, values: dict[str, Any]) -> Any:
-    """Make the arguments; what transformers itself refuses is told as ours."""
+    """Make the arguments; what transformers itself refuses is raised as ours."""
     try:
         return kind(**values)
     except Exception as error:

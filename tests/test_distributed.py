@@ -212,7 +212,7 @@ def test_fsdp_that_does_nothing_is_told(crowd, make_model, make_args, monkeypatc
     logging.getLogger("hf_maxmig").propagate = True
     with caplog.at_level("WARNING"):
         trainer._check_devices()
-    assert "`fsdp` is left out of account" in caplog.text
+    assert "`fsdp` is ignored" in caplog.text
 
 
 def test_gather_in_one_process_is_the_tensor_itself():

@@ -190,7 +190,7 @@ def probabilities(name: str, posterior: Any) -> np.ndarray:
             f"`{name}` must have shape (N, C) with N of at least 1 and C of at least 2, got {array.shape}."
         )
     logs = bool((array < 0).any())
-    with np.errstate(over="ignore"):  # what is too large is told below
+    with np.errstate(over="ignore"):  # what is too large is refused below
         p = np.exp(array) if logs else array
         sums = p.sum(axis=1)
     wrong = ~(np.abs(sums - 1) <= _TOLERANCE)

@@ -75,7 +75,7 @@ def unpack_tar_gz(archive: Path, folder: Path, limits: Limits = LIMITS) -> None:
     with GzipFile(archive) as packed:
         stream: Any = _Limited(packed, most, archive)
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as tar:
-            # Its filters are left out of account: what comes here has been looked at.
+            # Its filters are not asked: each member has been checked before.
             tar.extraction_filter = lambda member, path: member
             tar.extractall(folder, members=_checked(tar, folder.resolve(), limits))
         while stream.read(_CHUNK):  # to the end, where gzip keeps its checksum

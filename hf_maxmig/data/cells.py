@@ -9,7 +9,7 @@
 4. Whole numbers are numbers: 3.0 is 3, also in text if all that is said are numbers.
 5. Names that are known (of a `ClassLabel`, or handed over) are never touched.
 
-What is left in doubt, such as names that differ by letter case only, is told in words (`doubts`).
+What is left in doubt, such as names that differ by letter case only, is said in words (`doubts`).
 """
 
 import ast
@@ -42,7 +42,7 @@ MISSING = frozenset(
         "#VALUE!", "#REF!", "#DIV/0!", "#NUM!", "#NAME?", "#NULL!",
     ]
 )  # fmt: skip
-# What may stand for none as well, in small letters; a name that is one is told.
+# What may stand for none as well, in small letters; the log says where one is a name.
 _DOUBTFUL = frozenset(
     [
         "-", "--", "---", "\u2013", "\u2014", "?", "??", ".", "..", "...", "*", "_", "/",

@@ -131,7 +131,7 @@ class NumberedItems(TorchDataset[Any]):
                 raise unreadable(self.source, row, self.called[row], error) from error
 
     def __getattr__(self, name: str) -> Any:
-        # What is told of each epoch, for instance: `set_epoch`.
+        # What the trainer calls in each epoch, for instance: `set_epoch`.
         if name in ("items", "source"):  # it is being unpickled
             raise AttributeError(name)
         return getattr(self.items, name)
