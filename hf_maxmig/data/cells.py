@@ -217,6 +217,7 @@ def read_cells(
     doubts: list[str] = []
     _whole_numbers(told, rule, doubts)
     if answers:
+        _truth_values(told, rule, doubts)
         _minus_one(told, heads, rule, doubts)
         _several(told, coded, rule, wrong, doubts)
     if not rule.is_given:
@@ -574,6 +575,22 @@ def _whole_numbers(told: list[list[Any]], rule: Rule, doubts: list[str]) -> None
             if isinstance(value, str) and value in texts and value.endswith(".0"):
                 values[number] = "0" if value == "-0.0" else value[:-2]
     doubts.append(f"{ends[0]} is read as {ends[0][:-2]}, as all are numbers")
+
+
+def _truth_values(told: list[list[Any]], rule: Rule, doubts: list[str]) -> None:
+    """Read True and TRUE as true if nothing but truth values is said: pandas and R write them so."""
+    said = _said(told)
+    texts = {value for value in said if isinstance(value, str)}
+    other = sorted(text for text in texts if not text.islower())
+    if not other or texts != said or not {text.lower() for text in texts} <= {"true", "false"}:
+        return
+    if texts & rule.known:
+        return
+    for values in told:
+        for number, value in enumerate(values):
+            if isinstance(value, str):
+                values[number] = value.lower()
+    doubts.append(f"{other[0]} is read as {other[0].lower()}, as all are truth values")
 
 
 def _minus_one(told: list[list[Any]], heads: Sequence[str], rule: Rule, doubts: list[str]) -> None:

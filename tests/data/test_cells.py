@@ -268,6 +268,17 @@ def test_whole_numbers_with_a_gap_are_whole_numbers(tmp_path: Path) -> None:
     assert said(version) == ["1.0", "beta"]
 
 
+@pytest.mark.parametrize("written", ["True False", "TRUE FALSE", "true false"])
+def test_truth_values_are_those_of_pandas(written: str, tmp_path: Path) -> None:
+    """The same file gave the classes True and False by us, true and false by pandas."""
+    yes, no = written.split()
+    file = csv_of(tmp_path, f"item,annotator,annotation\na,p,{yes}\nb,p,{no}\na,q,{yes}\n")
+    assert said(file) == said(pd.read_csv(file)) == ["true", "false", "true"]
+    mixed = csv_of(tmp_path, f"item,annotator,annotation\na,p,{yes}\nb,p,cup\n", "mixed.csv")
+    assert said(mixed) == [yes, "cup"]
+    assert said(file, classes=[yes, no]) == [0, 1, 0]  # numbers of a ClassLabel
+
+
 def test_class_names_inside_lists_are_names() -> None:
     """The numbers of a ClassLabel are names wherever they stand; -1 is none of them."""
     features = Features(
