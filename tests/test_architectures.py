@@ -85,7 +85,12 @@ SETTINGS = {
     "mobilevitv2": {"width_multiplier": 0.25, "image_size": 64, "n_attn_blocks": [1, 1, 1]},
     "perceiver": LATENTS,
     "poolformer": STAGES,
+    "reformer": {
+        "is_decoder": False, "attn_layers": ["local", "local"], "axial_pos_embds": False, "attention_head_size": 8,
+        "feed_forward_size": 16, "local_attn_chunk_length": 4,
+    },
     "pvt": {**STAGES, "num_attention_heads": [1] * 4, "image_size": 64},
+    "t5": {"decoder_start_token_id": 0},
     "pvt_v2": {**STAGES, "num_attention_heads": [1] * 4, "image_size": 64},
     "regnet": {"embedding_size": 8, **STAGES, "groups_width": 4},
     "resnet": {"embedding_size": 8, "hidden_sizes": [8, 8], "depths": [1, 1], "layer_type": "basic"},
@@ -110,7 +115,7 @@ SETTINGS = {
     "zamba": {"num_hidden_layers": 2, "layers_block_type": ["linear_attention", "hybrid"]},
     "xmod": {"default_language": "en_XX"},
 }  # fmt: skip
-# Not tried, and why: what they need is not in this machine, or there is nothing small of them.
+# Not tried, and why: what they need is not installed, or there is nothing small of them.
 NOT_TRIED = {
     "DinatForImageClassification": "needs natten",
     "LayoutLMv2ForSequenceClassification": "needs detectron2",
@@ -118,10 +123,6 @@ NOT_TRIED = {
     "CohereCompassTextForSequenceClassification": "needs rotary settings of its own for each kind of layer",
     "JambaForSequenceClassification": "two layers of it have no attention, which its cache asks for",
     "Qwen3_5TextForSequenceClassification": "two layers of it have no attention, which its cache asks for",
-    "ReformerForSequenceClassification": "needs axial positions that multiply to the length of a text",
-    "XmodForSequenceClassification": "needs languages",
-    "PerceiverForSequenceClassification": "calls its tokens `inputs`",
-    "T5ForSequenceClassification": "asks its config for a `decoder_start_token_id` that it does not have",
     "ZambaForSequenceClassification": "needs a layer type for each of 54 layers",
     "Zamba2ForSequenceClassification": "needs a layer type for each of 54 layers",
     **dict.fromkeys(
@@ -169,10 +170,14 @@ def small_config(model_type):
 
 def inputs_of(model_type, name, config, main):
     noise = torch.Generator().manual_seed(0)
-    if main == "input_ids" or model_type == "imagegpt":
+    if (
+        main == "input_ids"
+        or model_type == "imagegpt"
+        or name == "PerceiverForSequenceClassification"
+    ):
         tokens = torch.randint(3, 30, (2, 12), generator=noise)
         tokens[:, -1] = 2  # the end, where some look
-        return {"input_ids": tokens}
+        return {"inputs" if model_type == "perceiver" else "input_ids": tokens}
     if model_type == "audio-spectrogram-transformer":
         return {"input_values": torch.randn(2, 20, 8, generator=noise)}
     if model_type == "wav2vec2-bert":
