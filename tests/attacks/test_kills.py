@@ -217,6 +217,9 @@ def test_folder_that_may_not_be_written_is_told_before_training():
     """After an epoch, or ten, it is late."""
     with tempfile.TemporaryDirectory() as place:
         os.chmod(place, stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO)
+        closed = [p for p in Path(place).parents if not p.stat().st_mode & stat.S_IXOTH]
+        if os.geteuid() == 0 and closed:
+            pytest.skip(f"another user, whom modes keep out, cannot reach {closed[0]}")
         out, log = Path(place, "out"), Path(place, "log")
         out.mkdir()
         out.chmod(0o555)
