@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from datasets import Dataset
-from scipy.stats import binom, chi2, norm
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+from scipy.stats import binom, chi2, false_discovery_control, norm
 from torch import Tensor
 
 from .copies import Confusions, Copy, Evidence, Votes, check_shapes, copies_among
@@ -26,16 +28,21 @@ VERDICTS = (
     "always says one class",
     "random",
     "adversarial",
-    "copies another",
+    "copied or copying",
     "too few votes",
 )
 
 # What a verdict rests on. Nothing a user has to set: each is a statement, not a fit to a crowd.
-SIGNIFICANCE = 0.05  # that anyone of the crowd is called something by chance, for each verdict
+FALSE_DISCOVERIES = 0.05  # share of those called random, adversarial or of one class who are not
 MIN_VOTES = 10  # with fewer the interval of the accuracy spans half the scale, whatever they are
-POWER = 0.95  # no one is called random on fewer votes than would show an ordinary annotator
-AS_GOOD_AS_NOTHING = 0.1  # of what an ordinary annotator's labels show beyond chance
+ENOUGH_TO_CONDEMN = 25  # labels: with fewer the interval about one half is wider than 40 points
+USEFUL = 0.5  # of what an ordinary annotator is right on beyond chance: less is of no use
+LEAST_ORDINARY = 0.2  # of what chance leaves: 60 of 100 right where two classes are as frequent
+AVOIDS = 0.2  # an adversary is right on a fifth less than by chance
+HINT = 0.05  # p-value, uncorrected: whoever is this much above chance is not called random
+AS_GOOD_AS_NOTHING = 0.1  # of the information of an ordinary annotator's label
 ONE_CLASS = 0.95  # share of the labels that are one class
+ELSEWHERE = 0.2  # probability of that class, at most, on an item that is something else
 EXPERT_INFORMATION = 0.5  # share of the class entropy that a label settles
 EXPERT_ACCURACY = 0.75  # three labels of four are right, at the lower end of the interval
 COVERAGE = 0.95  # of the intervals
@@ -83,10 +90,11 @@ class AnnotatorReport:
 
         Returns:
             Columns `annotator`, `votes`, `accuracy`, `accuracy_low`, `accuracy_high`,
-            `information`, `verdict`, `copies` (the name of the source, or None), `reason` and
-            `confuses`, the most frequent mistake, or None. Numbers that do not exist are None.
+            `information`, `verdict`, `copies` (the names of those who are one voice with them, with
+            a semicolon between two; None if there are none), `reason` and `confuses`, the most
+            frequent mistake, or None. Numbers that do not exist are None.
         """
-        source = {copy.annotator: self.annotators[copy.source] for copy in self.copies}
+        others = _others(self.voices(), self.annotators)
         mistakes = [self.most_frequent_mistake(m) for m in range(len(self.annotators))]
         return Dataset.from_dict(
             {
@@ -97,11 +105,22 @@ class AnnotatorReport:
                 "accuracy_high": _or_none(self.accuracy_high),
                 "information": _or_none(self.information),
                 "verdict": self.verdict,
-                "copies": [source.get(m) for m in range(len(self.annotators))],
+                "copies": [
+                    "; ".join(others[m]) if m in others else None
+                    for m in range(len(self.annotators))
+                ],
                 "reason": self.reason,
                 "confuses": mistakes,
             }
         )
+
+    def voices(self) -> list[list[int]]:
+        """Give the groups of annotators who copy or are copied: each counts as one voice.
+
+        Returns:
+            Their numbers, ascending; the largest group first.
+        """
+        return _voices(self.copies, len(self.annotators))
 
     def most_frequent_mistake(self, annotator: int) -> str | None:
         """Say what an annotator most often mistakes for what, such as `says dog where it is cat`.
@@ -139,9 +158,12 @@ class AnnotatorReport:
         number = Counter(self.verdict)
         counts = ", ".join(f"{number[name]} {name}" for name in VERDICTS if number[name])
         lines = [f"{len(self.annotators)} annotators: {counts or 'none'}."]
+        for members in self.voices()[:3]:
+            names = _listed([self.annotators[m] for m in members])
+            lines.append(f"One voice: {names} - who was first, the votes cannot tell.")
         good = [m for m, name in enumerate(self.verdict) if name in ("expert", "ordinary")]
-        best = sorted(good, key=lambda m: -self.information[m])[:3]
-        bad = ("adversarial", "copies another", "always says one class", "random")
+        best = sorted(good, key=lambda m: -self.accuracy_low[m])[:3]
+        bad = ("adversarial", "always says one class", "random")
         doubtful = [m for name in bad for m, verdict in enumerate(self.verdict) if verdict == name]
         for title, shown in (("Best", best), ("Most doubtful", doubtful[:3])):
             lines += [f"{title}: {self.annotators[m]} - {self.reason[m]}" for m in shown]
@@ -176,24 +198,30 @@ def judge_annotators(
     Verdicts, the first that holds:
 
     - *too few votes*: fewer than `MIN_VOTES`.
-    - *always says one class*: `ONE_CLASS` of the labels are it, and it is also said on the items
-      that are something else (`ONE_CLASS` of those too, on more of them than a coin would): who was
-      only shown cats and says cat is not meant.
-    - *copies another*: see `copies.find_copies`.
+    - *always says one class*: `ONE_CLASS` of the labels are it, and so are `ONE_CLASS` of those on
+      items that are something else (this class has a probability of `ELSEWHERE` at most without
+      them), more of these than half: who was only shown cats and says cat is not meant.
+    - *copied or copying*: agrees with another beyond what the truth explains, see
+      `copies.find_copies`. All of a group are called so, for the votes cannot tell who was first.
     - *adversarial*: right less often than by chance, sum_r (share of labels r)(share of items of
-      class r), by more than shuffling their labels would give; or no more often than by chance,
-      though which label they give depends on the class.
-    - *random*: not right more often than by chance, where 95 of 100 (`POWER`) ordinary annotators
-      with such items would be; and the interval leaves out what those are right on.
-    - *too few votes*: not more often than by chance, and an ordinary annotator could have missed it
-      too.
-    - *expert*: a label settles half of what there is to know of the class, and three of four are
-      right even at the lower end of the interval.
-    - *ordinary*: everyone else.
+      class r), by a fifth of that (`AVOIDS`) and more than shuffling their labels would give, and the
+      interval lies below chance;
+      or not useful, as below, though which label they give depends on the class.
+    - *random*: shown to be of no use: what they are right on lies below chance and half (`USEFUL`)
+      of what an ordinary annotator has beyond it, so does the upper end of the interval, and
+      nothing (`HINT`) speaks for more than chance.
+    - *expert*: as ordinary, and a label settles half of what there is to know of the class, and three
+      of four are right even at the lower end of the interval.
+    - *ordinary*: right more often than by chance, by the interval or by more than shuffling their
+      labels would give; or all items are of one class, and they say it.
+    - *too few votes*: everyone else; it is not known what they are.
 
-    "Beyond chance" means more than a tenth (`AS_GOOD_AS_NOTHING`) of what the median of the
-    informative annotators shows, and is corrected for the number of annotators. The classifier may
-    have learned votes by heart; what is judged on items that it was not trained on is free of that.
+    The three that condemn (one class, adversarial, random) take `ENOUGH_TO_CONDEMN` labels. The
+    p-values of each are corrected by Benjamini-Hochberg, over all annotators with so many, to a false
+    discovery rate of `FALSE_DISCOVERIES`; that of *random* is the probability, given the votes, that
+    they are useful. An ordinary annotator is the median of those who are right more often than by
+    chance, and has at least `LEAST_ORDINARY` of what chance leaves; a group that copies counts once. The classifier may have memorised votes; what is judged
+    on items that it was not trained on is free of that.
 
     Args:
         log_h: (N, C), log-probabilities of the classifier for the items in their order.
@@ -236,7 +264,7 @@ def judge_annotators(
     evidence = Evidence(log_h.cpu(), weight.cpu(), votes)
     copies, groups, confusions = copies_among(evidence)
     facts = _Facts.of(evidence, groups, confusions)
-    judged = _Judge(facts, confusions, copies, list(annotators), list(classes))
+    judged = _Judge(facts, confusions, copies, groups.numpy(), list(annotators), list(classes))
     verdicts = [judged.verdict(m) for m in range(len(annotators))]
     return AnnotatorReport(
         annotators=list(annotators),
@@ -259,9 +287,10 @@ def judge_annotators(
 class _Facts:
     """What the verdicts rest on; (M,) arrays.
 
-    `lift` is how many more labels are right than by chance, `room` how many there could be,
-    `deviation` that of `lift` were their labels shuffled; `pattern` is the p-value of any
-    other dependence between label and class.
+    `chance` is the share that would be right by chance, `lift` how many more labels are right than
+    that, `deviation` that of `lift` were their labels shuffled; `pattern` is the p-value of any
+    other dependence between label and class. `top` is the class they say most often, `elsewhere`
+    how many of their items are something else, and `there` on how many of these they say it.
     """
 
     votes: np.ndarray
@@ -270,10 +299,14 @@ class _Facts:
     accuracy_high: np.ndarray
     information: np.ndarray
     entropy: np.ndarray
+    shares: "_Shares"
+    chance: np.ndarray
     lift: np.ndarray
-    room: np.ndarray
     deviation: np.ndarray
     pattern: np.ndarray
+    top: np.ndarray
+    elsewhere: np.ndarray
+    there: np.ndarray
 
     @classmethod
     def of(cls, evidence: Evidence, groups: Tensor, confusions: Confusions) -> "_Facts":
@@ -282,10 +315,14 @@ class _Facts:
         right = torch.zeros(M, dtype=torch.float64)
         right.index_add_(0, votes.annotator, confusions.right)
         accuracy = torch.where(n > 0, right / n, torch.nan).numpy()
-        low, high = _interval(evidence, groups, confusions)
+        shares = _shares(evidence, groups, confusions)
+        low, high = shares.interval()
         low, high = np.fmin(low, accuracy), np.fmax(high, accuracy)
         low, high = (np.where(np.isnan(accuracy), np.nan, end) for end in (low, high))
 
+        said = torch.bincount(votes.annotator * C + votes.annotation, minlength=M * C).view(M, C)
+        top = said.argmax(dim=1)
+        elsewhere, there = torch.zeros(2, M, dtype=torch.float64)
         # Sums of z, of z z' and of z by label: all that shuffling the labels needs.
         by_label = torch.zeros(M * C, C, dtype=torch.float64)
         square = torch.zeros(M, C, C, dtype=torch.float64)
@@ -294,10 +331,14 @@ class _Facts:
             cell = votes.annotator[part] * C + votes.annotation[part]
             by_label.index_add_(0, cell, z)
             square.index_add_(0, votes.annotator[part], z[:, :, None] * z[:, None, :])
+            usual = top[votes.annotator[part]]
+            other = z.gather(1, usual[:, None])[:, 0] <= ELSEWHERE
+            elsewhere.index_add_(0, votes.annotator[part], other.double())
+            spoken = other & (votes.annotation[part] == usual)
+            there.index_add_(0, votes.annotator[part], spoken.double())
         table = by_label.view(M, C, C).transpose(1, 2)  # annotator, class, label
         count = torch.where(n > 0, n, 1)[:, None]
-        said = torch.bincount(votes.annotator * C + votes.annotation, minlength=M * C)
-        said = said.view(M, C).double() / count
+        said = said.double() / count
         mean = table.sum(dim=2) / count
         scatter = square - count[:, :, None] * mean[:, :, None] * mean[:, None, :]
         expected = count[:, 0] * (mean * said).sum(dim=1)
@@ -315,17 +356,19 @@ class _Facts:
             accuracy_high=high,
             information=_information(confusions, n),
             entropy=_entropy(confusions.counts.sum(dim=2)).numpy(),
+            shares=shares,
+            chance=(expected / count[:, 0]).numpy(),
             lift=lift.numpy(),
-            room=(n - expected).numpy(),
             deviation=deviation.numpy(),
             pattern=pattern,
+            top=top.numpy(),
+            elsewhere=elsewhere.numpy(),
+            there=there.numpy(),
         )
 
 
-def _interval(
-    evidence: Evidence, groups: Tensor, confusions: Confusions
-) -> tuple[np.ndarray, np.ndarray]:
-    """Give the ends of the interval of each accuracy: posterior quantiles under Jeffreys' prior.
+def _shares(evidence: Evidence, groups: Tensor, confusions: Confusions) -> "_Shares":
+    """Say how likely each accuracy of each annotator is: the posterior under Jeffreys' prior.
 
     The confusion of each is tilted, P_t(r | c) proportional to P(r | c) exp(t [r = c]): t moves the
     accuracy from 0 to 1, and the likelihood of the labels given zeta says how far it may go. Where
@@ -352,29 +395,47 @@ def _interval(
         table = confusion / (1 + diagonal * (odds - 1))[:, :, None]
         table.diagonal(dim1=1, dim2=2).mul_(odds)
         tilted[:, k] = (share * table.diagonal(dim1=1, dim2=2)).sum(dim=1)
-        rows = table.transpose(1, 2).reshape(M * C, C).to(evidence.total.dtype)
+        rows = table.transpose(1, 2).reshape(M * C, C).to(evidence.dtype)
         for part, forecast in zip(parts, forecasts, strict=True):
             chance = torch.linalg.vecdot(forecast, rows[cell[part]]).double().log()
             likelihood[:, k].index_add_(0, votes.annotator[part], chance)
-    return _quantiles(tilted.numpy(), likelihood.numpy())
+    return _Shares(tilted.numpy(), likelihood.numpy())
 
 
-def _quantiles(accuracy: np.ndarray, likelihood: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Integrate exp(likelihood) under Beta(1/2, 1/2) over the accuracy, ascending, row by row."""
-    angle = np.arcsin(np.sqrt(np.clip(accuracy, 0, 1)))  # in which Jeffreys' prior is flat
-    density = np.exp(likelihood - likelihood.max(axis=1, keepdims=True))
-    mass = (density[:, 1:] + density[:, :-1]) / 2 * np.diff(angle, axis=1)
-    below = np.concatenate([np.zeros((len(mass), 1)), mass.cumsum(axis=1)], axis=1)
-    total = below[:, -1]
-    ends = []
-    for tail in ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2):
-        ends.append(np.array([np.interp(tail * t, b, a) for t, b, a in zip(total, below, angle, strict=True)]))  # fmt: skip
-    low, high = np.sin(ends[0]) ** 2, np.sin(ends[1]) ** 2
-    # All right, or all wrong, is no evidence against always: the interval has one end.
-    top = likelihood.max(axis=1) - 1e-3
-    return np.where(likelihood[:, 0] >= top, 0.0, low), np.where(
-        likelihood[:, -1] >= top, 1.0, high
-    )
+class _Shares:
+    """Posterior of the share of right labels of M annotators, under Beta(1/2, 1/2).
+
+    Args:
+        accuracy: (M, T), shares, ascending.
+        likelihood: (M, T), log-likelihood of the labels at each.
+    """
+
+    def __init__(self, accuracy: np.ndarray, likelihood: np.ndarray) -> None:
+        self.likelihood = likelihood
+        # The angle in which Jeffreys' prior is flat.
+        self.angle = np.arcsin(np.sqrt(np.clip(accuracy, 0, 1)))
+        density = np.exp(likelihood - likelihood.max(axis=1, keepdims=True))
+        mass = (density[:, 1:] + density[:, :-1]) / 2 * np.diff(self.angle, axis=1)
+        below = np.concatenate([np.zeros((len(mass), 1)), mass.cumsum(axis=1)], axis=1)
+        self.below = below / np.maximum(below[:, -1:], 1e-300)
+
+    def interval(self) -> tuple[np.ndarray, np.ndarray]:
+        """Give both ends of the interval of `COVERAGE`, (M,) each."""
+        low, high = (
+            np.sin([np.interp(tail, b, a) for b, a in zip(self.below, self.angle, strict=True)])
+            ** 2
+            for tail in ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)
+        )
+        # All right, or all wrong, is no evidence against always: the interval has one end.
+        top = self.likelihood.max(axis=1) - 1e-3
+        low = np.where(self.likelihood[:, 0] >= top, 0.0, low)
+        return low, np.where(self.likelihood[:, -1] >= top, 1.0, high)
+
+    def above(self, share: np.ndarray) -> np.ndarray:
+        """Give the probability that each is right more often than on a share of theirs, (M,)."""
+        angle = np.arcsin(np.sqrt(np.clip(share, 0, 1)))
+        rows = zip(angle, self.angle, self.below, strict=True)
+        return 1 - np.array([np.interp(x, a, b) for x, a, b in rows])
 
 
 def _entropy(counts: Tensor) -> Tensor:
@@ -429,119 +490,221 @@ def _pattern(
 
 
 class _Judge:
-    """Say the verdict on each annotator, and why."""
+    """Say the verdict on each annotator, and why.
+
+    Every sentence states what was tested, so that it holds wherever its verdict does.
+    """
 
     def __init__(
         self,
         facts: _Facts,
         confusions: Confusions,
         copies: list[Copy],
+        groups: np.ndarray,
         annotators: list[str],
         classes: list[str],
     ) -> None:
         self.facts, self.annotators, self.classes = facts, annotators, classes
         self.counts = confusions.counts.numpy()
-        self.copy_of = {copy.annotator: copy for copy in copies}
-        self.level = SIGNIFICANCE / max(1, int((facts.votes > 0).sum()))
-        self.bar = float(norm.isf(self.level))
-        sure = (facts.deviation > 0) & (facts.lift > self.bar * facts.deviation)
-        # Nobody to compare with: someone who is right half of what chance leaves.
-        self.ordinary = float(np.median(facts.lift[sure] / facts.room[sure])) if sure.any() else 0.5
-        self.usual = float(np.median(facts.accuracy[sure])) if sure.any() else 0.5
+        self.edge: dict[int, Copy] = {}  # the clearest first
+        for copy in copies:
+            self.edge.setdefault(copy.annotator, copy)
+            self.edge.setdefault(copy.source, copy)
+        self.others = _others(_voices(copies, len(annotators)), annotators)
+        self.by_luck = self._by_luck()
+        sure = (self._above_chance() <= FALSE_DISCOVERIES) & (facts.accuracy_low > facts.chance)
+        voice = sure & (groups == np.arange(len(groups)))
+        # Nobody to compare with: someone who is right on half of what chance leaves.
+        ordinary, self.usual, self.informed = 0.5, 0.5, 0.0
+        if voice.any():
+            skill = (facts.accuracy - facts.chance)[voice] / (1 - facts.chance)[voice]
+            ordinary = max(LEAST_ORDINARY, float(np.median(skill)))
+            self.usual = float(np.median(facts.accuracy[voice]))
+            self.informed = float(np.median(facts.information[voice]))
+        self.useful = facts.chance + USEFUL * ordinary * (1 - facts.chance)
+        self.p_value = self._tested()
+
+    def _by_luck(self) -> np.ndarray:
+        """P-value of being right so often, (M,): that their labels in another order would be."""
+        moved = self.facts.deviation > 0
+        spread = np.where(moved, self.facts.deviation, 1.0)
+        return np.where(moved, norm.sf(self.facts.lift / spread), 1.0)
+
+    def _above_chance(self) -> np.ndarray:
+        """The same, corrected for all annotators with votes enough to be praised."""
+        return _false_discoveries(self.by_luck, self.facts.votes >= MIN_VOTES)
+
+    def _tested(self) -> dict[str, np.ndarray]:
+        """P-values of each way to be condemned, each corrected for all annotators."""
+        facts = self.facts
+        spread = np.where(facts.deviation > 0, facts.deviation, np.inf)
+        tests = {
+            "one class": binom.sf(facts.there - 1, facts.elsewhere, 0.5),
+            "less than chance": norm.cdf(np.minimum(facts.lift + 0.5, 0) / spread),
+            "no use": facts.shares.above(self.useful),
+            "pattern": facts.pattern,
+        }
+        judged = facts.votes >= ENOUGH_TO_CONDEMN
+        corrected = {name: _false_discoveries(p, judged) for name, p in tests.items()}
+        return corrected | {"more than chance": self._above_chance()}
+
+    def _holds(self, test: str, m: int) -> bool:
+        return bool(self.p_value[test][m] <= FALSE_DISCOVERIES)
 
     def verdict(self, m: int) -> tuple[str, str]:
         """Give one of `VERDICTS` and a sentence."""
         facts, n = self.facts, int(self.facts.votes[m])
         if n == 0:
             return "too few votes", "No votes."
+        if self._one_class(m):
+            said = f"Says {self.classes[facts.top[m]]} in {self._top_share(m):.0%} of {n} labels"
+            return "always says one class", (
+                f"{said}, also on {facts.there[m]:.0f} of the {facts.elsewhere[m]:.0f} items that are "
+                f"something else ({self._p('one class', m)})."
+            )
+        accuracy, chance, useful = facts.accuracy[m], facts.chance[m], self.useful[m]
+        low, high = facts.accuracy_low[m], facts.accuracy_high[m]
+        digits = _digits((low, chance), (high, chance), (high, useful))
+        percent = [f"{share:.{digits}%}" for share in (accuracy, low, high, chance, useful)]
+        right = f"right on {percent[0]} ({percent[1]} to {percent[2]})"
+        by_chance, of_use = (
+            f"{percent[3]} expected by chance",
+            f"the {percent[4]} that would be of use",
+        )
+        labels = _many(n, "label")
+        if m in self.edge:
+            return "copied or copying", f"{self._copies(m)} Of {labels} {right}."
         if n < MIN_VOTES:
-            return "too few votes", f"{_many(n, 'label')}, fewer than the {MIN_VOTES} it takes."
-        accuracy = (
-            f"right on {facts.accuracy[m]:.0%} "
-            f"({facts.accuracy_low[m]:.0%} to {facts.accuracy_high[m]:.0%})"
-        )
-        reason = self._one_class(m, n)
-        if reason is not None:
-            return "always says one class", reason
-        if m in self.copy_of:
-            return "copies another", self._copies(self.copy_of[m])
-        lift, room, deviation = facts.lift[m], facts.room[m], facts.deviation[m]
-        slack = AS_GOOD_AS_NOTHING * self.ordinary * room
-        chance = f"{1 - room / n:.0%} by chance"
-        if lift + slack < -self.bar * deviation:
-            return (
-                "adversarial",
-                f"Of {n} labels {accuracy}, less than the {chance}: they know the class and say "
-                "another.",
+            return "too few votes", f"{labels}, fewer than the {MIN_VOTES} it takes."
+        avoids = accuracy <= (1 - AVOIDS) * chance and high < chance
+        if self._holds("less than chance", m) and avoids:
+            points = round(
+                100 * round(chance, 2 + digits) - 100 * round(accuracy, 2 + digits), digits
             )
-        # In deviations: where an ordinary annotator would be, and the cut between them and chance.
-        # As high as the correction for M asks for, unless that would hit too many of them.
-        usual = (self.ordinary * room - slack) / deviation if deviation > 0 else 0.0
-        cut = min(self.bar, max(usual - norm.ppf(POWER), norm.ppf(POWER)))
-        if lift - slack <= cut * deviation:
-            if facts.pattern[m] < self.level and self._tells(m):
-                return (
-                    "adversarial",
-                    f"Of {n} labels {accuracy}, no more than the {chance}, but they depend on the "
-                    f"class ({facts.information[m]:.2f} nats): they say another, or mix up the names.",
+            return "adversarial", (
+                f"Of {labels} {right}, {points:.{digits}f} points less than the {by_chance} "
+                f"({self._p('less than chance', m)}): which label they give depends on the class."
+            )
+        no_use = self._holds("no use", m) and high < useful
+        if no_use and low <= chance:
+            tells = facts.information[m] > AS_GOOD_AS_NOTHING * self.informed
+            if self._holds("pattern", m) and tells:
+                return "adversarial", (
+                    f"Of {labels} {right}, {by_chance}: less than {of_use} ({self._p('no use', m)}), but "
+                    f"which label they give depends on the class ({self._p('pattern', m)}; "
+                    f"{facts.information[m]:.2f} nats a label). They say another, or mix up the names."
                 )
-            if usual >= 2 * norm.ppf(POWER) and facts.accuracy_high[m] < self.usual:
-                return (
-                    "random",
-                    f"Of {n} labels {accuracy}, no more than the {chance}, where an ordinary "
-                    "annotator would have shown.",
+            if self.by_luck[m] > HINT:
+                return "random", (
+                    f"Of {labels} {right}, {by_chance}. That is not shown to be more than chance "
+                    f"({_p_value(self.by_luck[m])}), and shown to be less than {of_use} "
+                    f"({self._p('no use', m)})."
                 )
-            if not self._explained(m):
-                return (
-                    "too few votes",
-                    f"{_many(n, 'label')}, {accuracy}: not enough to tell from the {chance}.",
-                )
+        explained, above = self._explained(m), self._holds("more than chance", m)
+        if low <= chance and not above and not explained:
+            few = f"; nobody is condemned on fewer than {ENOUGH_TO_CONDEMN}"
+            few = few if n < ENOUGH_TO_CONDEMN and high < useful else ""
+            return "too few votes", f"{labels}, {right}, {by_chance}: not enough to tell{few}."
+        if low > chance:
+            compared = f"more than the {by_chance}"
+        elif above:
+            compared = f"{by_chance}, more than the same labels in another order would be "
+            compared += f"({self._p('more than chance', m)})"
+        else:
+            compared = "all on items that seem to be of one class"
+        compared += f", less than {of_use}" if no_use else ""
         share = facts.information[m] / max(facts.entropy[m], 1e-12)
-        if share >= EXPERT_INFORMATION and facts.accuracy_low[m] > EXPERT_ACCURACY:
-            return (
-                "expert",
-                f"Of {_many(n, 'label')} {accuracy}; a label settles {share:.0%} of what there is "
-                "to know of the class.",
+        if share >= EXPERT_INFORMATION and low > EXPERT_ACCURACY:
+            return "expert", (
+                f"Of {labels} {right}, {compared}; a label settles {share:.0%} of what there is to know "
+                "of the class."
             )
-        return (
-            "ordinary",
-            f"Of {_many(n, 'label')} {accuracy}; a label carries {facts.information[m]:.2f} nats.",
+        return "ordinary", (
+            f"Of {labels} {right}, {compared}; a label carries {facts.information[m]:.2f} nats."
         )
 
-    def _one_class(self, m: int, n: int) -> str | None:
-        counts = self.counts[m]
-        said = counts.sum(axis=0)
-        r = int(said.argmax())
-        elsewhere = n - counts[r].sum()
-        wrongly = said[r] - counts[r, r]
-        if said[r] < ONE_CLASS * n or wrongly < ONE_CLASS * elsewhere - 0.5:
-            return None
-        if binom.sf(np.floor(wrongly) - 1, np.floor(elsewhere), 0.5) > self.level:
-            return None
-        return (
-            f"Says {self.classes[r]} in {said[r] / n:.0%} of {n} labels, also on "
-            f"{wrongly / elsewhere:.0%} of the {elsewhere:.0f} items that are something else."
-        )
+    def _top_share(self, m: int) -> float:
+        said = self.counts[m].sum(axis=0)
+        return float(said[self.facts.top[m]] / said.sum())
 
-    def _tells(self, m: int) -> bool:
-        """A pattern counts if it is worth a tenth of what an ordinary annotator's label is."""
-        informed = self.facts.information[self.facts.lift > self.bar * self.facts.deviation]
-        usual = float(np.median(informed)) if len(informed) else 0.0
-        return bool(self.facts.information[m] > AS_GOOD_AS_NOTHING * usual)
+    def _one_class(self, m: int) -> bool:
+        """Tell whether they say their most frequent label also where it is something else."""
+        there, elsewhere = self.facts.there[m], self.facts.elsewhere[m]
+        return (
+            self._holds("one class", m)
+            and self._top_share(m) >= ONE_CLASS
+            and there >= ONE_CLASS * elsewhere - 0.5
+            and self.by_luck[m] > HINT
+        )
 
     def _explained(self, m: int) -> bool:
         """Tell whether there was but one class to see, and that is what was said."""
         items = self.counts[m].sum(axis=1)
         return bool(
-            items.max() >= ONE_CLASS * items.sum() and self.facts.accuracy_low[m] >= self.usual
+            items.max() >= ONE_CLASS * items.sum()
+            and self.facts.elsewhere[m] == 0
+            and self.facts.accuracy_low[m] >= self.usual
         )
 
-    def _copies(self, copy: Copy) -> str:
-        p = "p < 1e-12" if copy.p_value < 1e-12 else f"p = {copy.p_value:.1g}"
+    def _p(self, test: str, m: int) -> str:
+        return _p_value(self.p_value[test][m])
+
+    def _copies(self, m: int) -> str:
+        copy, others = self.edge[m], self.others[m]
+        other = self.annotators[copy.source if copy.annotator == m else copy.annotator]
+        if copy.agreed == copy.common:
+            said = f"Says the same as {other} on all {copy.common} common items"
+        else:
+            said = f"Says the same as {other} on {copy.agreed} of {copy.common} common items"
+        whom = "the other" if len(others) == 1 else f"{len(others)} others ({_listed(others)})"
         return (
-            f"Says the same as {self.annotators[copy.source]} on {copy.agreed} of {copy.common} common "
-            f"items, {copy.expected:.0f} expected ({p}); which of them copies, the votes cannot tell."
+            f"{said}, {copy.expected:.0f} expected ({_p_value(copy.p_value)}). They are one voice with "
+            f"{whom}; who was first, the votes cannot tell."
         )
+
+
+def _false_discoveries(p_value: np.ndarray, tested: np.ndarray) -> np.ndarray:
+    """Correct p-values by Benjamini-Hochberg over those tested; 1 for all others."""
+    corrected = np.ones(len(p_value))
+    if tested.any():
+        corrected[tested] = false_discovery_control(np.clip(p_value[tested], 0, 1))
+    return corrected
+
+
+def _voices(copies: Sequence[Copy], number: int) -> list[list[int]]:
+    """Join pairs to groups: their members' numbers, ascending; the largest group first."""
+    low, high = [c.annotator for c in copies], [c.source for c in copies]
+    graph = coo_matrix((np.ones(len(copies)), (low, high)), shape=(number, number))
+    component = connected_components(graph, directed=False)[1] if number else []
+    groups: dict[int, list[int]] = {}
+    for m in sorted({*low, *high}):
+        groups.setdefault(int(component[m]), []).append(m)
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def _others(voices: Sequence[Sequence[int]], names: Sequence[str]) -> dict[int, list[str]]:
+    """Give the names of the others in the group of each who is in one."""
+    return {m: [names[k] for k in group if k != m] for group in voices for m in group}
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    """Names in a row, the first few."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
+
+
+def _digits(*pairs: tuple[float, float]) -> int:
+    """Give the fewest decimals with which percentages stand in the order of the numbers."""
+
+    def kept(a: float, b: float, digits: int) -> bool:
+        one, other = round(a, 2 + digits), round(b, 2 + digits)
+        return (one < other) == (a < b) and (one > other) == (a > b)
+
+    return next((d for d in range(4) if all(kept(a, b, d) for a, b in pairs)), 4)
+
+
+def _p_value(p: float) -> str:
+    return "p < 1e-12" if p < 1e-12 else f"p = {p:.1g}"
 
 
 def _or_none(values: np.ndarray) -> list[float | None]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
-from scipy.stats import beta
+from scipy.stats import beta, false_discovery_control
 from torch import Tensor
 
 from .functional import is_given, widen
@@ -20,7 +20,10 @@ from .functional import is_given, widen
 MIN_COMMON = 10  # fewer common items are no evidence after a correction for thousands of pairs
 LARGE_SHARE = 0.5  # a copy repeats at least half of what the truth leaves open
 SHARED_BY_ALL = 0.2  # honest annotators on hard items: 90 of 100 pairs of a real crowd share less
-SIGNIFICANCE = 0.01  # for all pairs together
+SIGNIFICANCE = 0.01  # false discovery rate over all pairs
+# Two annotators who never disagree: how often honest ones agree at least, whatever the rest of the
+# crowd does, and at most, unless the rest of the crowd agrees still more often.
+HONEST_AGREEMENT, CAREFUL_AGREEMENT = 0.9, 0.95
 ROUNDS = 4  # at most; each leaves out the copies found before, the last finds no more
 _SHARES = torch.cat([torch.arange(0, 0.96, 0.05), torch.tensor([0.98, 0.995])]).double()
 MOST_MEETINGS = 20_000_000  # of two votes on an item; half a minute. Beyond, items are sampled
@@ -34,12 +37,15 @@ class Copy:
     """Two annotators who agree beyond what the truth explains.
 
     Args:
-        annotator: number of the one called the copy.
-        source: number of the one copied. The votes cannot tell who was first.
+        annotator: number of one of the two.
+        source: number of the other, the one with more right labels. The votes cannot tell who was
+            first: either may be the copy, or both copy a third.
         common: items that both labelled.
         agreed: on how many of them they said the same.
-        expected: on how many they would have, were their mistakes independent.
-        p_value: how likely that many agreements are then, corrected for the number of pairs.
+        expected: on how many they would have, were their mistakes independent; two who never
+            disagreed, if they were as careful as honest annotators at most are.
+        p_value: how likely that many agreements are then, corrected for the number of pairs
+            (Benjamini-Hochberg).
         share: of what the truth leaves open, how much the one repeats of the other, 0..1.
     """
 
@@ -103,6 +109,11 @@ class Evidence:
     divided by cancel. Without some votes it is the same sum without their columns: exact, and no
     dearer than a subtraction.
 
+    Annotators may be put into groups that copy. A group is one voice: what its members say of an
+    item enters once, as the mean of their columns. So five copies cannot outvote three others; where
+    training has shared the weight of one among them already, their voice is weaker than it could be,
+    which makes the forecast less sure and accuses nobody.
+
     Args:
         log_h: (N, C), log-probabilities of the classifier.
         weight: (M, C, C), W: annotator, scored class, reported class.
@@ -121,10 +132,13 @@ class Evidence:
         self.votes = votes
         self.num_annotators, self.num_classes, _ = weight.shape
         self.table = widen(weight).transpose(1, 2).contiguous()  # annotator, reported, scored
-        self.total = widen(log_h).clone()
-        for part in self.chunks():
-            self.total.index_add_(0, votes.item[part], self.spoken(part))
+        self.log_h = widen(log_h)
         self._groups: Tensor | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of all that is computed of it."""
+        return self.log_h.dtype
 
     def chunks(self, width: int = 1) -> Iterator[slice]:
         """Cut the votes so that `width` numbers a vote and class fit in memory."""
@@ -137,13 +151,15 @@ class Evidence:
         return self.table[self.votes.annotator[part], self.votes.annotation[part]]
 
     def _prepare(self, groups: Tensor) -> None:
-        """Sum what each group says of each item; votes by the same group on an item share it."""
-        key = self.votes.item * self.num_annotators + groups[self.votes.annotator]
-        _, self.unit = torch.unique(key, return_inverse=True)
-        self.unit_sum = torch.zeros(int(self.unit.max()) + 1, self.num_classes)
-        self.unit_sum = self.unit_sum.to(self.total.dtype)
+        """Take the mean, over its members, of what each group says of each item."""
+        M, annotator = self.num_annotators, self.votes.annotator
+        key, self.unit = torch.unique(self.votes.item * M + groups[annotator], return_inverse=True)
+        size = torch.bincount(torch.unique(self.unit * M + annotator) // M)  # members who spoke
+        self.unit_mean = torch.zeros(len(key), self.num_classes, dtype=self.dtype)
         for part in self.chunks():
-            self.unit_sum.index_add_(0, self.unit[part], self.spoken(part))
+            self.unit_mean.index_add_(0, self.unit[part], self.spoken(part))
+        self.unit_mean /= size[:, None]
+        self.voices = self.log_h.clone().index_add_(0, key // M, self.unit_mean)
         self._groups = groups.clone()
 
     def without_own(self, groups: Tensor, part: slice | Tensor) -> Tensor:
@@ -159,7 +175,7 @@ class Evidence:
         if self._groups is None or not torch.equal(self._groups, groups):
             self._prepare(groups)
         item = self.votes.item[part]
-        return (self.total[item] - self.unit_sum[self.unit[part]]).log_softmax(dim=-1)
+        return (self.voices[item] - self.unit_mean[self.unit[part]]).log_softmax(dim=-1)
 
     def without_pair(self, groups: Tensor, left: Tensor, right: Tensor) -> Tensor:
         """Forecast items without the groups of two votes each.
@@ -175,8 +191,8 @@ class Evidence:
         if self._groups is None or not torch.equal(self._groups, groups):
             self._prepare(groups)
         one, other = self.unit[left], self.unit[right]
-        rest = self.total[self.votes.item[left]] - self.unit_sum[one]
-        rest -= self.unit_sum[other] * (one != other)[:, None]
+        rest = self.voices[self.votes.item[left]] - self.unit_mean[one]
+        rest -= self.unit_mean[other] * (one != other)[:, None]
         return rest.log_softmax(dim=-1)
 
 
@@ -220,7 +236,7 @@ def fit_confusions(evidence: Evidence, groups: Tensor) -> Confusions:
     parts = list(evidence.chunks())
     forecasts = [evidence.without_own(groups, part).exp() for part in parts]
     cell = votes.annotator * C + votes.annotation
-    table = torch.ones(M * C, C, dtype=evidence.total.dtype)  # of the confusion: cell, true class
+    table = torch.ones(M * C, C, dtype=evidence.dtype)  # of the confusion: cell, true class
     right = torch.zeros(len(votes), dtype=torch.float64)
     strength = 1.0
 
@@ -272,16 +288,26 @@ def find_copies(
 
     On hard items honest annotators share mistakes too, so independence (k = 0) is the wrong null.
     It is every share up to the one that 95 of 100 pairs of this crowd stay under, and at least
-    `SHARED_BY_ALL`. A pair is a copy if its most likely k is `LARGE_SHARE` or more and
-    the likelihood under such shares is greater than under any of the null by the number of pairs
-    over `SIGNIFICANCE`: a likelihood ratio exceeds x with probability 1/x at most (Markov), for any
-    number of items, so its inverse is a p-value.
+    `SHARED_BY_ALL`. A pair is a copy if its most likely k is `LARGE_SHARE` or more and the likelihood
+    under such shares is so much greater than under any of the null that the false discovery rate
+    over all pairs is at most `SIGNIFICANCE`: a likelihood ratio exceeds x with probability 1/x at
+    most (Markov), for any number of items, so its inverse is a p-value, and Benjamini-Hochberg holds
+    for such p-values however the pairs depend on each other.
 
     Copies of copies hide each other, since the third one's vote passes for truth: found ones are
     left out together and the search is repeated. Who belongs together is a group; its member with
-    the most labels that are right is called the source. Where copies are over half of all that
-    agrees and disagrees, there is nothing left to compare them with and none are named; so
-    two annotators alone are never copies.
+    the most labels that are right is called the source, which does not say that it was first. Where
+    copies are over half of all that agrees and disagrees, there is nothing left to compare them with
+    and none are named.
+
+    Two who never disagree are named without a model of their mistakes, for there may be none to
+    compare them with. Honest annotators agree on an item with probability q, on all of n with the
+    product. q is what the truth explains, without anyone who is identical to them, but within
+    `HONEST_AGREEMENT` and `CAREFUL_AGREEMENT`; if the rest of the crowd agrees more often than
+    either, it is that. Where nobody ever disagrees with anybody, the classifier has learned from one
+    voice and is no witness: there q is `HONEST_AGREEMENT`. So two who are both always right are named
+    too, given enough items (90 of 100 pairs of 59 annotators: over 200): the votes cannot tell.
+    Whoever always says one class agrees with others who do, and is not named for it.
 
     Args:
         log_h: (N, C), log-probabilities of the classifier for the items in their order.
@@ -340,12 +366,27 @@ def copies_among(evidence: Evidence) -> tuple[list[Copy], Tensor, Confusions]:
     groups = torch.arange(evidence.num_annotators)
     pairs = _Pairs.on_common_items(votes, evidence.num_annotators)
     copies: list[Copy] = []
-    confusions = fit_confusions(evidence, groups)
-    for _ in range(ROUNDS if len(pairs.key) else 0):
-        found, p_value = pairs.compare(evidence, confusions, groups).find()
+    if not len(pairs.key):
+        return copies, groups, fit_confusions(evidence, groups)
+
+    def named(found: Tensor, p_value: Tensor, confusions: Confusions) -> tuple[list[Copy], Tensor]:
         right = torch.zeros(len(groups), dtype=torch.float64)
         right.index_add_(0, votes.annotator, confusions.right)
-        copies, after = pairs.name_sources(found, p_value, right)
+        return pairs.name_sources(found, p_value, right)
+
+    identical = torch.ones(len(pairs.key), dtype=torch.float64)
+    confusions = fit_confusions(evidence, groups)
+    alike = pairs.compare(evidence, confusions, groups).never_disagree()
+    if alike.any():
+        # Each would vouch for the others: all who never disagree are left out together.
+        _, together = named(alike, identical, confusions)
+        apart = fit_confusions(evidence, together)
+        identical = pairs.compare(evidence, apart, together).identical()
+        copies, groups = named(identical < SIGNIFICANCE, identical, apart)
+        confusions = fit_confusions(evidence, groups)
+    for _ in range(ROUNDS):
+        found, p_value = pairs.compare(evidence, confusions, groups).find(identical)
+        copies, after = named(found, p_value, confusions)
         if torch.equal(after, groups):
             break
         groups = after
@@ -375,6 +416,8 @@ class _Pairs:
         self.met = torch.zeros(rows, dtype=torch.float64)
         self.agreed = torch.zeros(rows, dtype=torch.float64)
         self.expected = torch.zeros(rows, dtype=torch.float64)
+        self.explained = torch.zeros(rows, dtype=torch.float64)
+        self.honest = torch.zeros(len(key), dtype=torch.float64)
 
     @classmethod
     def on_common_items(cls, votes: Votes, num_annotators: int) -> "_Pairs":
@@ -405,9 +448,9 @@ class _Pairs:
 
     def compare(self, evidence: Evidence, confusions: Confusions, groups: Tensor) -> "_Pairs":
         """Add up, over the common items of each pair, the likelihood of every share k."""
-        for total in (self.log_likelihood, self.met, self.agreed, self.expected):
+        for total in (self.log_likelihood, self.met, self.agreed, self.expected, self.explained):
             total.zero_()
-        dtype = evidence.total.dtype
+        dtype = evidence.dtype
         confusion = confusions.confusion.to(dtype)
         by_report = confusion.transpose(1, 2).contiguous()
         shares, last = _SHARES.float(), len(self.key)
@@ -430,6 +473,8 @@ class _Pairs:
             )
             self.met.index_add_(0, place, torch.ones_like(place).double())
             self.agreed.index_add_(0, place, same.double())
+            careful = (1 / surprise).clamp(HONEST_AGREEMENT, CAREFUL_AGREEMENT)
+            self.explained.index_add_(0, place, careful.log().double())
             known = (place < last).nonzero()[:, 0]
             pair, back = place[known].unique(return_inverse=True)
             alike = (confusion[self.low[pair]] * confusion[self.high[pair]]).sum(dim=2)
@@ -438,8 +483,52 @@ class _Pairs:
             )
         return self
 
-    def find(self) -> tuple[Tensor, Tensor]:
-        """Tell which pairs copy: (P,) bool, and (P,) p-values corrected for P."""
+    def never_disagree(self) -> Tensor:
+        """Tell which pairs said the same of all that both labelled, and not one class always."""
+        return (self.agreed[:-1] == self.met[:-1]) & (self._by_habit() < 1)
+
+    def _by_habit(self) -> Tensor:
+        """(P,), how often two agree who say each class as often as they do, of whatever item."""
+        votes = self.votes
+        number = int(votes.annotation.max()) + 1
+        said = (
+            torch.bincount(
+                votes.annotator * number + votes.annotation, minlength=self.num_annotators * number
+            )
+            .view(-1, number)
+            .double()
+        )
+        share = said / said.sum(dim=1, keepdim=True).clamp(min=1)
+        parts = [slice(s, s + _CELLS // number) for s in range(0, len(self.key), _CELLS // number)]
+        return torch.cat(
+            [torch.linalg.vecdot(share[self.low[p]], share[self.high[p]]) for p in parts]
+        )
+
+    def identical(self) -> Tensor:
+        """Give the p-value of never disagreeing, (P,), corrected for P; 1 for all who once did."""
+        met, alike = self.met[:-1], self.never_disagree()
+        others = torch.cat([~alike, torch.ones(1, dtype=torch.bool)])
+        usual = 0.0
+        if self.met[others].sum() > 0:
+            usual = float(self.agreed[others].sum() / self.met[others].sum())
+            honest = self.explained[:-1]
+        else:
+            honest = met * np.log(HONEST_AGREEMENT)
+        least = met * self._by_habit().clamp(min=max(usual, 1e-300)).log()
+        log_p = torch.maximum(honest, least)
+        self.honest = met * (log_p / met).exp()
+        p_value = torch.where(alike, log_p.exp(), 1.0)
+        return torch.from_numpy(false_discovery_control(p_value.numpy()))
+
+    def find(self, identical: Tensor) -> tuple[Tensor, Tensor]:
+        """Tell which pairs copy.
+
+        Args:
+            identical: (P,) p-values of `identical`.
+
+        Returns:
+            (P,) bool, and (P,) p-values corrected for P.
+        """
         likelihood = self.log_likelihood[:-1].double()
         most_likely = _SHARES[likelihood.argmax(dim=1)]
         copying = _SHARES >= LARGE_SHARE
@@ -449,15 +538,19 @@ class _Pairs:
         p_value = torch.ones(len(self.key), dtype=torch.float64)
         for _ in range(ROUNDS):
             honest = likelihood[:, null + 1e-9 >= _SHARES].amax(dim=1)
-            p_value = (np.log(len(self.key)) + honest - mean).clamp(max=0).exp()
+            p_value = (honest - mean).clamp(max=0).exp()
+            p_value = torch.from_numpy(false_discovery_control(p_value.numpy()))
             before = found
             found = (most_likely >= max(LARGE_SHARE, null)) & (p_value < SIGNIFICANCE)
             if torch.equal(found, before):
                 break
             null = max(SHARED_BY_ALL, self._shared_by_most(~found))
-        if self.met[:-1][found].sum() > self.met.sum() / 2:
+        same = identical < SIGNIFICANCE
+        found &= ~same
+        if self.met[:-1][found].sum() > (self.met.sum() - self.met[:-1][same].sum()) / 2:
             found = torch.zeros_like(found)
-        return found, p_value
+        self.expected[:-1][same] = self.expected[:-1].minimum(self.honest)[same]
+        return found | same, torch.where(same, identical, p_value)
 
     def _shared_by_most(self, taken: Tensor) -> float:
         """Find the share that 95 of 100 pairs stay under: a Beta over the pairs' shares, fitted."""

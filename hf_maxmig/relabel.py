@@ -3,6 +3,7 @@
 import csv
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,54 @@ def relabelled(
         "suspicion": Value("float32"),
     }
     return with_columns(dataset, Features({n: kinds.get(n, posterior) for n in columns}), columns)
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """What is to be expected of the suspect items of a relabelled data set.
+
+    Args:
+        number: how many there are.
+        forecast: expected share of them whose forecast is right, in the forecaster's own eyes: the
+            mean of the forecast's probability; NaN without suspects.
+        crowd: expected share of which a class with the most votes is right: the mean of its
+            probability.
+    """
+
+    number: int
+    forecast: float
+    crowd: float
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> "Suspects":
+        """Read them off the columns.
+
+        Args:
+            dataset: from `relabelled`.
+
+        Returns:
+            What is expected, no gold labels asked.
+
+        Example:
+            >>> items = Dataset.from_dict({"suspect": [True, True, False], "suspicion": [0.9, 0.6, 0.0],
+            ...                            "confidence": [0.7, 0.5, 0.9]})
+            >>> found = Suspects.of(items)
+            >>> found.number, round(found.forecast, 2), round(found.crowd, 2), found.take_forecasts
+            (2, 0.6, 0.25, True)
+        """
+        suspect = np.asarray(_column(dataset, "suspect").fill_null(False), dtype=bool)
+        if not suspect.any():
+            return cls(0, float("nan"), float("nan"))
+        confidence = np.asarray(_column(dataset, "confidence"), dtype=float)
+        crowd = 1 - np.asarray(_column(dataset, "suspicion"), dtype=float)
+        return cls(
+            int(suspect.sum()), float(confidence[suspect].mean()), float(crowd[suspect].mean())
+        )
+
+    @property
+    def take_forecasts(self) -> bool:
+        """Whether more than half of the forecasts are expected to be right."""
+        return self.forecast > 0.5
 
 
 def most_suspect_first(dataset: Dataset) -> Dataset:

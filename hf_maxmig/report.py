@@ -39,14 +39,14 @@ from .plots import (
     reliability_plot,
     short,
 )
-from .relabel import RELABELLED
+from .relabel import RELABELLED, Suspects
 from .staging import staged
 from .version import __version__
 
 # What to do with an annotator of each verdict: 0 trust, 1 look at, 2 leave out. The first of a
 # group is shown first.
 _GROUP = {
-    "random": 2, "adversarial": 2, "always says one class": 2, "copies another": 1,
+    "random": 2, "adversarial": 2, "always says one class": 2, "copied or copying": 1,
     "too few votes": 1, "ordinary": 0, "expert": 0,
 }  # fmt: skip
 _ID_COLUMNS = ("file_name", "item", "item_id", "image_id", "id", "name", "path", "url")
@@ -141,6 +141,7 @@ def write_report(
         groups=[[annotators.annotators[m] for m in order if group[m] == g] for g in range(3)],
         by_verdict=_by_verdict(annotators, order),
         pairs=[_pair(annotators, pair) for pair in annotators.copies[:_MAX_NAMED]],
+        voices=[[annotators.annotators[m] for m in voice] for voice in annotators.voices()],
         evaluation=_evaluation(metrics or {}),
         plots=_plots(annotators, group, log_history, relabelled, gold),
         maps=_maps(annotators, order),
@@ -258,7 +259,7 @@ def _by_verdict(report: AnnotatorReport, order: np.ndarray) -> dict[str, list[st
 
 def _pair(report: AnnotatorReport, pair: Any) -> dict[str, Any]:
     names = report.annotators
-    return {"annotator": names[pair.annotator], "source": names[pair.source], "found": pair}
+    return {"one": names[pair.source], "other": names[pair.annotator], "found": pair}
 
 
 # Items
@@ -315,10 +316,19 @@ def _items(dataset: Dataset, gold: np.ndarray, classes: Sequence[str]) -> dict[s
         right = plurality_accuracy(shares[counted], torch.from_numpy(gold[told])[counted])
         scores.insert(0, ("the crowd's most frequent label", right, int(counted.sum())))
     judged = suspect[told] & (said >= 0)
+    suspects = Suspects.of(dataset)
+    # What was measured speaks before what is expected.
+    hits = (answers["forecast"] == gold[told])[suspect[told]]
+    measured = float(hits.mean()) if len(hits) else None
     return {
         "number": len(dataset),
         "without_votes": int(unvoted.sum()),
-        "suspects": int(suspect.sum()),
+        "suspects": suspects.number,
+        "suspects_forecast": suspects.forecast,
+        "suspects_crowd": suspects.crowd,
+        "suspects_measured": measured,
+        "suspects_with_gold": int(suspect[told].sum()),
+        "take_forecasts": suspects.take_forecasts and (measured is None or measured > 0.5),
         "expected": float(np.nanmean(confidence)) if len(dataset) else math.nan,
         "with_gold": len(told),
         "scores": scores,
