@@ -10,6 +10,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import gc
 import importlib.util
+import multiprocessing
 import sys
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from hf_maxmig import (
     MaxMIGTrainer,
     MaxMIGTrainingArguments,
 )
+from tests import children
 from tests.attacks.mutations import SEED
 from tests.hub_server import HubServer
 from tests.worlds import ANNOTATORS, CLASSES, make_crowd
@@ -44,6 +46,15 @@ def imported_modules_are_no_garbage():
 def pytest_report_header():
     """Say which damaged inputs the attacks try: the same seed gives the same ones."""
     return f"attacks: ATTACK_SEED={SEED}"
+
+
+@pytest.fixture
+def clean_workers():
+    """Let the workers of loaders come from a process with one thread: forked from this one they may hang."""
+    children.context()
+    multiprocessing.set_start_method("forkserver", force=True)
+    yield
+    multiprocessing.set_start_method(None, force=True)
 
 
 @pytest.fixture(scope="session")

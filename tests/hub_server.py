@@ -234,7 +234,7 @@ class HubServer:
     def __exit__(self, *exception: object) -> None:
         self.closing.set()
         self._server.shutdown()
-        self._thread.join()
+        self._thread.join(60)
         self._server.server_close()
 
     # For tests

@@ -1,17 +1,45 @@
-"""Runs a script to a clean end, on one process or several."""
+"""Runs commands to their end, on one process or several; those that do not come to one are killed, with all they started."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 
 LAUNCHER = ("-m", "torch.distributed.run", "--standalone")
 
 
+@contextlib.contextmanager
+def begun(command, **options):
+    """Start a command in a group of its own, of which nothing is left at the end."""
+    process = subprocess.Popen(
+        list(map(str, command)), start_new_session=True, text=True, **options
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def finished(command, seconds=240, code=0, **options):
+    """Run a command, which must end in time with an exit code: what it printed, output and errors apart."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with begun(command, **pipes, **options) as process:
+        try:
+            output, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired as late:
+            raise AssertionError(
+                f"{command} did not end within {seconds} s: {late.output}{late.stderr}"
+            ) from late
+    assert process.returncode == code, f"{output}{errors}"
+    return output, errors
+
+
 def run_script(root, processes, script, *arguments):
     """A process that aborts after its work is done is a failure too."""
     launcher = [*LAUNCHER, f"--nproc_per_node={processes}"] if processes > 1 else []
-    ended = subprocess.run(
-        [sys.executable, *launcher, *map(str, (script, *arguments))], cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, timeout=300, check=False,
+    finished(
+        [sys.executable, *launcher, script, *arguments], cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr

@@ -18,6 +18,7 @@ from hf_maxmig import CrowdTrainer, MaxMIGTrainer, MaxMIGTrainingArguments, conf
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.peers import PEERS
 from tests import reference
+from tests.processes import begun, finished
 
 SHORT = ["--num_train_epochs", "2"]
 
@@ -274,9 +275,7 @@ def start(root, folder, *flags):
         *flags,
     ]
     env = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    return subprocess.Popen(
-        list(map(str, command)), cwd=root, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )  # fmt: skip
+    return begun(command, cwd=root, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def test_workers_keep_their_memory_and_share_the_cores(benchmark, monkeypatch, tmp_path):
@@ -314,20 +313,20 @@ def test_a_killed_run_leaves_whole_cells_no_workers_and_goes_on(root, tmp_path):
         "--methods", "majority_vote", "soft_vote", "--expertise", "high", "--seeds", "1",
         "--jobs", "2", "--num_train_epochs", "6",
     )  # fmt: skip
-    run = start(root, tmp_path, *flags)
-    deadline = time.monotonic() + 240
-    while not (written := list(tmp_path.glob("digits/*.json"))):
-        assert run.poll() is None, run.stdout.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    run.send_signal(signal.SIGKILL)
-    # Its pipe ends when the last worker is gone: they hold it too.
-    run.communicate(timeout=60)
+    with start(root, tmp_path, *flags) as run:
+        deadline = time.monotonic() + 120
+        while not (written := list(tmp_path.glob("digits/*.json"))):
+            assert run.poll() is None, run.stdout.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        run.send_signal(signal.SIGKILL)
+        # Its pipe ends when the last worker is gone: they hold it too.
+        run.communicate(timeout=60)
     written = list(tmp_path.glob("digits/*.json"))
     assert 1 <= len(written) < 6
     before = {path: (path.stat().st_mtime_ns, json.loads(path.read_text())) for path in written}
-    again = start(root, tmp_path, *flags)
-    printed, _ = again.communicate(timeout=400)
+    with start(root, tmp_path, *flags) as again:
+        printed, _ = again.communicate(timeout=120)
     assert again.returncode == 0, printed
     assert f"6 cells, {len(written)} of them are there" in printed
     assert "4.3(H)" in printed  # the table follows
@@ -339,14 +338,13 @@ def test_a_killed_run_leaves_whole_cells_no_workers_and_goes_on(root, tmp_path):
 @pytest.mark.slow
 def test_data_that_is_not_there_ends_with_an_error(root, tmp_path):
     """An exit status of zero without a cell would pass for a finished run."""
-    run = subprocess.run(
+    _, errors = finished(
         [sys.executable, "recipes/benchmark.py", "--dataset", "labelme", "--methods", "soft_vote", "--seeds", "1",
          "--data_dir", str(tmp_path / "nowhere"), "--output_dir", str(tmp_path / "out"), "--jobs", "1"],
-        cwd=root, capture_output=True, text=True, timeout=200, env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        code=1, cwd=root, env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
-    assert run.returncode != 0
-    assert "1 of 1 cells failed" in run.stderr
-    assert "it does not exist" in run.stderr
+    assert "1 of 1 cells failed" in errors
+    assert "it does not exist" in errors
 
 
 def test_our_variants_differ_by_their_arguments_alone(benchmark):

@@ -1,13 +1,13 @@
 """A model that is pushed by itself: its card, and what whoever pulls it reads."""
 
 import os
-import subprocess
 import sys
 
 import pytest
 from huggingface_hub import ModelCard
 
 from hf_maxmig.modeling_maxmig import SHARED_AS
+from tests.processes import finished
 
 NAME = "org/pair"
 SALT = "not this one, please"
@@ -77,6 +77,6 @@ def test_a_pinned_revision_is_pulled_without_notices(hub, ann, make_model, tmp_p
     for number, (pinned, noticed) in enumerate((([], True), ([commit], False))):
         home = {"HF_HOME": str(tmp_path / f"home{number}"), "HF_HUB_DISABLE_XET": "1"}
         command = [sys.executable, "-c", PULL, NAME, *pinned]
-        done = subprocess.run(command, env=env | home, cwd=tmp_path, capture_output=True, text=True)
-        assert done.stdout == "MaxMIGModel\n", done.stderr
-        assert ("A new version of the following files was downloaded" in done.stderr) == noticed
+        output, errors = finished(command, env=env | home, cwd=tmp_path)
+        assert output == "MaxMIGModel\n", errors
+        assert ("A new version of the following files was downloaded" in errors) == noticed

@@ -14,6 +14,7 @@ from hf_maxmig import MaxMIGTrainer
 from hf_maxmig import checkpoints as module
 from hf_maxmig.checkpoints import RUN, check_checkpoint
 from hf_maxmig.whole_files import MANIFEST, read_manifest
+from tests.processes import begun
 
 STEPS = 6  # an epoch: 90 items, 16 in a batch
 
@@ -221,16 +222,13 @@ def test_folder_is_of_one_training_at_a_time(trainer_of, monkeypatch):
         "import sys; from filelock import FileLock; lock = FileLock(sys.argv[1]); lock.acquire(); print('held', flush=True); "
         "sys.stdin.read()"
     )
-    other = subprocess.Popen(
-        [sys.executable, "-c", holding, str(out / module.LOCK)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert other.stdout.readline() == "held\n"
-    monkeypatch.setattr(module, "LOCK_PATIENCE", 0.1)
-    with pytest.raises(ValueError, match="where another one is at work"):
-        trainer_of().train()
-    other.kill()  # the lock goes with its process
-    other.communicate()
+    command = [sys.executable, "-c", holding, out / module.LOCK]
+    with begun(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == "held\n"
+        monkeypatch.setattr(module, "LOCK_PATIENCE", 0.1)
+        with pytest.raises(ValueError, match="where another one is at work"):
+            trainer_of().train()
+    # the lock goes with its process
     killed(trainer_of(kill=1))
 
 

@@ -1,11 +1,11 @@
 """The command line of the recipes: flags, a file under them, and one line for what is wrong."""
 
 import os
-import subprocess
 import sys
 
 import pytest
 
+from tests.processes import finished
 from tests.test_image_classification import write_pictures, write_votes
 
 
@@ -181,7 +181,6 @@ def test_recipe_leaves_with_a_line_and_code_2(root, tmp_path):
         ("repeat.py", "--output_file", str(tmp_path / "r.json"), "none.py"),
     ):
         command = [sys.executable, str(root / "recipes" / recipe), *flags]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
-        assert done.returncode == 2, done.stderr
-        assert "Traceback" not in done.stderr
-        assert f"{recipe}: error: " in done.stderr
+        _, errors = finished(command, code=2, env=env)
+        assert "Traceback" not in errors
+        assert f"{recipe}: error: " in errors

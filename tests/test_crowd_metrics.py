@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import runpy
-import subprocess
 import sys
 
 import numpy as np
@@ -17,6 +16,7 @@ from sklearn.metrics import accuracy_score, brier_score_loss
 from hf_maxmig import confusion
 from hf_maxmig.functional import confusion_counts
 from hf_maxmig.metrics import calibration
+from tests.processes import finished
 from tests.worlds import make_crowd
 
 N, C, M = 40, 5, 3
@@ -250,7 +250,7 @@ def test_page_of_the_space_is_built(folder):
         pytest.skip("gradio is not installed: only the Space needs it")
     # Gradio leaves an event loop open: in a process of its own.
     script = "import runpy; assert runpy.run_path('app.py')['page']() is not None"
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=folder)
+    finished([sys.executable, "-c", script], cwd=folder)
 
 
 @pytest.mark.slow
@@ -268,7 +268,5 @@ def test_metric_needs_neither_network_nor_package(folder, tmp_path):
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(tmp_path / "home"),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", script], check=True, cwd=tmp_path, env=env, capture_output=True, text=True
-    )  # fmt: skip
-    assert "'accuracy': 0.0, 'calibration_error': 0.75, 'brier_score': 1.125" in done.stdout
+    output, _ = finished([sys.executable, "-c", script], cwd=tmp_path, env=env)
+    assert "'accuracy': 0.0, 'calibration_error': 0.75, 'brier_score': 1.125" in output

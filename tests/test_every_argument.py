@@ -170,7 +170,7 @@ WORKS: dict[str, list[Works]] = {
     "dataloader_pin_memory": [Works(True, "same")],
     "dataloader_persistent_workers": [Works(True, steps(8), {"dataloader_num_workers": 1})],
     "dataloader_prefetch_factor": [Works(3, "same", {"dataloader_num_workers": 1})],
-    "dataloader_multiprocessing_context": [Works("fork", "same", {"dataloader_num_workers": 1})],
+    "dataloader_multiprocessing_context": [Works("forkserver", "same", {"dataloader_num_workers": 1})],
     "dataloader_in_order": [Works(False, "same")],
     "label_names": [Works(None, logged("eval_accuracy")), Works(["labels"], logged("eval_accuracy"))],
     "train_sampling_strategy": [
@@ -362,8 +362,10 @@ def sets():
 
 
 @pytest.fixture
-def trial(make_args, make_model, sets, tmp_path):
+def trial(make_args, make_model, sets, tmp_path, request):
     def build(**settings):
+        if "dataloader_num_workers" in settings:
+            request.getfixturevalue("clean_workers")
         usual = {
             "eval_strategy": "epoch", "save_strategy": "epoch", "logging_strategy": "steps", "logging_steps": 1,
             "output_dir": str(tmp_path / f"out{len(list(tmp_path.iterdir()))}"), "per_device_eval_batch_size": 16,

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -33,6 +32,7 @@ from hf_maxmig import (
     peer,
 )
 from hf_maxmig.exporting import export_onnx, save_classifier
+from tests.processes import finished
 
 CLASSES = ["cat", "dog", "emu", "fox", "gnu"]
 
@@ -157,7 +157,7 @@ def test_classifier_runs_without_the_package(tmp_path):
         "json.dump(answers, open('answers.json', 'w'))\n"
     )
     env = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env=env)
+    finished([sys.executable, "-c", script], cwd=tmp_path, env=env)
     answers = json.loads((tmp_path / "answers.json").read_text())
     assert answers.keys() == trusted.keys()
     for name, answer in answers.items():

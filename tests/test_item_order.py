@@ -146,7 +146,9 @@ def test_relabel_is_of_the_same_items_under_any_strategy(make, numbered, strateg
 
 
 @pytest.mark.slow
-def test_predictions_are_in_order_with_workers_that_overtake_each_other(make, numbered):
+def test_predictions_are_in_order_with_workers_that_overtake_each_other(
+    make, numbered, clean_workers
+):
     """Batches come as they are ready; the last to come is not the incomplete one."""
     trainer = make(
         dataloader_num_workers=2, dataloader_in_order=False, per_device_eval_batch_size=4
@@ -157,7 +159,7 @@ def test_predictions_are_in_order_with_workers_that_overtake_each_other(make, nu
 
 
 @pytest.mark.slow
-def test_persistent_workers_read_the_data_set_that_is_asked_for(make, numbered):
+def test_persistent_workers_read_the_data_set_that_is_asked_for(make, numbered, clean_workers):
     """`Trainer` keeps the loader of the first evaluation and takes it for any other data set."""
     trainer = make(dataloader_num_workers=1, dataloader_persistent_workers=True)
     half = numbered.select(range(20))

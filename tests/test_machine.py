@@ -1,9 +1,9 @@
 """What the recipes say they were measured with."""
 
-import subprocess
-
 import pytest
 import torch
+
+from tests.processes import finished
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def machine(load):
 
 def git(folder, *command):
     who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-    subprocess.run(["git", "-C", str(folder), *who, *command], check=True, capture_output=True)
+    finished(["git", "-C", folder, *who, *command])
 
 
 def test_numbers_are_of_a_commit(machine, tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 import copy
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -49,6 +48,7 @@ from hf_maxmig import (
 )
 from hf_maxmig.aggregator import AGGREGATORS, FactoredAggregator
 from hf_maxmig.classifiers import reorder_outputs
+from tests.processes import finished
 from tests.worlds import make_crowd
 
 ANNOTATORS = torch.tensor([[0, 3], [2, -1], [1, 1], [-1, -1]])
@@ -198,7 +198,7 @@ def test_classifier_alone_loads_without_the_package(make_classifier, tmp_path):
         "torch.save(model(pixel_values=x).logits.detach(), 'logits.pt')\n"
     )
     env = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env=env)
+    finished([sys.executable, "-c", script], cwd=tmp_path, env=env)
     logits = torch.load(tmp_path / "logits.pt", weights_only=True)
     torch.testing.assert_close(logits, outputs(model).logits, rtol=0, atol=1e-5)
 
@@ -607,7 +607,7 @@ def test_pair_loads_as_remote_code_without_the_package(make_classifier, aggregat
         "HF_HOME": str(tmp_path / "home"),
         "HF_MODULES_CACHE": str(tmp_path / "modules"),
     }
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env=env)
+    finished([sys.executable, "-c", script], cwd=tmp_path, env=env)
     expected = outputs(model).forecast_logits
     for logits in torch.load(tmp_path / "out.pt", weights_only=True).values():
         torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)

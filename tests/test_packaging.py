@@ -4,13 +4,14 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tomllib
 from importlib.metadata import requires, version
 
 import pytest
+
+from tests.processes import finished
 
 SHIPPED = ("tests", "recipes", "model_cards", "docs", ".ci")
 BESIDE = (
@@ -62,8 +63,7 @@ def test_sdist_has_all_that_its_tests_need(root, tmp_path):
     shutil.copytree(root, copy, ignore=ignored)
     build = "import setuptools.build_meta as b; b.build_sdist('dist')"
     (copy / "dist").mkdir()
-    done = subprocess.run([sys.executable, "-c", build], cwd=copy, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    finished([sys.executable, "-c", build], cwd=copy)
     (archive,) = (copy / "dist").glob("*.tar.gz")
     with tarfile.open(archive) as tar:
         tar.extractall(tmp_path / "sdist", filter="data")
@@ -88,5 +88,4 @@ def test_sdist_has_all_that_its_tests_need(root, tmp_path):
         "no:cacheprovider",
         "tests/test_floors.py",
     ]
-    done = subprocess.run(command, cwd=unpacked, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:]
+    finished(command, cwd=unpacked, env=env)

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import subprocess
 import sys
 import wave
 
@@ -31,6 +30,8 @@ from transformers import (
 
 from hf_maxmig import MaxMIGModel, peer
 from hf_maxmig.pipelines import TASK, ForecastPipeline, number_votes
+from tests.children import needs_fork, run
+from tests.processes import finished
 from tests.worlds import ANNOTATORS, CLASSES
 
 VOTES = [
@@ -312,9 +313,8 @@ def test_pair_forecasts_without_the_package(saved, pictures, tmp_path):
     pictures[0].save(tmp_path / "picture.png")
     command = [sys.executable, "-c", WITHOUT_PACKAGE, str(saved), str(tmp_path / "picture.png")]
     env = {**os.environ, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": ""}
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    output, _ = finished(command, env=env, cwd=tmp_path)
+    told = json.loads(output.splitlines()[-1])
     item = {"image": pictures[0], "votes": VOTES[0]}
     wanted = pipeline(TASK, model=str(saved))(item)
     torch.testing.assert_close(table([told]), table([wanted]))
@@ -377,11 +377,21 @@ def test_classifier_without_a_crowd_is_refused():
         pipeline(TASK, model=ResNetForImageClassification(config))
 
 
-def test_workers_keep_the_order(model, items, expected):
+def forecast_with_workers(folder, items):
+    forecast = pipeline(TASK, model=str(folder), batch_size=2)
+    told = [forecast(items, num_workers=2), forecast((i for i in items), num_workers=2)]
+    torch.save([table(answers) for answers in told], folder / "told.pt")
+
+
+@pytest.mark.slow
+@needs_fork  # a generator cannot be sent to a worker
+def test_workers_keep_the_order(model, items, expected, tmp_path):
     """Several processes open the pictures; a stream read by each of them would come twice."""
-    forecast = pipeline(TASK, model=model, batch_size=2)
-    torch.testing.assert_close(table(forecast(items, num_workers=2)), expected)
-    torch.testing.assert_close(table(forecast((i for i in items), num_workers=2)), expected)
+    model.save_pretrained(tmp_path)
+    log = tmp_path / "log"
+    assert run(log, forecast_with_workers, tmp_path, items) == 0, log.read_text()
+    for told in torch.load(tmp_path / "told.pt"):
+        torch.testing.assert_close(told, expected)
 
 
 def test_votes_are_numbered_as_the_model_numbers(features):

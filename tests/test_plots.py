@@ -1,7 +1,6 @@
 """Pictures that stand in a page: well-formed, in its colours, and of the numbers given."""
 
 import re
-import subprocess
 import sys
 from xml.etree import ElementTree
 
@@ -20,6 +19,7 @@ from hf_maxmig.plots import (
     reliability_plot,
     short,
 )
+from tests.processes import finished
 
 pytest.importorskip("matplotlib")
 
@@ -120,7 +120,7 @@ def test_drawing_leaves_pyplot_alone():
         "import sys; from hf_maxmig.plots import gain_plot; gain_plot({'a': ([1], [2])}, 'step'); "
         "sys.exit('matplotlib.pyplot' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    finished([sys.executable, "-c", code])
 
 
 def test_information_plot_draws_whom_it_can():

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -16,14 +15,12 @@ from transformers import (
 
 import hf_maxmig
 from tests.data.test_sources import write_flat
+from tests.processes import finished
 
 
 def launch(root, *arguments, launcher=("accelerate.commands.launch",)):
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", *launcher, *map(str, arguments)]
-    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return finished([sys.executable, "-m", *launcher, *arguments], 280, cwd=root, env=env)[0]
 
 
 @pytest.mark.slow

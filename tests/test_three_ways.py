@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from importlib import import_module
 
@@ -12,6 +11,7 @@ from huggingface_hub import ModelCard
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModel
 
+from tests.processes import finished
 from tests.worlds import small_timm, small_vit
 
 # The client hands a file to its own client in a manner that is going out of use.
@@ -120,12 +120,10 @@ def test_pair_comes_back_three_ways(kind, push, hub, tmp_path):
     assert expected.aggregator_logits[0].std() > 0.1
     for way in ("package", "remote_code"):
         files = [str(tmp_path / name) for name in ("asked.pt", "picture.png", "told.pt")]
-        ended = subprocess.run(
+        finished(
             [sys.executable, *(["-I"] if way == "remote_code" else []), "-c", PULL, NAME, way, *files],
-            cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
-            env={**os.environ, **hub.environment(tmp_path / f"home_{way}")},
+            cwd=tmp_path, env={**os.environ, **hub.environment(tmp_path / f"home_{way}")},
         )  # fmt: skip
-        assert ended.returncode == 0, ended.stderr
         answers, scores = torch.load(tmp_path / "told.pt", weights_only=True)
         for answer in answers:
             for given, wanted in zip(

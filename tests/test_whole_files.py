@@ -18,9 +18,9 @@ from transformers import (
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel, save_classifier
 from hf_maxmig.whole_files import MANIFEST, already_checked, check_whole, read_manifest
+from tests.children import needs_fork, run
 
 WEIGHTS = "model.safetensors"
-pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # it forks
 
 
 def make_pair(seed, annotators):
@@ -45,31 +45,6 @@ def saved(tmp_path):
     return tmp_path / "pair"
 
 
-def killed_at(number, save):
-    """Save in a child that is gone before its n-th step on the disk; whether it came to the end."""
-    child = os.fork()
-    if child == 0:
-        done = 0
-
-        def counted(step):
-            def take(*args, **kwargs):
-                nonlocal done
-                if done == number:
-                    os._exit(9)
-                done += 1
-                return step(*args, **kwargs)
-
-            return take
-
-        for name in ("replace", "rename", "link", "unlink", "rmdir"):
-            setattr(os, name, counted(getattr(os, name)))
-        try:
-            save()
-        finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
 SAVES = {
     "pair": (
         lambda seed: make_pair(seed, ["ann", "bob"] if seed == 0 else ["cyd", "dee"]),
@@ -92,8 +67,29 @@ SAVES = {
 }  # fmt: skip
 
 
+def killed_at(number, kind, folder):
+    """Save the new model, in a process that is gone before its n-th step on the disk."""
+    make, save, *_ = SAVES[kind]
+    new, done = make(1), 0
+
+    def counted(step):
+        def take(*args, **kwargs):
+            nonlocal done
+            if done == number:
+                os._exit(9)
+            done += 1
+            return step(*args, **kwargs)
+
+        return take
+
+    for name in ("replace", "rename", "link", "unlink", "rmdir"):
+        setattr(os, name, counted(getattr(os, name)))
+    save(new, folder)
+    os._exit(0)  # an end of its own would take steps too
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills children, which it forks")
+@needs_fork
 @pytest.mark.parametrize("kind", SAVES)
 def test_save_that_is_killed_leaves_the_old_or_the_new_model(kind, tmp_path):
     """New weights under the old names of annotators or classes are another model that loads."""
@@ -107,7 +103,9 @@ def test_save_that_is_killed_leaves_the_old_or_the_new_model(kind, tmp_path):
     while not ended:
         folder = tmp_path / "model"
         shutil.copytree(tmp_path / "old", folder)
-        ended = killed_at(number, lambda folder=folder: save(new, folder))
+        code = run(tmp_path / "log", killed_at, number, kind, folder)
+        assert code in (0, 9), (tmp_path / "log").read_text()
+        ended = code == 0
         outcomes.append(expected.index(told_of(load(folder))))
         save(old, folder)  # the next save clears up
         assert not list(folder.glob("_switching-*"))

@@ -8,15 +8,14 @@ import shutil
 import signal
 import socket
 import stat
-import sys
 import tempfile
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState, GradientState, PartialState
 from transformers import TrainerCallback
 
 from hf_maxmig import (
@@ -29,14 +28,10 @@ from hf_maxmig import (
 from hf_maxmig.checkpoints import checkpoints_in
 from hf_maxmig.whole_files import read_manifest
 from tests.attacks.mutations import SEED
+from tests.children import ended, needs_fork, run, started
 from tests.worlds import ANNOTATORS, CLASSES, make_crowd
 
-# A training is forked, not started anew: the imports take ten times as long as it does.
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="kills children, which it forks"),
-    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
-]
+pytestmark = [pytest.mark.slow, needs_fork]
 
 KILLS = 8  # of each kind of training, every other one inside a save
 LOST = 60  # seconds after which a process whose partner is gone must have stopped
@@ -78,48 +73,10 @@ def go_on(out, **settings):
     train(out, resume=whole, **settings)
 
 
-@contextlib.contextmanager
-def forked(call, log):
-    """Run a call in a child; its number, and what it says in a file."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            place = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.dup2(place, 1)
-            os.dup2(place, 2)
-            call()
-            code = 0
-        except BaseException as error:
-            os.write(2, f"\n{type(error).__name__}: {error}\n".encode())
-        finally:
-            os._exit(code)
-    yield child
-    with contextlib.suppress(ChildProcessError, ProcessLookupError):
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-
-def ended(child, seconds=120):
-    """Wait for the end of a child: its exit code, minus the signal that it died of."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    return None
-
-
-def run(call, log):
-    with forked(call, log) as child:
-        return ended(child)
-
-
 def assert_ended_as(expected, out, log):
     found = torch.load(f"{out}.pt")
     assert expected.keys() == found.keys()
-    assert all(torch.equal(expected[name], found[name]) for name in expected), Path(log).read_text()
+    assert all(torch.equal(expected[name], found[name]) for name in expected), log.read_text()
     saved = MaxMIGModel.from_pretrained(out).state_dict()
     assert all(torch.equal(expected[name], saved[name]) for name in expected)
 
@@ -144,34 +101,35 @@ def killed_inside_a_save(number):
         setattr(place, name, counted(getattr(place, name)))
 
 
+def train_killed_inside_a_save(number, out, settings):
+    killed_inside_a_save(number)
+    train(out, **settings)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_training_goes_on_to_the_same_weights(kind, tmp_path):
     """Weights that differ in the last bit only are those of another training, and nobody sees it."""
-    settings, log = KINDS[kind], str(tmp_path / "log")
+    settings, log = KINDS[kind], tmp_path / "log"
     whole, began = tmp_path / "whole", time.monotonic()
-    assert run(lambda: train(whole, **settings), log) == 0, Path(log).read_text()
+    assert run(log, partial(train, whole, **settings)) == 0, log.read_text()
     seconds, expected = time.monotonic() - began, torch.load(f"{whole}.pt")
     rng, outcomes = random.Random(f"{SEED} {kind}"), Counter()
     for number in range(KILLS):
         out = tmp_path / f"run-{number}"
         inside = number % 2 == 1
         if inside:
-            at = rng.randrange(60)
-            with forked(
-                lambda at=at, out=out: (killed_inside_a_save(at), train(out, **settings)), log
-            ) as child:
-                code = ended(child)
+            code = run(log, train_killed_inside_a_save, rng.randrange(60), out, settings)
         else:
             sent = signal.SIGKILL if number % 4 == 0 else signal.SIGTERM
-            with forked(lambda out=out: train(out, **settings), log) as child:
+            with started(log, partial(train, out, **settings)) as child:
                 time.sleep(rng.random() * seconds)
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(child, sent)
+                    os.kill(child.pid, sent)
                 code = ended(child)
-        assert code in (0, -signal.SIGKILL, -signal.SIGTERM), Path(log).read_text()
+        assert code in (0, -signal.SIGKILL, -signal.SIGTERM), log.read_text()
         outcomes["inside a save" if inside else "at some time"] += code != 0
         outcomes["with a checkpoint"] += bool(checkpoints_in(out))
-        assert run(lambda out=out: go_on(out, **settings), log) == 0, Path(log).read_text()
+        assert run(log, partial(go_on, out, **settings)) == 0, log.read_text()
         assert_ended_as(expected, out, log)
     assert outcomes["inside a save"] + outcomes["at some time"] >= KILLS - 2, outcomes
     print(f"{kind}: {dict(outcomes)} of {KILLS}")
@@ -188,29 +146,38 @@ class Once(TrainerCallback):
             self.action()
 
 
+def fill(room):
+    """Let no file grow over so many bytes: the system refuses it, to torch and safetensors too."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+
+
 def test_full_disk_is_told_and_training_goes_on_from_the_checkpoint_before(tmp_path):
     """Each file of a save may be the one for which there is no room."""
-    log = tmp_path / "log"
-    whole = tmp_path / "whole"
-    assert run(lambda: train(whole), log) == 0, log.read_text()
+    log, whole = tmp_path / "log", tmp_path / "whole"
+    assert run(log, train, whole) == 0, log.read_text()
     expected, told = torch.load(f"{whole}.pt"), 0
     for room in (0, 100, 600, 1_000, 1_100, 1_300, 2_500, 5_000, 20_000):
-
-        def fill(room=room):
-            # The system refuses what is larger, to torch and safetensors too.
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
-
         out, log = tmp_path / f"room-{room}", tmp_path / f"log-{room}"
-        code = run(lambda out=out, fill=fill: train(out, callback=Once(4, fill)), log)
+        code = run(log, partial(train, out, callback=Once(4, partial(fill, room))))
         # Its own words come last, in a file that has no more room than the others.
         assert code == 1, (room, log.read_text())
         names = [path.name for path in checkpoints_in(out)]
         assert names[0] == "checkpoint-3", names
         told += names == ["checkpoint-3"]
-        assert run(lambda out=out: go_on(out), tmp_path / "log") == 0
+        assert run(tmp_path / "log", go_on, out) == 0
         assert_ended_as(expected, out, tmp_path / "log")
     assert told >= 6
+
+
+def speak():
+    print("it trains")
+
+
+def train_locked_out(out):
+    if os.geteuid() == 0:  # whom no mode keeps out
+        os.setuid(65534)
+    train(out, callback=Once(0, speak))
 
 
 def test_folder_that_may_not_be_written_is_told_before_training():
@@ -226,16 +193,19 @@ def test_folder_that_may_not_be_written_is_told_before_training():
         log.touch()
         log.chmod(0o666)
 
-        def locked_out():
-            if os.geteuid() == 0:  # whom no mode keeps out
-                os.setuid(65534)
-            train(out, callback=Once(0, lambda: os.write(2, b"it trains")))
-
-        code = run(locked_out, log)
+        code = run(log, train_locked_out, out)
         text = log.read_text()
         assert code == 1
         assert "OSError: `output_dir` must be a folder that may be written" in text, text
         assert "it trains" not in text
+
+
+def one_of_two(rank, port, out):
+    """Train as one of two processes, the second of which dies before its fifth step."""
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}  # fmt: skip
+    os.environ.update({name: str(value) for name, value in names.items()})
+    die = Once(4, partial(signal.raise_signal, signal.SIGKILL)) if rank else None
+    train(out, callback=die, per_device_train_batch_size=8, ddp_backend="gloo")
 
 
 def test_process_whose_partner_was_killed_stops_with_an_error(tmp_path):
@@ -243,30 +213,14 @@ def test_process_whose_partner_was_killed_stops_with_an_error(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-
-    def one_of_two(rank):
-        for state in (PartialState, AcceleratorState, GradientState):
-            state._reset_state()
-        names = {
-            "RANK": rank,
-            "LOCAL_RANK": rank,
-            "WORLD_SIZE": 2,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-        }
-        os.environ.update({name: str(value) for name, value in names.items()})
-        die = Once(4, lambda: os.kill(os.getpid(), signal.SIGKILL)) if rank else None
-        train(tmp_path / "out", callback=die, per_device_train_batch_size=8, ddp_backend="gloo")
-
-    logs = [tmp_path / "log-0", tmp_path / "log-1"]
-    with forked(lambda: one_of_two(0), logs[0]) as first, forked(lambda: one_of_two(1), logs[1]) as second:  # fmt: skip
+    out, logs = tmp_path / "out", [tmp_path / "log-0", tmp_path / "log-1"]
+    with (
+        started(logs[0], one_of_two, 0, port, out) as first,
+        started(logs[1], one_of_two, 1, port, out) as second,
+    ):
         assert ended(second) == -signal.SIGKILL, [log.read_text() for log in logs]
         began = time.monotonic()
         code = ended(first, LOST)
         assert code not in (None, 0), logs[0].read_text()
         print(f"the other stopped after {time.monotonic() - began:.1f} s with code {code}")
-    assert [path.name for path in checkpoints_in(tmp_path / "out")] == ["checkpoint-3"]
-
-
-if sys.platform == "darwin":  # whose libraries do not outlive a fork
-    pytestmark.append(pytest.mark.skip(reason="forks"))
+    assert [path.name for path in checkpoints_in(out)] == ["checkpoint-3"]

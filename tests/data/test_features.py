@@ -1,7 +1,6 @@
 """Tests of `hf_maxmig.data.features`: what is cached, and when it is computed anew."""
 
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from hf_maxmig import HeadClassifier, MaxMIGModel, frozen_features, labelme
 from hf_maxmig.data.sealed import is_whole, made_once
 from tests.attacks.mutations import SEED
 from tests.data.test_sources import write_flat
+from tests.processes import begun
 
 
 def test_features_are_computed_once_and_anew_when_something_changed(
@@ -132,22 +132,20 @@ HALF = """
 import sys, time
 from pathlib import Path
 from hf_maxmig.data.sealed import made_once
-made_once(Path(sys.argv[1]), lambda path: (path.write_text("half"), time.sleep(60)))
+made_once(Path(sys.argv[1]), lambda path: (path.write_text("half"), time.sleep(250)))
 """
 
 
 @pytest.mark.slow
 def test_what_a_killed_process_left_is_swept(tmp_path):
     """A kill runs no clean-up, and the next run has another name for what it makes."""
-    process = subprocess.Popen([sys.executable, "-c", HALF, str(tmp_path / "first")])
     half = tmp_path / ".first.making" / "first"
-    while not half.exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    made_once(tmp_path / "second", lambda path: path.write_text("whole"))
-    assert half.exists()  # it is being made
-    process.kill()
-    process.wait()
+    with begun([sys.executable, "-c", HALF, tmp_path / "first"]) as process:
+        while not half.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        made_once(tmp_path / "second", lambda path: path.write_text("whole"))
+        assert half.exists()  # it is being made
     made_once(tmp_path / "third", lambda path: path.write_text("whole"))
     assert not half.parent.exists()
     assert [name for name in kept(tmp_path) if not name.endswith(".json")] == ["second", "third"]
@@ -166,7 +164,7 @@ def test_of_several_one_makes_it(tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(60)
     assert len(made) == 1
     assert is_whole(tmp_path / "a")
 

@@ -250,11 +250,17 @@ def broken(path: str, how: str) -> None:
     ],
 )
 def test_broken_pictures_are_named(
-    files: list[str], how: str, workers: int, monkeypatch: pytest.MonkeyPatch
+    files: list[str],
+    how: str,
+    workers: int,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     """In a shuffled batch of a million files nobody finds the one that is cut off."""
     monkeypatch.setattr(Picture, "MAX_IMAGE_PIXELS", 500)  # twice as many are a bomb
     broken(files[4], how)
+    if workers:
+        request.getfixturevalue("clean_workers")
     dataset = Dataset.from_dict({"image": files}).cast_column("image", Image())
     items = NumberedItems(dataset)
     collate = NumberedCollator(CrowdCollator(4, 3, PROCESSOR), keep=True)

@@ -4,7 +4,6 @@ import csv
 import json
 import logging
 import pickle
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -23,6 +22,7 @@ from hypothesis import strategies as st
 from hf_maxmig.data.cells import SPACE
 from hf_maxmig.data.columns import add_annotations, crowd_names
 from hf_maxmig.data.readers import FORMATS, read_annotations
+from tests.processes import finished
 
 EXPORTS = Path(__file__).parent / "exports"
 ROOT = Path(__file__).parents[2]
@@ -1020,10 +1020,8 @@ def test_a_million_votes_fit(quote: str, tmp_path: Path) -> None:
         for i in range(number):
             file.write(f"{quote}image_{i // 3}.jpg{quote},worker_{who[i]},{label[i]},{i}\n")
     # In a process of its own: the peak of this one may lie behind it.
-    answer = subprocess.run(
-        [sys.executable, "-c", _PEAK, tmp_path / "x.csv"], check=True, capture_output=True, cwd=ROOT
-    )
-    count, last, grown = json.loads(answer.stdout)
+    output, _ = finished([sys.executable, "-c", _PEAK, tmp_path / "x.csv"], cwd=ROOT)
+    count, last, grown = json.loads(output)
     assert count == number
     assert last == {
         "item": f"image_{(number - 1) // 3}.jpg",

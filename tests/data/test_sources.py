@@ -168,7 +168,7 @@ def server(archive: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         thread.start()
         yield server
         server.shutdown()
-        thread.join()
+        thread.join(60)
 
 
 def left(cache: Path) -> list[str]:

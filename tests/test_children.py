@@ -1,0 +1,62 @@
+"""Children come from a process with one thread, and compute with one."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.children import IMPORTED_ONCE, ended, needs_fork, run, started
+
+pytestmark = [pytest.mark.slow, needs_fork]
+
+
+def look():
+    """Print what a child finds when it begins."""
+    with open("/proc/self/status", encoding="utf-8") as file:
+        mine = file.read()
+    with open(f"/proc/{os.getppid()}/status", encoding="utf-8") as file:
+        server = file.read()
+    for status in (mine, server):
+        print(next(line for line in status.splitlines() if line.startswith("Threads:")))
+    print([name in sys.modules for name in IMPORTED_ONCE])
+    print(os.environ["OMP_NUM_THREADS"], torch.get_num_threads())
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="counts threads in /proc")
+def test_child_and_its_server_have_one_thread(tmp_path):
+    """A lock that another thread held would hang a child, once in some hundred runs."""
+    assert run(tmp_path / "log", look) == 0, (tmp_path / "log").read_text()
+    every = str([True] * len(IMPORTED_ONCE))
+    assert (tmp_path / "log").read_text().splitlines() == ["Threads:\t1"] * 2 + [every, "1 1"]
+
+
+def fail():
+    raise KeyError("the child's own words")
+
+
+def test_end_of_a_child_is_told(tmp_path):
+    """A child that hangs must not hang the tests, and one that fails must say why."""
+    log = tmp_path / "log"
+    assert run(log, fail) == 1
+    assert 'KeyError: "the child\'s own words"' in log.read_text()
+    with started(log, time.sleep, 600) as child:
+        assert ended(child, 0.1) is None
+        os.kill(child.pid, signal.SIGTERM)
+        assert ended(child) == -signal.SIGTERM
+    with started(log, time.sleep, 600) as child:
+        pass
+    assert child.exitcode == -signal.SIGKILL
+
+
+def test_no_test_forks_or_waits_without_an_end():
+    """A hang ends the tests without a word; the two modules that start processes see to it."""
+    for path in Path(__file__).parent.rglob("*.py"):
+        if path.name in ("children.py", "processes.py", "test_children.py"):
+            continue
+        text = path.read_text(encoding="utf-8")
+        for call in ("os.fork(", "subprocess.run(", "Popen(", ".join()", ".wait()", ".communicate()"):  # fmt: skip
+            assert call not in text, (path.name, call)
