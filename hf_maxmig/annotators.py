@@ -38,7 +38,7 @@ MIN_VOTES = 10  # with fewer the interval of the accuracy spans half the scale, 
 ENOUGH_TO_CONDEMN = 25  # labels: with fewer the interval about one half is wider than 40 points
 USEFUL = 0.5  # of what an ordinary annotator is right on beyond chance: less is of no use
 LEAST_ORDINARY = 0.2  # of what chance leaves: 60 of 100 right where two classes are as frequent
-AVOIDS = 0.2  # an adversary is right on a fifth less than by chance
+AVOIDS = 0.1  # an adversary is right on a tenth less than by chance
 HINT = 0.05  # p-value, uncorrected: whoever is this much above chance is not called random
 AS_GOOD_AS_NOTHING = 0.1  # of the information of an ordinary annotator's label
 ONE_CLASS = 0.95  # share of the labels that are one class
@@ -204,7 +204,7 @@ def judge_annotators(
     - *copied or copying*: agrees with another beyond what the truth explains, see
       `copies.find_copies`. All of a group are called so, for the votes cannot tell who was first.
     - *adversarial*: right less often than by chance, sum_r (share of labels r)(share of items of
-      class r), by a fifth of that (`AVOIDS`) and more than shuffling their labels would give, and the
+      class r), by a tenth of that (`AVOIDS`) and more than shuffling their labels would give, and the
       interval lies below chance;
       or not useful, as below, though which label they give depends on the class.
     - *random*: shown to be of no use: what they are right on lies below chance and half (`USEFUL`)

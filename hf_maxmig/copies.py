@@ -376,7 +376,7 @@ def copies_among(evidence: Evidence) -> tuple[list[Copy], Tensor, Confusions]:
 
     identical = torch.ones(len(pairs.key), dtype=torch.float64)
     confusions = fit_confusions(evidence, groups)
-    alike = pairs.compare(evidence, confusions, groups).never_disagree()
+    alike = pairs.compare(evidence, confusions, groups).perhaps_identical()
     if alike.any():
         # Each would vouch for the others: all who never disagree are left out together.
         _, together = named(alike, identical, confusions)
@@ -384,13 +384,15 @@ def copies_among(evidence: Evidence) -> tuple[list[Copy], Tensor, Confusions]:
         identical = pairs.compare(evidence, apart, together).identical()
         copies, groups = named(identical < SIGNIFICANCE, identical, apart)
         confusions = fit_confusions(evidence, groups)
+        pairs.compare(evidence, confusions, groups)
     for _ in range(ROUNDS):
-        found, p_value = pairs.compare(evidence, confusions, groups).find(identical)
+        found, p_value = pairs.find(identical)
         copies, after = named(found, p_value, confusions)
         if torch.equal(after, groups):
             break
         groups = after
         confusions = fit_confusions(evidence, groups)
+        pairs.compare(evidence, confusions, groups)
     return copies, groups, confusions
 
 
@@ -483,9 +485,13 @@ class _Pairs:
             )
         return self
 
-    def never_disagree(self) -> Tensor:
-        """Tell which pairs said the same of all that both labelled, and not one class always."""
-        return (self.agreed[:-1] == self.met[:-1]) & (self._by_habit() < 1)
+    def perhaps_identical(self) -> Tensor:
+        """Tell who never disagrees on items enough that it could be no chance: (P,) bool."""
+        enough = np.log(SIGNIFICANCE) / np.log(HONEST_AGREEMENT)
+        return self._never_disagree()[:-1] & (self.met[:-1] >= enough) & (self._by_habit() < 1)
+
+    def _never_disagree(self) -> Tensor:
+        return self.agreed == self.met
 
     def _by_habit(self) -> Tensor:
         """(P,), how often two agree who say each class as often as they do, of whatever item."""
@@ -506,18 +512,15 @@ class _Pairs:
 
     def identical(self) -> Tensor:
         """Give the p-value of never disagreeing, (P,), corrected for P; 1 for all who once did."""
-        met, alike = self.met[:-1], self.never_disagree()
-        others = torch.cat([~alike, torch.ones(1, dtype=torch.bool)])
-        usual = 0.0
-        if self.met[others].sum() > 0:
-            usual = float(self.agreed[others].sum() / self.met[others].sum())
+        met, alike = self.met[:-1], self._never_disagree()
+        usual, honest = 0.0, met * np.log(HONEST_AGREEMENT)
+        if not alike.all():
+            usual = float(self.agreed[~alike].sum() / self.met[~alike].sum())
             honest = self.explained[:-1]
-        else:
-            honest = met * np.log(HONEST_AGREEMENT)
         least = met * self._by_habit().clamp(min=max(usual, 1e-300)).log()
         log_p = torch.maximum(honest, least)
         self.honest = met * (log_p / met).exp()
-        p_value = torch.where(alike, log_p.exp(), 1.0)
+        p_value = torch.where(alike[:-1], log_p.exp(), 1.0)
         return torch.from_numpy(false_discovery_control(p_value.numpy()))
 
     def find(self, identical: Tensor) -> tuple[Tensor, Tensor]:

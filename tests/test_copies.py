@@ -248,6 +248,17 @@ def test_who_never_disagrees_is_named_with_nobody_else_to_compare_with(number, k
     assert all(copy.expected <= 108 + 1e-6 for copy in copies)
 
 
+def test_who_never_disagrees_is_named_where_others_of_them_meet_seldom():
+    """Pairs with hardly a common item agree on all of it: that is no sign of an easy crowd."""
+    _, _, confusion, said = draw([0.8], num_items=400)
+    who = torch.arange(5).repeat(400, 1)
+    who[:200, 3] = who[205:, 3] = who[:390, 4] = -1  # 3 and 4 meet the others on 5 or 10 items
+    log_h = torch.zeros(400, 3).log_softmax(-1)
+    crowd = [(who, torch.where(who >= 0, said, -1))]
+    copies = find_copies(log_h, weight_of(confusion.expand(5, -1, -1)), crowd)
+    assert {copy.annotator for copy in copies} | {copies[0].source} == {0, 1, 2}
+
+
 def test_two_annotators_alone_who_disagree_are_not_accused():
     """With nobody to compare with, how much honest people share is not known."""
     log_h, _, confusion, said = draw([0.7, 0.7])

@@ -10,6 +10,7 @@ from PIL import Image as Picture
 from hf_maxmig import crowd_features
 from hf_maxmig.data.collator import CrowdCollator
 from hf_maxmig.relabel import (
+    Suspects,
     most_suspect_first,
     relabelled,
     with_names,
@@ -36,6 +37,29 @@ def tell(dataset, forecast=FORECAST):
     log = np.log(forecast)
     uniform = np.full_like(log, -np.log(3))
     return relabelled(dataset, uniform, np.log(forecast[::-1]), log, CrowdCollator(4, 3), CLASSES)
+
+
+def test_expected_precision_of_suspects_is_of_suspects_alone():
+    """Over all items the forecast is right on 90 %; of those it disputes, on half."""
+    told = tell(items())
+    assert told["suspect"][:] == [True, False, False, False, True]
+    found = Suspects.of(told)
+    assert found.number == 2
+    assert found.forecast == pytest.approx((0.7 + 0.9) / 2)
+    assert found.crowd == pytest.approx((0.2 + (0.06 + 0.04)) / 2)  # at a tie either may be right
+    assert found.take_forecasts
+    unsure = np.array([[0.5, 0.3, 0.2], *FORECAST[1:4], [0.5, 0.3, 0.2]])
+    assert not Suspects.of(tell(items(), unsure)).take_forecasts  # as often wrong as right
+
+
+def test_without_suspects_no_forecast_is_to_be_taken():
+    """A mean of nothing is NaN, with a warning, and greater than nothing."""
+    for votes in ([[0], [1]], [[], []]):
+        told = tell(items(votes), np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]]))
+        found = Suspects.of(told)
+        assert found.number == 0
+        assert np.isnan([found.forecast, found.crowd]).all()
+        assert not found.take_forecasts
 
 
 def test_relabelled_names_the_likeliest_class_and_how_sure_it_is():
