@@ -183,24 +183,25 @@ def test_classifier_alone_is_a_native_checkpoint(make_classifier, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make_classifier", [resnet, head], ids=lambda f: f.__name__)
-def test_classifier_alone_loads_without_the_package(make_classifier, tmp_path):
+def test_classifier_alone_loads_without_the_package(tmp_path):
     """It must need nothing of ours; only our own networks bring the file that defines them."""
-    model = make_pair(make_classifier)
-    model.classifier.save_pretrained(tmp_path / "classifier")
-    remote = make_classifier is head
-    assert [p.name for p in (tmp_path / "classifier").glob("*.py")] == ["classifiers.py"] * remote
+    models = {make.__name__: make_pair(make) for make in (resnet, head)}
+    for name, model in models.items():
+        model.classifier.save_pretrained(tmp_path / name)
+        ours = [path.name for path in (tmp_path / name).glob("*.py")]
+        assert ours == ["classifiers.py"] * (name == "head")
     script = (
         "import sys; sys.modules['hf_maxmig'] = None\n"
         "import torch; from transformers import AutoModelForImageClassification as Auto\n"
-        f"model = Auto.from_pretrained('classifier', trust_remote_code={remote}).eval()\n"
         "x = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))\n"
-        "torch.save(model(pixel_values=x).logits.detach(), 'logits.pt')\n"
+        "models = {n: Auto.from_pretrained(n, trust_remote_code=n == 'head').eval() for n in ('resnet', 'head')}\n"
+        "torch.save({n: model(pixel_values=x).logits.detach() for n, model in models.items()}, 'logits.pt')\n"
     )
     env = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
     finished([sys.executable, "-c", script], cwd=tmp_path, env=env)
     logits = torch.load(tmp_path / "logits.pt", weights_only=True)
-    torch.testing.assert_close(logits, outputs(model).logits, rtol=0, atol=1e-5)
+    for name, model in models.items():
+        torch.testing.assert_close(logits[name], outputs(model).logits, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("prior", ["uniform", "learned"])
@@ -572,33 +573,33 @@ def test_weights_are_safetensors_with_few_kinds_of_keys(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("make_classifier", "aggregator"),
-    [
-        (resnet, "weighted_average"),
-        (head_on_backbone, "interaction"),
-        (timm_model, "weighted_average"),
-        (head, "factored"),
-    ],
-    ids=lambda value: getattr(value, "__name__", value),
-)
-def test_pair_loads_as_remote_code_without_the_package(make_classifier, aggregator, tmp_path):
+def test_pair_loads_as_remote_code_without_the_package(tmp_path):
     """Whoever pulls the pair from the Hub may not have the package."""
-    model = make_pair(make_classifier, prior="learned", aggregator=aggregator)
-    model.save_pretrained(tmp_path / "pair")
-    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / "pair")
+    pairs = [
+        (resnet, "weighted_average"), (head_on_backbone, "interaction"), (timm_model, "weighted_average"),
+        (head, "factored"),
+    ]  # fmt: skip
+    models = {
+        make.__name__: make_pair(make, prior="learned", aggregator=aggregator)
+        for make, aggregator in pairs
+    }
+    for name, model in models.items():
+        model.save_pretrained(tmp_path / name)
+        ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / name)
     script = (
         "import sys; sys.modules['hf_maxmig'] = None\n"
         "import torch, transformers\n"
         "out = {}\n"
-        "for auto in (transformers.AutoModel, transformers.AutoModelForImageClassification):\n"
-        "    model = auto.from_pretrained('pair', trust_remote_code=True).eval()\n"
+        "for name in sys.argv[1:]:\n"
+        "  for auto in (transformers.AutoModel, transformers.AutoModelForImageClassification):\n"
+        "    model = auto.from_pretrained(name, trust_remote_code=True).eval()\n"
         "    x = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))\n"
         "    who = torch.tensor([[0, 3], [2, -1], [1, 1], [-1, -1]])\n"
         "    said = torch.tensor([[1, 4], [0, -1], [2, 2], [-1, -1]])\n"
-        "    out[auto.__name__] = model(pixel_values=x, annotators=who, annotations=said).forecast_logits.detach()\n"
-        "    model.save_pretrained('again')\n"
-        "transformers.AutoModel.from_pretrained('again', trust_remote_code=True)\n"
+        "    answer = model(pixel_values=x, annotators=who, annotations=said).forecast_logits.detach()\n"
+        "    out[name, auto.__name__] = answer\n"
+        "    model.save_pretrained(name + '-again')\n"
+        "  transformers.AutoModel.from_pretrained(name + '-again', trust_remote_code=True)\n"
         "assert sys.modules['hf_maxmig'] is None\n"
         "torch.save(out, 'out.pt')\n"
     )
@@ -607,9 +608,11 @@ def test_pair_loads_as_remote_code_without_the_package(make_classifier, aggregat
         "HF_HOME": str(tmp_path / "home"),
         "HF_MODULES_CACHE": str(tmp_path / "modules"),
     }
-    finished([sys.executable, "-c", script], cwd=tmp_path, env=env)
-    expected = outputs(model).forecast_logits
-    for logits in torch.load(tmp_path / "out.pt", weights_only=True).values():
+    finished([sys.executable, "-c", script, *models], cwd=tmp_path, env=env)
+    answers = torch.load(tmp_path / "out.pt", weights_only=True)
+    assert len(answers) == 2 * len(models)
+    for (name, _), logits in answers.items():
+        expected = outputs(models[name]).forecast_logits
         torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
 
 

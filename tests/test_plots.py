@@ -19,7 +19,7 @@ from hf_maxmig.plots import (
     reliability_plot,
     short,
 )
-from tests.processes import finished
+from tests.children import needs_fork, run
 
 pytest.importorskip("matplotlib")
 
@@ -113,14 +113,19 @@ def test_pictures_are_the_same_each_time_whatever_the_user_has_set(hostile):
         assert dict(matplotlib.rcParams) == before
 
 
+def draw():
+    before = "matplotlib.pyplot" in sys.modules
+    gain_plot({"a": ([1], [2])}, "step")
+    print(before, "matplotlib.pyplot" in sys.modules)
+
+
 @pytest.mark.slow
-def test_drawing_leaves_pyplot_alone():
+@needs_fork
+def test_drawing_leaves_pyplot_alone(tmp_path):
     """The pyplot module chooses a backend and keeps figures; on a server without a display that fails."""
-    code = (
-        "import sys; from hf_maxmig.plots import gain_plot; gain_plot({'a': ([1], [2])}, 'step'); "
-        "sys.exit('matplotlib.pyplot' in sys.modules)"
-    )
-    finished([sys.executable, "-c", code])
+    log = tmp_path / "log"
+    assert run(log, draw) == 0, log.read_text()
+    assert log.read_text() == "False False\n"
 
 
 def test_information_plot_draws_whom_it_can():

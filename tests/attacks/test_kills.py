@@ -33,7 +33,7 @@ from tests.worlds import ANNOTATORS, CLASSES, make_crowd
 
 pytestmark = [pytest.mark.slow, needs_fork]
 
-KILLS = 8  # of each kind of training, every other one inside a save
+KILLS = 4  # of each kind of training, every other one inside a save
 LOST = 60  # seconds after which a process whose partner is gone must have stopped
 KINDS = {
     "plain": {},

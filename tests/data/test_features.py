@@ -1,7 +1,6 @@
 """Tests of `hf_maxmig.data.features`: what is cached, and when it is computed anew."""
 
 import random
-import sys
 import threading
 import time
 
@@ -15,8 +14,8 @@ from transformers import ViTImageProcessor
 from hf_maxmig import HeadClassifier, MaxMIGModel, frozen_features, labelme
 from hf_maxmig.data.sealed import is_whole, made_once
 from tests.attacks.mutations import SEED
+from tests.children import needs_fork, started
 from tests.data.test_sources import write_flat
-from tests.processes import begun
 
 
 def test_features_are_computed_once_and_anew_when_something_changed(
@@ -128,21 +127,18 @@ def test_features_that_fail_leave_nothing(encoded, monkeypatch):
     assert compute()
 
 
-HALF = """
-import sys, time
-from pathlib import Path
-from hf_maxmig.data.sealed import made_once
-made_once(Path(sys.argv[1]), lambda path: (path.write_text("half"), time.sleep(250)))
-"""
+def make_half(path):
+    made_once(path, lambda path: (path.write_text("half"), time.sleep(250)))
 
 
 @pytest.mark.slow
+@needs_fork
 def test_what_a_killed_process_left_is_swept(tmp_path):
     """A kill runs no clean-up, and the next run has another name for what it makes."""
     half = tmp_path / ".first.making" / "first"
-    with begun([sys.executable, "-c", HALF, tmp_path / "first"]) as process:
+    with started(tmp_path.with_suffix(".log"), make_half, tmp_path / "first") as child:
         while not half.exists():
-            assert process.poll() is None
+            assert child.is_alive()
             time.sleep(0.01)
         made_once(tmp_path / "second", lambda path: path.write_text("whole"))
         assert half.exists()  # it is being made

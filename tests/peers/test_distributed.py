@@ -3,22 +3,28 @@
 import pytest
 import torch
 
+from tests.peers import two_processes
 from tests.processes import run_script
 
+NAMES = ["aggnet", "mbem", "crowd_layer", "doctor_net_weighted"]
 
-def run(root, out, processes, name):
-    script = root / "tests" / "peers" / "two_processes.py"
-    run_script(root, processes, script, out, 16 // processes, name)
-    return torch.load(out, weights_only=True)
+
+@pytest.fixture(scope="module")
+def two(root, tmp_path_factory):
+    """What two processes come to, by the name of the rival: one launch, which costs ten seconds, trains them all."""
+    out = tmp_path_factory.mktemp("two")
+    run_script(root, 2, root / "tests" / "peers" / "two_processes.py", out, *NAMES)
+    return {name: torch.load(out / f"{name}.pt", weights_only=True) for name in NAMES}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["aggnet", "mbem", "crowd_layer", "doctor_net_weighted"])
-def test_two_processes_take_the_step_of_one(name, root, tmp_path):
+@pytest.mark.parametrize("name", NAMES)
+def test_two_processes_take_the_step_of_one(name, two, tmp_path):
     """Means of means, or matrices counted by each device from its own share, only look right."""
-    one, two = (run(root, tmp_path / f"{n}.pt", n, name) for n in (1, 2))
-    assert one["parameters"].keys() == two["parameters"].keys()
+    two_processes.train(tmp_path, name)
+    one = torch.load(tmp_path / f"{name}.pt", weights_only=True)
+    assert one["parameters"].keys() == two[name]["parameters"].keys()
     for key, tensor in one["parameters"].items():
-        torch.testing.assert_close(two["parameters"][key], tensor, rtol=0, atol=1e-5, msg=key)
-    assert two["losses"] == pytest.approx(one["losses"], abs=1e-5)
+        torch.testing.assert_close(two[name]["parameters"][key], tensor, rtol=0, atol=1e-5, msg=key)
+    assert two[name]["losses"] == pytest.approx(one["losses"], abs=1e-5)
     assert one["losses"][0] != pytest.approx(one["losses"][-1], abs=1e-3)
