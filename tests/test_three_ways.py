@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,13 +21,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning"),
 ]
 
-NAME = "org/maxmig-digits"
+KINDS = ["digits", "timm", "transformers"]
 SHORT = ["--num_train_epochs", "2", "--init", "vote_share", "--search_rate", "False", "--use_cpu", "True"]  # fmt: skip
 
 PULL = """
 import sys
 
-name, way, asked, picture, told = sys.argv[1:]
+way, *kinds = sys.argv[1:]
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
@@ -44,19 +45,21 @@ import torch
 from PIL import Image
 from transformers import AutoModel, AutoModelForImageClassification, pipeline
 
-inputs = torch.load(asked, weights_only=True)
-answers = []
-for auto_class in (AutoModel, AutoModelForImageClassification):
-    pair = auto_class.from_pretrained(name, **trusted)
-    with torch.no_grad():
-        outputs = pair(**inputs)
-    answers.append([outputs.logits, outputs.aggregator_logits, outputs.forecast_logits])
-classify = pipeline("image-classification", model=name, **trusted)
-scores = {entry["label"]: entry["score"] for entry in classify(Image.open(picture), top_k=10)}
-forecast = pipeline("crowd-forecast", model=name, **trusted)(Image.open(picture), top_k=10)["forecast"]
-assert {entry["label"] for entry in forecast} == {*scores}
-assert all(abs(entry["score"] - scores[entry["label"]]) < 1e-5 for entry in forecast)
-torch.save([answers, scores], told)
+for kind in kinds:
+    name = f"org/maxmig-{kind}"
+    inputs = torch.load(f"{kind}/asked.pt", weights_only=True)
+    answers = []
+    for auto_class in (AutoModel, AutoModelForImageClassification):
+        pair = auto_class.from_pretrained(name, **trusted)
+        with torch.no_grad():
+            outputs = pair(**inputs)
+        answers.append([outputs.logits, outputs.aggregator_logits, outputs.forecast_logits])
+    classify = pipeline("image-classification", model=name, **trusted)
+    scores = {entry["label"]: entry["score"] for entry in classify(Image.open("picture.png"), top_k=10)}
+    forecast = pipeline("crowd-forecast", model=name, **trusted)(Image.open("picture.png"), top_k=10)["forecast"]
+    assert {entry["label"] for entry in forecast} == {*scores}
+    assert all(abs(entry["score"] - scores[entry["label"]]) < 1e-5 for entry in forecast)
+    torch.save([answers, scores], f"{kind}/{way}.pt")
 assert ("hf_maxmig" in sys.modules) == (way == "package")
 """
 
@@ -66,8 +69,16 @@ def push(ann, load, tmp_path):
     """Train on the digits by a recipe, and push."""
 
     def by_recipe(kind):
-        folder = str(tmp_path / "out")
-        shared = ["--push_to_hub", "True", "--hub_model_id", NAME, "--report_to", "none", *SHORT]
+        folder = str(tmp_path / kind)
+        shared = [
+            "--push_to_hub",
+            "True",
+            "--hub_model_id",
+            f"org/maxmig-{kind}",
+            "--report_to",
+            "none",
+            *SHORT,
+        ]
         if kind == "digits":
             page = load("digits")
             page.main(*arguments(page.DigitsArguments, page.DigitsTrainingArguments,
@@ -102,38 +113,38 @@ def arguments(*kinds):
     )  # beside the page, once it is loaded
 
 
-@pytest.mark.parametrize("kind", ["digits", "timm", "transformers"])
-def test_pair_comes_back_three_ways(kind, push, hub, tmp_path):
-    """By the package, by remote code without it, and in a pipeline: the same numbers each time."""
-    folder = push(kind)
-    generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(256, (40, 50, 3), generator=generator, dtype=torch.uint8)
-    Image.fromarray(pixels.numpy()).save(tmp_path / "picture.png")
-    picture = Image.open(tmp_path / "picture.png")
+def asked_of(folder):
+    """Write what is asked of a pair; what this process answers."""
+    picture = Image.open(folder.parent / "picture.png")
     processor = AutoImageProcessor.from_pretrained(folder)
     inputs = dict(processor([picture, picture.rotate(90)], return_tensors="pt"))
     inputs["annotators"] = torch.tensor([[0, 2, 9], [1, -1, -1]])
     inputs["annotations"] = torch.tensor([[1, 1, 4], [0, -1, -1]])
-    torch.save(inputs, tmp_path / "asked.pt")
+    torch.save(inputs, folder / "asked.pt")
     with torch.no_grad():
-        expected = AutoModel.from_pretrained(folder)(**inputs)
-    assert expected.aggregator_logits[0].std() > 0.1
-    for way in ("package", "remote_code"):
-        files = [str(tmp_path / name) for name in ("asked.pt", "picture.png", "told.pt")]
-        finished(
-            [sys.executable, *(["-I"] if way == "remote_code" else []), "-c", PULL, NAME, way, *files],
-            cwd=tmp_path, env={**os.environ, **hub.environment(tmp_path / f"home_{way}")},
-        )  # fmt: skip
-        answers, scores = torch.load(tmp_path / "told.pt", weights_only=True)
-        for answer in answers:
-            for given, wanted in zip(
-                answer,
-                (expected.logits, expected.aggregator_logits, expected.forecast_logits),
-                strict=True,
-            ):
-                torch.testing.assert_close(given, wanted, rtol=0, atol=1e-6)
-        wanted = expected.logits[0].softmax(dim=-1).tolist()
-        assert [scores[str(c)] for c in range(10)] == pytest.approx(wanted, abs=1e-6)
+        return AutoModel.from_pretrained(folder)(**inputs)
+
+
+def test_pair_comes_back_three_ways(push, hub, tmp_path):
+    """By the package, by remote code without it, and in a pipeline: the same numbers each time."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (40, 50, 3), generator=generator, dtype=torch.uint8)
+    Image.fromarray(pixels.numpy()).save(tmp_path / "picture.png")
+    expected = {kind: asked_of(Path(push(kind))) for kind in KINDS}
+    for way, *flags in (("package",), ("remote_code", "-I")):
+        home = hub.environment(tmp_path / f"home_{way}")
+        command = [sys.executable, *flags, "-c", PULL, way, *KINDS]
+        finished(command, cwd=tmp_path, env={**os.environ, **home})
+        for kind, outputs in expected.items():
+            answers, scores = torch.load(tmp_path / kind / f"{way}.pt", weights_only=True)
+            logits = outputs.logits, outputs.aggregator_logits, outputs.forecast_logits
+            assert outputs.aggregator_logits[0].std() > 0.1
+            assert len(answers) == 2
+            for answer in answers:
+                for given, wanted in zip(answer, logits, strict=True):
+                    torch.testing.assert_close(given, wanted, rtol=0, atol=1e-6)
+            wanted = outputs.logits[0].softmax(dim=-1).tolist()
+            assert [scores[str(c)] for c in range(10)] == pytest.approx(wanted, abs=1e-6), kind
 
 
 def test_pair_of_labelme_loads_exactly_as_its_card_says(ann, hub, load, shared_data, tmp_path):
