@@ -10,6 +10,7 @@ import functools
 import gc
 import multiprocessing
 import os
+import runpy
 import sys
 from multiprocessing import forkserver
 from pathlib import Path
@@ -67,6 +68,13 @@ def ended(child, seconds=120):
     """Wait for the end of a child: its exit code, minus the signal that it died of; None if it goes on."""
     child.join(seconds)
     return child.exitcode
+
+
+def page(path, *flags):
+    """Be a script that was started with flags; for `run`."""
+    sys.path.insert(0, str(path.parent))
+    sys.argv = list(map(str, (path, *flags)))
+    runpy.run_path(str(path), run_name="__main__")
 
 
 def run(log, function, *args):

@@ -1,11 +1,8 @@
 """The command line of the recipes: flags, a file under them, and one line for what is wrong."""
 
-import runpy
-import sys
-
 import pytest
 
-from tests.children import needs_fork, run
+from tests.children import needs_fork, page, run
 from tests.test_image_classification import write_pictures, write_votes
 
 
@@ -170,12 +167,6 @@ def test_places_and_names_that_are_not_there_are_refused(refused, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def run_recipe(path, flags):
-    sys.path.insert(0, str(path.parent))
-    sys.argv = [str(path), *flags]
-    runpy.run_path(str(path), run_name="__main__")
-
-
 @pytest.mark.slow
 @needs_fork
 def test_recipe_leaves_with_a_line_and_code_2(root, tmp_path):
@@ -187,7 +178,7 @@ def test_recipe_leaves_with_a_line_and_code_2(root, tmp_path):
         ("repeat.py", "--output_file", str(tmp_path / "r.json"), "none.py"),
     ):
         log = tmp_path / f"{recipe}.log"
-        code, printed = run(log, run_recipe, root / "recipes" / recipe, flags), log.read_text()
+        code, printed = run(log, page, root / "recipes" / recipe, *flags), log.read_text()
         assert code == 2, printed
         assert "Traceback" not in printed
         assert f"{recipe}: error: " in printed

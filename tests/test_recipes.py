@@ -14,6 +14,7 @@ from transformers import (
 )
 
 import hf_maxmig
+from tests.children import needs_fork, page, run
 from tests.data.test_sources import write_flat
 from tests.processes import finished
 
@@ -103,13 +104,16 @@ def test_labelme_reaches_its_numbers(root, shared_data, tmp_path):
 
 
 @pytest.mark.slow
+@needs_fork
 def test_labelme_from_images_saves_backbone_and_head(root, backbone, tmp_path):
     """The head is trained on cached features; the saved pair must take pictures, as pretrained."""
     data_dir = write_flat(tmp_path / "data")
-    launch(
-        root, "recipes/labelme.py", "--data_dir", data_dir, "--backbone", tmp_path / "backbone",
+    log = tmp_path / "log"
+    code = run(
+        log, page, root / "recipes" / "labelme.py", "--data_dir", data_dir, "--backbone", tmp_path / "backbone",
         "--output_dir", tmp_path / "out", "--num_train_epochs", 2, "--use_cpu", "--report_to", "none",
     )  # fmt: skip
+    assert code == 0, log.read_text()
     model = AutoModel.from_pretrained(tmp_path / "out").eval()
     before = backbone.resnet.state_dict()
     for name, tensor in model.classifier.encoder.state_dict().items():

@@ -65,7 +65,12 @@ def make_head(dropout=0.0, seed=0, input_size=5, classes=CLASSES):
     )
 
 
-FEWER_ROUNDS = {"mace": {"n_restarts": 2, "n_iter": 20}, "glad": {"n_iter": 5}}
+FEWER_ROUNDS = {
+    "mace": {"n_restarts": 2, "n_iter": 20},
+    "glad": {"n_iter": 2},
+    "one_coin_dawid_skene": {"n_iter": 10},
+    "zero_based_skill": {"n_iter": 10},
+}
 
 
 def make_peer(name, dropout=0.0, seed=0, **fields):
