@@ -380,6 +380,9 @@ class CheckpointingTrainer(Trainer):
         """Tell what a manifest is to say beside step and training."""
         return {}
 
+    def _save_beside(self, folder: Path) -> None:
+        """Write what else a training needs to go on; nothing here."""
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Write a checkpoint, its manifest last; only then is it pushed, and does an older one go."""
         args, run_dir = self.args, Path(self._get_output_dir(trial))
@@ -400,6 +403,8 @@ class CheckpointingTrainer(Trainer):
                 super()._save_checkpoint(model, trial)
                 if args.should_save and adapter_layers(self.crowd_model):
                     self._save_adapted(folder)
+                if args.should_save:
+                    self._save_beside(folder)
         except (OSError, RuntimeError, SafetensorError) as error:
             if isinstance(error, RuntimeError) and not _is_of_writing(error):
                 raise

@@ -249,6 +249,21 @@ class HeadClassifier(_ClassifierModel):
             self.encoder.requires_grad_(False).eval()
         return self
 
+    def read(self, pixel_values: Tensor | None = None, features: Tensor | None = None) -> Tensor:
+        """Give what the head reads, (B, D): features as they are, pictures by the backbone or flat.
+
+        Raises:
+            ValueError: if neither is given.
+        """
+        if features is not None:
+            return features
+        if pixel_values is None:
+            raise ValueError(
+                "`HeadClassifier` must be given `features` or `pixel_values`, got neither."
+            )
+        encoder = self.encoder
+        return pixel_values.flatten(1) if encoder is None else self.encode(encoder, pixel_values)
+
     def forward(
         self,
         pixel_values: Tensor | None = None,
@@ -261,15 +276,7 @@ class HeadClassifier(_ClassifierModel):
         Raises:
             ValueError: if neither is given, or D is not the head's `input_size`.
         """
-        if features is None:
-            if pixel_values is None:
-                raise ValueError(
-                    "`HeadClassifier` must be given `features` or `pixel_values`, got neither."
-                )
-            encoder = self.encoder
-            features = (
-                pixel_values.flatten(1) if encoder is None else self.encode(encoder, pixel_values)
-            )
+        features = self.read(pixel_values, features)
         if features.shape[-1] != self.config.input_size:
             raise ValueError(
                 f"features must have `input_size` = {self.config.input_size} numbers an item, got the shape "
@@ -459,6 +466,81 @@ def reorder_outputs(classifier: nn.Module, order: Tensor, inputs: dict[str, Tens
         return False
     finally:
         classifier.train(training)
+
+
+@torch.no_grad()
+def scale_outputs(
+    classifier: nn.Module, factor: float, shift: Tensor, inputs: dict[str, Tensor]
+) -> bool:
+    """Make a classifier less sure, or surer, in its own last layer: logits times a factor, plus a shift.
+
+    Args:
+        classifier: any; its output layer must be linear or a convolution.
+        factor: what the logits are multiplied by, above zero.
+        shift: (C,), what is then added; left out where the layer has no bias.
+        inputs: a batch on which to see that just this happened.
+
+    Returns:
+        Whether it did. If not, the classifier is as before.
+    """
+    training = classifier.training
+    classifier.eval()
+    try:
+        before = logits_of(classifier, inputs)
+        layers = output_layers(classifier, len(shift))
+        for chosen in (layers[-1:], layers[-2:]):
+            kept = [{n: t.clone() for n, t in layer.state_dict().items()} for layer in chosen]
+            added = shift.to(before)
+            for layer in chosen:
+                layer.weight.mul_(factor)
+                if layer.bias is None:
+                    added = torch.zeros_like(added)
+                else:
+                    layer.bias.mul_(factor).add_(shift.to(layer.bias))
+            after = logits_of(classifier, inputs)
+            if len(chosen) and torch.allclose(after, before * factor + added, rtol=1e-3, atol=1e-3):
+                return True
+            for layer, weights in zip(chosen, kept, strict=True):
+                layer.load_state_dict(weights)
+        return False
+    finally:
+        classifier.train(training)
+
+
+@torch.no_grad()
+def penultimate_features(
+    classifier: nn.Module, inputs: dict[str, Tensor], num_classes: int
+) -> Tensor | None:
+    """Give what a classifier's output layer reads: one vector an item.
+
+    Args:
+        classifier: any.
+        inputs: a batch for it.
+        num_classes: C.
+
+    Returns:
+        (B, D); what a `HeadClassifier` reads itself; None where there is no such layer.
+    """
+    if isinstance(classifier, HeadClassifier):
+        return classifier.read(inputs.get("pixel_values"), inputs.get("features"))
+    layers = output_layers(classifier, num_classes)
+    if not layers:
+        return None
+    seen: list[Tensor] = []
+    hook = layers[-1].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    training = classifier.training
+    classifier.eval()
+    try:
+        number = len(logits_of(classifier, inputs))
+    finally:
+        hook.remove()
+        classifier.train(training)
+    if not seen or len(seen[-1]) != number:
+        return None
+    read = seen[-1].float()
+    if isinstance(layers[-1], nn.Conv2d) or read.ndim == 4:
+        return read.flatten(2).mean(dim=2)
+    return read.mean(dim=1) if read.ndim == 3 else read
 
 
 def _reorder_rows(layers: Sequence[nn.Linear | nn.Conv2d], order: Tensor) -> None:

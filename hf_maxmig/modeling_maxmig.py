@@ -42,6 +42,7 @@ from .config_checks import refusing
 from .configuration_maxmig import MaxMIGConfig, hashed_names, hashed_order
 from .finite import check_finite
 from .functional import (
+    NO_MASS,
     forecast,
     is_given,
     mutual_information_gain,
@@ -743,6 +744,27 @@ class MaxMIGModel(CrowdModel):
             shares += g[is_annotated(who, said)].sum(dim=0)
         if shares.sum() > 0:
             self.prior.initialize(shares)
+
+    @torch.no_grad()
+    def use_start(self, weight: Tensor, log_p: Tensor) -> None:
+        """Take W and a prior that were found by other means.
+
+        Args:
+            weight: (M, C, C), W: annotator, scored class, reported class.
+            log_p: (C,), log of the prior; `functional.NO_MASS` for a class that is left out. A prior of
+                other numbers than the model's own becomes one that follows the votes.
+        """
+        self.aggregator.table.copy_(weight.transpose(1, 2))
+        now = self.prior()
+        if torch.allclose(now.cpu(), log_p, atol=1e-4):
+            return
+        C, device = self.config.num_labels, self.prior.logits.device
+        if self.config.prior in ("uniform", "learned"):
+            even = bool((log_p[log_p > NO_MASS] - log_p.max()).abs().max() < 1e-4)
+            self.config.prior = "uniform" if even else "vote_share"
+            self.prior = ClassPrior(C, self.config.prior).to(device)
+        left_out = log_p <= NO_MASS
+        self.prior.logits.copy_(torch.where(left_out, 2 * NO_MASS, log_p).to(device))
 
     def log_prior(self) -> Tensor:
         """Return (C,) log p."""

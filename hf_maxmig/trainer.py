@@ -46,7 +46,14 @@ from .annotators import AnnotatorReport, judge_annotators
 from .checkpoints import swapped
 from .class_names import differences, listed
 from .class_order import align_gold, align_outputs, hub_parts
-from .classifiers import adapter_layers, output_layers, without_peft_model
+from .classifiers import (
+    HeadClassifier,
+    adapter_layers,
+    output_layers,
+    penultimate_features,
+    scale_outputs,
+    without_peft_model,
+)
 from .data.collator import (
     NOT_INPUTS,
     POSTERIOR_COLUMN,
@@ -70,11 +77,13 @@ from .data.numbered import (
     taken,
 )
 from .distributed import WholeBatches, gather_with_gradient, whole_parameters
-from .functional import NO_MASS, voted_classes
+from .functional import NO_MASS, forecast, vote_share, voted_classes
 from .hub import portable_processor
+from .information import BriefModel
 from .metrics import LEAST_ITEMS, NO_LABEL, accuracies, check_predicted, gain_ceiling, gain_interval
 from .modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
 from .naming import clear_names
+from .peers.cross_entropy import against_targets
 from .plots import need_matplotlib
 from .precision import weights_kept
 from .refusals import check_metric, check_model, schedule_settings
@@ -87,6 +96,7 @@ from .search import (
     search_rate,
     start_and_search,
 )
+from .start import MOST_CELLS, Start, find_start, padded
 from .strength import find_strength
 from .training_args import AGGREGATOR_RATE_MULTIPLE, MaxMIGTrainingArguments
 from .tuning import TunedTrainer
@@ -95,6 +105,11 @@ from .wrapping import as_hub_classifier, widen_for_training
 
 logger = logging.get_logger(__name__)
 
+STARTED = "start.safetensors"  # in a checkpoint: what was found out before the training
+WARM, LEAST_WARM = (
+    0.05,
+    30,
+)  # share of the training, and steps, that a new network learns features in
 LEAST_STEPS = 200  # of a short training before the training, if an epoch has as many
 
 # What a user has not touched, the gain may choose: see `MaxMIGTrainingArguments.select_by_gain`.
@@ -244,8 +259,11 @@ class CrowdTrainer(TunedTrainer):
         self.found_rate: float | None = None  # of the aggregator, by the search
         self.found_strength: float | None = None  # of the aggregator, after training
         self._tries: list[Try] = []
+        self._found: Start | None = None  # by cross-fitting, of the items of the training set
+        self._of_training = False  # whether they are what is predicted now
         self._short_trainings: Any = None  # a progress bar
-        if args.select_by_gain and self.crowd_model.loss_is_minus_gain and has_votes(eval_dataset):
+        by_gain = self.crowd_model.loss_is_minus_gain and self._init != "cross_fit"
+        if args.select_by_gain and by_gain and has_votes(eval_dataset):
             self._select_by_gain()
         self._check_names(start_from)
         self.train_dataset = self._by_name(train_dataset)
@@ -352,13 +370,15 @@ class CrowdTrainer(TunedTrainer):
     def _train(
         self, checkpoint: str | None, trial: Any, ignore_keys_for_eval: list[str] | None
     ) -> TrainOutput:
-        self._fresh, self._tries = checkpoint is None, []
+        self._fresh, self._tries, self._found = checkpoint is None, [], None
         self._resumed_from, self.found_strength = checkpoint, None
         self._empty_steps.zero_()
         self._started = False
         self._results.clear()  # of an earlier pair
         output = super().train(checkpoint, trial, ignore_keys_for_eval)
-        changed = self.args.name_classes and self.name_classes() is not None
+        changed = self._temper()
+        if self._found is None and self.args.name_classes:
+            changed = self.name_classes() is not None
         self._watch.end()
         if self._tries:
             output.metrics["aggregator_learning_rate"] = self.aggregator_rate
@@ -378,6 +398,9 @@ class CrowdTrainer(TunedTrainer):
         super()._hp_search_setup(trial)
         self._begin_noting(self._resumed_from)
         self._check_before_training()
+        if self._resumed_from:
+            path = Path(self._resumed_from, STARTED)
+            self._found = Start.load(path) if path.is_file() else None
         if self._resumed_from and self.pair_is_ours:
             found = type(self.crowd_model.config).from_pretrained(self._resumed_from)
             self.crowd_model.use_aggregator(found.aggregator)
@@ -417,8 +440,8 @@ class CrowdTrainer(TunedTrainer):
         """Multiply W by what the votes of the evaluation set say, if it has any."""
         model, dataset = self.crowd_model, self.eval_dataset
         asked = self.args.search_strength and model.loss_is_minus_gain
-        if not asked or not has_votes(dataset):
-            return None
+        if not asked or self._found is not None or not has_votes(dataset):
+            return None  # left-out votes have said it, or nobody can
         strength = find_strength(self, dataset)
         with whole_parameters(self.model):
             model.aggregator.strengthen(strength)
@@ -437,6 +460,9 @@ class CrowdTrainer(TunedTrainer):
     def _start(self) -> None:
         args, model = self.args, self.crowd_model
         self._tries, self.found_rate = [], None
+        if self._init == "cross_fit":
+            self._start_by_cross_fitting()
+            return
         can = can_start_from_information(self)
         if args.init == "information" and not model.loss_is_minus_gain:
             raise ValueError(
@@ -477,11 +503,118 @@ class CrowdTrainer(TunedTrainer):
                 model.use_prior(best.prior, self.crowd_of(self.train_dataset))
             self.optimizer = None  # that of an earlier training has its rates
 
+    def _start_by_cross_fitting(self) -> None:
+        """Find out what each item is, and give W and the prior what was found (`hf_maxmig.start`)."""
+        args, model = self.args, self.crowd_model
+        problem = self._no_cross_fit()
+        if problem is not None:
+            raise ValueError(f"`init='cross_fit'` needs {problem}. Use another `init`.")
+        crowd = padded(self.crowd_of(self.train_dataset))
+        prior = None
+        if not self.pair_is_ours or args.prior != "auto":
+            shares = vote_share(crowd[1], model.config.num_labels).sum(dim=0)
+            model.prior.initialize(shares, shares > 0)
+            prior = model.log_prior().detach().cpu()
+        self._warm_up(crowd)
+        found = find_start(
+            self._features(), crowd, model.config.num_annotators, model.config.num_labels, prior, args.seed,
+            quiet=args.disable_tqdm or not self.is_local_process_zero(),
+        )  # fmt: skip
+        model.use_start(found.weight, found.log_p)
+        self._found = found
+        self.optimizer = None  # that of an earlier training has its rates
+        if not found.tells_apart:
+            logger.warning(
+                "Left-out votes are foretold no better where annotators are told apart than where all votes count "
+                "alike: the forecasts keep to the plurality of the votes, and the classifier learns that. More votes "
+                "by each annotator would tell."
+            )
+
+    def _no_cross_fit(self) -> str | None:
+        """Say what is missing for a start by cross-fitting; None if nothing is."""
+        args, model, dataset = self.args, self.crowd_model, self.train_dataset
+        config = model.config
+        cells = config.num_annotators * config.num_labels**2
+        alone = args.world_size == 1 and not (args.fsdp or args.deepspeed)
+        missing = (
+            (type(model) is MaxMIGModel, "a MaxMIGModel"),
+            (getattr(config, "aggregator", None) == "weighted_average", "the aggregator 'weighted_average'"),
+            (getattr(config, "divergence", None) == "kl", "the divergence 'kl'"),
+            (getattr(config, "prior", None) != "learned", "a prior that is not learned"),
+            (alone, "one device, without FSDP or DeepSpeed"),
+            (self.start_from is None, "no `start_from`"),
+            (isinstance(dataset, Dataset) and has_votes(dataset, 3 * LEAST_ITEMS), f"a datasets.Dataset with votes on {3 * LEAST_ITEMS} items"),
+            (cells <= MOST_CELLS, f"M C^2 of at most {MOST_CELLS:,}"),
+            (bool(output_layers(model.classifier, config.num_labels)), "a classifier whose output layer is found"),
+        )  # fmt: skip
+        return next((what for holds, what in missing if not holds), None)
+
+    def _warm_up(self, crowd: tuple[Tensor, Tensor]) -> None:
+        """Let a network that knows nothing learn features, briefly, from the shares of the votes."""
+        model, dataset = self.crowd_model, self.train_dataset
+        classifier, config = model.classifier, model.config
+        learned = getattr(classifier.config, "_name_or_path", None)
+        if isinstance(classifier, HeadClassifier) or learned:
+            return  # it reads given features, or has learned some
+        brief = BriefModel.from_classifier(
+            copy.deepcopy(model.classifier_alone()),
+            config.num_annotators,
+            annotators=config.annotators,
+            id2label=config.id2label,
+        )
+        brief.shares = vote_share(crowd[1], config.num_labels)
+        learner = self.sibling(brief, list(range(len(dataset))), WARM)
+        if learner.args.max_steps < 0:
+            steps = math.ceil(len(dataset) / learner.args.train_batch_size)
+            planned = WARM * float(self.args.num_train_epochs or 1.0) * steps
+            learner.args.max_steps = max(LEAST_WARM, math.ceil(planned))
+        learner.train()
+        classifier.load_state_dict(learner.crowd_model.classifier.state_dict())
+
+    def _features(self) -> Tensor:
+        """Compute what the classifier's output layer reads of each training item: (N, D)."""
+        model, found = self.crowd_model, []
+        batches = self.get_test_dataloader(self.train_dataset)
+        with torch.no_grad(), self.autocast_smart_context_manager():
+            for batch in batches:
+                inputs = self._prepare_inputs(batch)
+                inputs = {n: t for n, t in inputs.items() if n not in (*NOT_INPUTS, "labels", ROW)}
+                features = penultimate_features(model.classifier, inputs, model.config.num_labels)
+                assert features is not None
+                found.append(features.float().cpu())
+        return torch.cat(found)
+
+    def _temper(self) -> bool:
+        """Make the classifier as sure as left-out votes say; whether it has changed."""
+        found, model = self._found, self.crowd_model
+        if found is None or found.classifier == 1.0:
+            return False
+        inputs = _classifier_inputs(self.data_collator, self.train_dataset, self.args.device)
+        shift = (1 - found.classifier) * found.log_p
+        if scale_outputs(model.classifier, found.classifier, shift, inputs):
+            logger.info(
+                "The classifier's logits were multiplied by %.2f, by left-out votes.",
+                found.classifier,
+            )
+            return True
+        logger.warning(
+            "The classifier is surer than left-out votes allow, but its output layer was not found: forecasts of new "
+            "items count it too much."
+        )
+        return False
+
+    def _save_beside(self, folder: Path) -> None:
+        if self._found is not None:
+            self._found.save(folder / STARTED)
+
     @property
     def _init(self) -> str:
         """How a fresh run starts, also where the arguments leave it open."""
         if self.args.init is not None:
             return self.args.init
+        rates = self.args.searches_rate and not self._optimizer_given
+        if rates and self._no_cross_fit() is None:
+            return "cross_fit"
         # A rival starts as its authors start it.
         asks_items = self.crowd_model.loss_is_minus_gain and self.start_from is None
         return "information" if asks_items and can_start_from_information(self) else "vote_share"
@@ -541,7 +674,9 @@ class CrowdTrainer(TunedTrainer):
 
     def _note_rates(self, state: TrainerState) -> None:
         """Put what was tried in the log; a resumed run finds it there."""
-        if self._fresh and self._tries:
+        if self._fresh and self._found is not None:
+            self.log(dict(self._found.likelihoods))
+        elif self._fresh and self._tries:
             logs = {f"search_{one.name}": one.gain for one in self._tries if one.is_finite}
             self.log(logs | {"aggregator_learning_rate": self.aggregator_rate})
         elif not self._fresh:
@@ -614,9 +749,15 @@ class CrowdTrainer(TunedTrainer):
                 f"{', '.join(inputs) or 'nothing'}: see `add_annotations`."
             )
         self._note_main_input(inputs)
-        beside = (POSTERIOR_COLUMN, ROW)
+        found, beside = self._found, {POSTERIOR_COLUMN, ROW}
+        if found is not None:
+            beside |= {"annotators", "annotations"}  # what they say is in the targets
         outputs = model(**{n: value for n, value in inputs.items() if n not in beside})
-        loss, empty = crowd_model.crowd_loss(outputs, inputs, self._gather)
+        if found is not None:
+            targets = found.targets[inputs[ROW].cpu()].to(outputs.log_h)
+            loss, empty = against_targets(outputs.log_h, targets, self._gather)
+        else:
+            loss, empty = crowd_model.crowd_loss(outputs, inputs, self._gather)
         self._empty_steps += empty
         self._note_loss(loss)
         self._watch.step(loss)
@@ -691,7 +832,8 @@ class CrowdTrainer(TunedTrainer):
         def sampler(_: Any) -> Sampler | None:  # what draws the items may look at columns
             return None if sampler_fn is None else sampler_fn(dataset)
 
-        collate = NumberedCollator(self.data_collator, keep=not is_training)
+        keep = not is_training or self._found is not None
+        collate = NumberedCollator(self.data_collator, keep)
         ordered = self.args.dataloader_in_order if is_training else True
         with (
             swapped(self, "data_collator", collate),
@@ -784,7 +926,7 @@ class CrowdTrainer(TunedTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log what the method has beside the loss; say once if steps had too few annotated items."""
         if "loss" in logs:
-            if self.crowd_model.loss_is_minus_gain:
+            if self.crowd_model.loss_is_minus_gain and self._found is None:
                 logs["gain"] = -logs["loss"]
             logs.update(self.crowd_model.logs())
             self._tell_empty_steps()
@@ -909,7 +1051,9 @@ class CrowdTrainer(TunedTrainer):
         """
         half = self.args.bf16_full_eval or self.args.fp16_full_eval
         keeping = weights_kept(self.model) if half and not self.is_in_train else None
-        with keeping or contextlib.nullcontext():
+        read: Any = getattr(dataloader.dataset, "source", dataloader.dataset)
+        of_training = swapped(self, "_of_training", self._is_training_set(read))
+        with keeping or contextlib.nullcontext(), of_training:
             output = super().evaluation_loop(dataloader, *args, **kwargs)
         if output.label_ids is None:
             return output
@@ -924,6 +1068,14 @@ class CrowdTrainer(TunedTrainer):
             predictions=taken(output.predictions, order),
             label_ids=taken((labels, annotated, rows), order),
         )
+
+    def _is_training_set(self, dataset: Any) -> bool:
+        """Whether items are those that networks were cross-fitted on, in their order."""
+        own = self.train_dataset
+        if self._found is None or not has_length(dataset) or len(dataset) != len(self._found.log_h):
+            return False
+        mark = getattr(dataset, "_fingerprint", None)
+        return dataset is own or (mark is not None and mark == getattr(own, "_fingerprint", None))
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         name = self.args.metric_for_best_model
@@ -961,6 +1113,11 @@ class CrowdTrainer(TunedTrainer):
                 log_g, log_forecast = log_p.expand_as(log_h).contiguous(), log_h
             else:
                 annotated = is_annotated(inputs["annotators"], inputs["annotations"])
+        if self._of_training and rows is not None:
+            # Of an item that it has learned the classifier says what the votes have said.
+            found = cast(Start, self._found)
+            log_h = found.log_h[rows.cpu()].to(log_h)
+            log_forecast = forecast(log_h, log_g, self.crowd_model.log_prior())
         if labels is None:
             labels = torch.full_like(annotated, NO_LABEL, dtype=torch.int64)
         if rows is None:

@@ -92,8 +92,8 @@ class MaxMIGTrainingArguments(TrainingArguments):
         aggregator_warmup_ratio: share of training over which that rate rises from zero, where the
             gain is maximised.
         gather_across_devices: compute the gain over the items of all devices.
-        init: how aggregator and, for `information`, classifier start; `information` by default,
-            where copies of the classifier can be trained on parts of the data.
+        init: how a training starts; by default, where it can, `cross_fit`, in which the classifier learns
+            what each item is by the votes and by networks that have not seen it (`hf_maxmig.start`).
         smoothing: pseudo-labels in each cell of the confusion matrices that W starts from.
         init_strength: what that W is multiplied by; 1 is the paper's.
         name_classes: name the classes after training by the votes.
@@ -169,14 +169,18 @@ class MaxMIGTrainingArguments(TrainingArguments):
             "the same global batch."
         },
     )
-    init: Literal["information", "vote_share", "keep"] | None = field(
+    init: Literal["cross_fit", "information", "vote_share", "keep"] | None = field(
         default=None,
         metadata={
-            "help": "How a fresh run starts: `information`, in which annotators count as much as they agree with "
+            "help": "How a fresh run starts. `cross_fit`: small networks on features of the items are trained by the gain, "
+            "each without the items that it judges; left-out votes say how much they and the votes count; the classifier "
+            "then learns what each item is by both, and W stays as it was found. Else the classifier and W maximise the "
+            "gain together, from one of three starts: `information`, in which annotators count as much as they agree with "
             "briefly trained classifiers, and the classifier starts from what they say (a sixth of the time of the "
             "training); `vote_share` (paper, equation 2); or `keep` what the model has. A resumed run always keeps it. "
-            "Default: `information`, and `vote_share` where it cannot be, for a stream, with FSDP or DeepSpeed, and for "
-            "methods that do not maximise the gain."
+            "Default: `cross_fit` for the paper's aggregator and divergence on one device; else `information`, and "
+            "`vote_share` where that cannot be, for a stream, with FSDP or DeepSpeed, and for methods that do not "
+            "maximise the gain."
         },
     )
     smoothing: float = field(

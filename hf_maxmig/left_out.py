@@ -1,0 +1,240 @@
+"""Judging by votes that were left out: how much the classifier counts, how much the votes do, and by which W.
+
+A vote is foretold from the other votes on its item and from a classifier that has not learned from the
+item. How well it is foretold needs no gold label, and nothing that is judged by it has seen it:
+
+    L = mean over votes of log sum_c zeta_-m(c) P(m says r | c),
+
+where zeta_-m is the forecast without the votes of m and of whoever copies m, and P(. | c, m) is counted
+on other items. The gain cannot take its place: where classifier and annotators err on the same items, it
+rewards W for the errors that they share.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .functional import is_given
+
+# Pseudo-votes a row of everybody's confusion, of which the likeliest number is chosen.
+CONCENTRATIONS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0)
+SMOOTHING = 0.01  # pseudo-votes in each cell of everybody's confusion
+CLASSIFIER_COUNTS = (0.1, 0.25, 0.5, 0.75, 1.0)
+VOTES_COUNT = (0.5, 0.75, 1.0)
+ITERATIONS = 10
+TIES, ALIKE = (
+    0.1,
+    (0.5, 1.0, 2.0, 3.0),
+)  # of the classifier and of a vote, where all votes count alike
+
+
+class Judged(NamedTuple):
+    """One way to combine a classifier and the votes, and how well it foretells a vote.
+
+    Args:
+        score: L, the mean log-likelihood of a left-out vote, in nats.
+        parts: (V,), of each vote.
+        classifier: how much the classifier counts, s_h.
+        votes: how much the votes count, s_g.
+        weight: (M, C, C), W with all of this in it: annotator, scored class, reported class.
+        log_forecast: (N, C), of the items with all votes, in log-probabilities.
+    """
+
+    score: float
+    parts: Tensor
+    classifier: float
+    votes: float
+    weight: Tensor
+    log_forecast: Tensor
+
+
+class LeftOutVotes:
+    """A crowd's votes, each of which can be left out.
+
+    Args:
+        annotators: (N, K) int64, padded with -1.
+        annotations: (N, K) int64, padded with -1.
+        num_annotators: M.
+        num_classes: C.
+        groups: (M,) int64, who is one voice: copies have one number. Everyone alone by default.
+        seed: of the two halves that confusions are counted on.
+
+    Example:
+        Three annotators of whom one says anything; the classifier knows nothing.
+
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> truth = torch.arange(300) % 2
+        >>> said = torch.stack([truth, truth, torch.randint(2, (300,), generator=generator)], dim=1)
+        >>> votes = LeftOutVotes(torch.arange(3).repeat(300, 1), said, 3, 2)
+        >>> nothing = torch.full((300, 2), 0.5).log()
+        >>> start = torch.eye(2)[truth].mul(0.8).add(0.1)
+        >>> best = votes.best(nothing, nothing[0], start[votes.item])
+        >>> bool((best.log_forecast.argmax(dim=1) == truth).all())
+        True
+    """
+
+    def __init__(
+        self,
+        annotators: Tensor,
+        annotations: Tensor,
+        num_annotators: int,
+        num_classes: int,
+        groups: Tensor | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.item, slot = is_given(annotators, annotations).nonzero(as_tuple=True)
+        self.annotator, self.annotation = annotators[self.item, slot], annotations[self.item, slot]
+        self.num_items, self.num_annotators = len(annotators), num_annotators
+        self.num_classes = num_classes
+        self.groups = torch.arange(num_annotators) if groups is None else groups
+        # Votes of a group on an item are left out together, and are one vote between them.
+        key = self.item * num_annotators + self.groups[self.annotator]
+        _, self.voice, size = key.unique(return_inverse=True, return_counts=True)
+        self.share = (1 / size)[self.voice].float()
+        generator = torch.Generator().manual_seed(seed)
+        self.half = torch.randperm(self.num_items, generator=generator)[self.item] % 2
+
+    def count(self, posterior: Tensor, share: Tensor | None = None) -> Tensor:
+        """Count what annotators say: (M, C, C), from a (V, C) posterior of each vote's item."""
+        cell = self.annotator * self.num_classes + self.annotation
+        counts = posterior.new_zeros(self.num_annotators * self.num_classes, self.num_classes)
+        counts.index_add_(0, cell, posterior * (self.share if share is None else share)[:, None])
+        return counts.view(-1, self.num_classes, self.num_classes).transpose(1, 2)
+
+    def columns(self, weight: Tensor) -> Tensor:
+        """Give the column of an (M, C, C) W that each vote picks: (V, C)."""
+        return weight[self.annotator, :, self.annotation]
+
+    def forecasts(self, base: Tensor, weight: Tensor, strength: float) -> tuple[Tensor, Tensor]:
+        """Add votes to what is known of the items without them.
+
+        Args:
+            base: (N, C), scores.
+            weight: (M, C, C), W.
+            strength: what W is multiplied by.
+
+        Returns:
+            (N, C) scores with all votes, and (V, C) log-probabilities without the votes of the
+            vote's own group.
+        """
+        columns = self.columns(weight) * (strength * self.share)[:, None]
+        total = base.index_add(0, self.item, columns)
+        own = base.new_zeros(int(self.voice.max()) + 1, self.num_classes)
+        own.index_add_(0, self.voice, columns)
+        return total, (total[self.item] - own[self.voice]).log_softmax(dim=-1)
+
+    def learn(self, base: Tensor, posterior: Tensor, iterations: int = ITERATIONS) -> Tensor:
+        """Let the votes teach each other, each without itself (EM, with rows drawn to everybody's).
+
+        Args:
+            base: (N, C), scores of the items without votes.
+            posterior: (V, C), the probabilities of each vote's item to start from.
+            iterations: how many.
+
+        Returns:
+            (M, C, C), log P(annotator says r | class c).
+        """
+        log_rows = shrunk(self.count(posterior)).log()
+        for _ in range(iterations):
+            _, without = self.forecasts(base, log_rows, 1.0)
+            log_rows = shrunk(self.count(without.exp())).log()
+        return log_rows
+
+    def foretold(self, without: Tensor) -> Tensor:
+        """Foretell each vote from (V, C) log-probabilities without it: (V,) log-likelihoods."""
+        found = without.new_zeros(len(self.item))
+        for half in (0, 1):
+            rows = shrunk(self.count(without.exp(), self.share * (self.half != half)))
+            likely = (without + self.columns(rows.log())).logsumexp(dim=-1)
+            found = torch.where(self.half == half, likely, found)
+        return found
+
+    def best(self, log_h: Tensor, log_p: Tensor, posterior: Tensor) -> Judged:
+        """Find how much a classifier and the votes count, by the votes that are left out.
+
+        Args:
+            log_h: (N, C), log-probabilities of classifiers that have not learned from the item.
+            log_p: (C,), log of the class prior.
+            posterior: (V, C), the probabilities of each vote's item to learn from first.
+
+        Returns:
+            The best way.
+        """
+        weight = self.learn(0.5 * (log_h + log_p), posterior)
+        found: Judged | None = None
+        for classifier in CLASSIFIER_COUNTS:
+            base = classifier * log_h + (1 - classifier) * log_p
+            for votes in VOTES_COUNT:
+                total, without = self.forecasts(base, weight, votes)
+                parts = self.foretold(without)
+                score = float((parts * self.share).sum() / self.share.sum())
+                if found is None or score > found.score:
+                    found = Judged(score, parts, classifier, votes, weight, total.log_softmax(-1))
+        assert found is not None
+        return found._replace(weight=weight * (found.votes * self._voices())[:, None, None])
+
+    def _voices(self) -> Tensor:
+        """How much of a voice each annotator is on average, (M,): copies share one."""
+        votes = torch.zeros(2, self.num_annotators)
+        votes.index_add_(1, self.annotator, torch.stack([self.share, torch.ones_like(self.share)]))
+        return torch.where(votes[1] > 0, votes[0] / votes[1].clamp(min=1), 1.0)
+
+    def alike(self, log_h: Tensor, log_p: Tensor) -> Judged:
+        """Count all votes alike: the plurality, with a classifier that hardly does more than break ties.
+
+        Args:
+            log_h: (N, C), log-probabilities of classifiers that have not learned from the item.
+            log_p: (C,), log of the class prior.
+
+        Returns:
+            What comes of it, with the strength that foretells left-out votes best.
+        """
+        base, each = TIES * log_h + (1 - TIES) * log_p, torch.eye(self.num_classes)
+        found: Judged | None = None
+        for strength in ALIKE:
+            weight = (strength * each).expand(self.num_annotators, -1, -1)
+            total, without = self.forecasts(base, weight, 1.0)
+            parts = self.foretold(without)
+            score = float((parts * self.share).sum() / self.share.sum())
+            if found is None or score > found.score:
+                found = Judged(score, parts, TIES, strength, weight, total.log_softmax(-1))
+        assert found is not None
+        return found._replace(weight=found.weight * self._voices()[:, None, None])
+
+    def clearly_better(self, one: Judged, other: Judged, errors: float = 1.0) -> bool:
+        """Whether one foretells votes better, by more than so many standard errors of the difference."""
+        difference = (one.parts - other.parts) * self.share
+        spread = float((difference - difference.mean()).square().sum()) ** 0.5
+        return float(difference.sum()) > errors * spread
+
+
+def shrunk(counts: Tensor) -> Tensor:
+    """Draw confusions towards everybody's, the more the fewer votes are behind them.
+
+    A row is taken for a draw from a Dirichlet distribution around the row of all annotators together;
+    its concentration is, of `CONCENTRATIONS`, the one under which the counts are likeliest.
+
+    Args:
+        counts: (M, C, C), of `LeftOutVotes.count`.
+
+    Returns:
+        (M, C, C), rows summing to one.
+
+    Example:
+        >>> shrunk(torch.tensor([[[8.0, 2.0], [2.0, 8.0]], [[0.0, 0.0], [0.0, 0.0]]]))[1].round(decimals=2)
+        tensor([[0.8000, 0.2000],
+                [0.2000, 0.8000]])
+    """
+    together = counts.sum(dim=0) + SMOOTHING
+    together = together / together.sum(dim=1, keepdim=True)
+    wide, mass = counts.double(), counts.double().sum(dim=2)
+
+    def likelihood(concentration: float) -> float:
+        alpha = concentration * together.double()
+        rows = torch.lgamma(alpha.sum(dim=1)) - torch.lgamma(mass + alpha.sum(dim=1))
+        cells = torch.lgamma(wide + alpha) - torch.lgamma(alpha)
+        return float(rows.sum() + cells.sum())
+
+    drawn = counts + SMOOTHING + max(CONCENTRATIONS, key=likelihood) * together
+    return drawn / drawn.sum(dim=2, keepdim=True)

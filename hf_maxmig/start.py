@@ -1,0 +1,237 @@
+"""What is found out before a training: whom to listen to, and what each item is by all that speaks of it.
+
+Networks on features of the items are trained by the gain, together with W, and each item is judged by
+networks that have not seen it (`crossfit`). Left-out votes say which setting is best, how much the
+networks count and how much the votes do (`left_out`). What comes of it is a value, a `Start`: the
+trainer applies it in one place and keeps it whole in its checkpoints. No gold label is looked at.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from .copies import Evidence, Votes, copies_among
+from .crossfit import CrossFit, Raced, divide, principal_components
+from .functional import NO_MASS, confusion_counts, is_given, vote_share_prior, voted_classes
+from .information import informed_share, shrunk_weight
+from .left_out import Judged, LeftOutVotes
+
+STEPS = 600  # of the networks; more of them change little
+BRIEF = 100  # steps of those that only say whom to listen to
+MULTIPLES = (10.0, 100.0)  # of the networks' rate: W's
+LOOKS = (
+    0.25,
+    1.0,
+)  # where networks and items err alike, the gain goes on to rise while all gets worse
+ROUNDS = 2  # in which networks learn what came out, and are asked again
+FIRST_STRENGTH = 0.5  # of the first W: shares of votes are surer than they should be
+# Nats between the votes' class shares and equal ones, above which the votes' are tried first. What lies below
+# can be a leaning of the annotators to some classes; one class of 1 : 3 is 0.13, of 1 : 7 0.31.
+UNEVEN = 0.05
+TELLS_APART = 3.0  # standard errors by which it must foretell votes better to tell annotators apart
+MOST_CELLS = 2**22  # of W, M C^2, that are raced in all settings at once
+
+
+@dataclass(frozen=True)
+class Start:
+    """What is known before a training; items in the order of the training set.
+
+    Args:
+        targets: (N, C), what each item is by its votes and by networks that have not seen it: what
+            the classifier learns. Zeros for an item without votes.
+        log_h: (N, C), log-probabilities of those networks alone, as much as they count.
+        weight: (M, C, C), W: annotator, scored class, reported class.
+        log_p: (C,), log of the class prior.
+        classifier: how much a classifier counts beside the votes: what its logits are multiplied by.
+        likelihoods: of each setting that was tried, the mean log-likelihood of a left-out vote.
+        tells_apart: whether left-out votes are foretold clearly better where annotators are told apart
+            than where all votes count alike; if not, that is what `targets` and `weight` do.
+    """
+
+    targets: Tensor
+    log_h: Tensor
+    weight: Tensor
+    log_p: Tensor
+    classifier: float
+    likelihoods: dict[str, float]
+    tells_apart: bool = True
+
+    def save(self, path: Path) -> None:
+        """Write a safetensors file."""
+        tensors = {name: getattr(self, name).contiguous() for name in _TENSORS}
+        numbers = self.likelihoods | {"classifier": self.classifier, "apart": self.tells_apart}
+        save_file(tensors, path, {name: repr(float(value)) for name, value in numbers.items()})
+
+    @classmethod
+    def load(cls, path: Path) -> "Start":
+        """Read what `save` wrote."""
+        with safe_open(path, "pt") as file:
+            numbers = {name: float(value) for name, value in file.metadata().items()}
+            tensors = {name: file.get_tensor(name) for name in _TENSORS}
+        return cls(
+            **tensors,
+            classifier=numbers.pop("classifier"),
+            tells_apart=bool(numbers.pop("apart")),
+            likelihoods=numbers,
+        )
+
+
+_TENSORS = ("targets", "log_h", "weight", "log_p")
+
+
+def padded(crowd: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Join parts of a crowd, pairs of (n, K) annotators and annotations, to one of the widest K."""
+    parts = list(crowd)
+    most = max((who.shape[1] for who, _ in parts), default=0)
+    joined = []
+    for side in (0, 1):
+        rows = [torch.nn.functional.pad(p[side], (0, most - p[side].shape[1]), value=-1) for p in parts]  # fmt: skip
+        joined.append(torch.cat(rows) if rows else torch.zeros(0, 0, dtype=torch.int64))
+    return joined[0], joined[1]
+
+
+def find_start(
+    features: Tensor,
+    crowd: tuple[Tensor, Tensor],
+    num_annotators: int,
+    num_classes: int,
+    prior: Tensor | None = None,
+    seed: int = 0,
+    steps: int = STEPS,
+    quiet: bool = True,
+) -> Start:
+    """Find out whom to listen to, and what each item is.
+
+    Args:
+        features: (N, D), of the items.
+        crowd: (N, K) annotators and annotations, int64, padded with -1.
+        num_annotators: M.
+        num_classes: C.
+        prior: (C,) log prior, if it is given; else the uniform one or that of the votes: the uniform one
+            first where the votes are nearly even (`UNEVEN`), and the other where it foretells left-out
+            votes clearly better.
+        seed: of all that is drawn.
+        steps: of the networks.
+        quiet: whether to show no progress.
+
+    Returns:
+        The start.
+
+    Raises:
+        ValueError: if the votes name fewer than two classes.
+    """
+    voted = voted_classes([crowd], num_classes)
+    classes = voted.nonzero()[:, 0]
+    if len(classes) < 2:
+        raise ValueError(f"the votes must name two classes or more, got {len(classes)}.")
+    # A class that nobody voted for has no part in it.
+    place = torch.full((num_classes + 1,), -1)
+    place[classes] = torch.arange(len(classes))
+    annotators, annotations = crowd[0], place[crowd[1]]
+    given = None if prior is None else prior[classes].log_softmax(dim=0)
+    total = 3 * min(BRIEF, steps) + (1 + ROUNDS) * steps
+    with tqdm(desc="Cross-fitting", total=total, unit="step", disable=quiet) as bar:
+        fitted = CrossFit(
+            principal_components(features), divide(is_given(annotators, annotations).any(dim=1), seed),
+            len(classes), seed, bar.update,
+        )  # fmt: skip
+        found = _find(fitted, (annotators, annotations), num_annotators, given, steps)
+        bar.update(total - bar.n)
+    if len(classes) == num_classes:
+        return found
+
+    def spread(table: Tensor, empty: float) -> Tensor:
+        wide = table.new_full((*table.shape[:-1], num_classes), empty)
+        wide[..., classes] = table
+        return wide
+
+    weight = found.weight.new_zeros(num_annotators, num_classes, num_classes)
+    weight[:, classes[:, None], classes] = found.weight
+    return Start(
+        targets=spread(found.targets, 0.0),
+        log_h=spread(found.log_h, NO_MASS),
+        weight=weight,
+        log_p=spread(found.log_p, NO_MASS),
+        classifier=found.classifier,
+        likelihoods=found.likelihoods,
+        tells_apart=found.tells_apart,
+    )
+
+
+def _find(
+    fitted: CrossFit, crowd: tuple[Tensor, Tensor], M: int, given: Tensor | None, steps: int
+) -> Start:
+    annotators, annotations = crowd
+    labelled = is_given(annotators, annotations).any(dim=1)
+    C, seed = fitted.num_classes, fitted.seed
+    brief = min(BRIEF, steps)
+    share = informed_share([crowd], M, C, lambda shares: fitted.learn(shares, brief))
+    counts = confusion_counts(share, annotators, annotations, M)
+    weight = FIRST_STRENGTH * shrunk_weight(counts, 0.01)
+    uniform = torch.full((C,), -math.log(C))
+    of_votes = vote_share_prior(share.sum(dim=0))
+    if given is not None:
+        priors = {"given": given}
+    elif float((of_votes.exp() * (of_votes - uniform)).sum()) > UNEVEN:
+        priors = {"votes": of_votes, "uniform": uniform}
+    else:
+        priors = {"uniform": uniform, "votes": of_votes}
+    fitted.learn(share, brief)
+    settings = [(log_p, multiple) for log_p in priors.values() for multiple in MULTIPLES]
+    raced = fitted.race(crowd, weight, settings, steps, LOOKS)
+    groups = _one_voice(raced[-len(settings) :], crowd)
+    votes = LeftOutVotes(annotators, annotations, M, C, groups, seed)
+    likelihoods: dict[str, float] = {}
+    best: tuple[Judged, Raced] | None = None
+    for name, log_p in priors.items():
+        tried = []
+        for one in raced:
+            if one.log_p is log_p:
+                _, without = votes.forecasts(one.log_h, one.weight, 1.0)
+                tried.append((votes.best(one.log_h, log_p, without.exp()), one))
+        judged = max(tried, key=lambda pair: pair[0].score)
+        likelihoods[f"search_prior_{name}"] = judged[0].score
+        # What was tried later must be clearly better.
+        if best is None or votes.clearly_better(judged[0], best[0]):
+            best = judged
+    assert best is not None
+    combined, log_h, log_p = best[0], best[1].log_h, best[1].log_p
+    for number in range(1, ROUNDS + 1):
+        fitted.seed = seed + number
+        again = fitted.learn(combined.log_forecast.exp(), steps)
+        judged_again = votes.best(again, log_p, again.exp()[votes.item])
+        likelihoods[f"search_round_{number}"] = judged_again.score
+        if not votes.clearly_better(judged_again, combined):
+            break
+        combined, log_h = judged_again, again
+    alike = votes.alike(log_h, log_p)
+    likelihoods["search_votes_alike"] = alike.score
+    tells_apart = votes.clearly_better(combined, alike, TELLS_APART)
+    if not tells_apart:
+        combined = alike
+    counts_for = combined.classifier if tells_apart else 1.0
+    return Start(
+        targets=torch.where(labelled[:, None], combined.log_forecast.exp(), 0.0),
+        log_h=(counts_for * log_h + (1 - counts_for) * log_p).log_softmax(dim=-1),
+        weight=combined.weight,
+        log_p=log_p,
+        classifier=counts_for,
+        likelihoods=likelihoods,
+        tells_apart=tells_apart,
+    )
+
+
+def _one_voice(raced: list[Raced], crowd: tuple[Tensor, Tensor]) -> Tensor:
+    """Find who copies whom, in the light of the setting that sees most of it: (M,) numbers of groups."""
+    found, votes = [], Votes.read([crowd])
+    for one in raced:
+        _, groups, _ = copies_among(Evidence(one.log_h, one.weight, votes))
+        found.append(groups)
+    return min(found, key=lambda groups: len(groups.unique()))
