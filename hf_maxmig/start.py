@@ -23,7 +23,7 @@ from .functional import NO_MASS, confusion_counts, is_given, vote_share_prior, v
 from .information import informed_share, shrunk_weight
 from .left_out import Judged, LeftOutVotes
 
-STEPS = 600  # of the networks; more of them change little
+STEPS, STEPS_A_STEP = 600, 0.4  # of the networks, at the most and a step of the training
 BRIEF = 100  # steps of those that only say whom to listen to
 MULTIPLES = (10.0, 100.0)  # of the networks' rate: W's
 LOOKS = (

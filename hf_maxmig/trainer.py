@@ -79,7 +79,6 @@ from .data.numbered import (
 from .distributed import WholeBatches, gather_with_gradient, whole_parameters
 from .functional import NO_MASS, forecast, vote_share, voted_classes
 from .hub import portable_processor
-from .information import BriefModel
 from .metrics import LEAST_ITEMS, NO_LABEL, accuracies, check_predicted, gain_ceiling, gain_interval
 from .modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
 from .naming import clear_names
@@ -96,7 +95,7 @@ from .search import (
     search_rate,
     start_and_search,
 )
-from .start import MOST_CELLS, Start, find_start, padded
+from .start import MOST_CELLS, STEPS, STEPS_A_STEP, Start, find_start, padded
 from .strength import find_strength
 from .training_args import AGGREGATOR_RATE_MULTIPLE, MaxMIGTrainingArguments
 from .tuning import TunedTrainer
@@ -515,10 +514,9 @@ class CrowdTrainer(TunedTrainer):
             shares = vote_share(crowd[1], model.config.num_labels).sum(dim=0)
             model.prior.initialize(shares, shares > 0)
             prior = model.log_prior().detach().cpu()
-        self._warm_up(crowd)
         found = find_start(
             self._features(), crowd, model.config.num_annotators, model.config.num_labels, prior, args.seed,
-            quiet=args.disable_tqdm or not self.is_local_process_zero(),
+            steps=self._cross_fit_steps(), quiet=args.disable_tqdm or not self.is_local_process_zero(),
         )  # fmt: skip
         model.use_start(found.weight, found.log_p)
         self._found = found
@@ -529,6 +527,13 @@ class CrowdTrainer(TunedTrainer):
                 "alike: the forecasts keep to the plurality of the votes, and the classifier learns that. More votes "
                 "by each annotator would tell."
             )
+
+    def _cross_fit_steps(self) -> int:
+        """How long the networks are trained: with more steps than this little changes, with fewer not enough is learned."""
+        args, batch = self.args, self.args.train_batch_size * self.args.gradient_accumulation_steps
+        epoch = math.ceil(len(self.train_dataset) / batch)
+        planned = args.max_steps if args.max_steps > 0 else epoch * (args.num_train_epochs or 1)
+        return max(LEAST_STEPS, min(STEPS, round(planned * STEPS_A_STEP)))
 
     def _no_cross_fit(self) -> str | None:
         """Say what is missing for a start by cross-fitting; None if nothing is."""
@@ -545,31 +550,9 @@ class CrowdTrainer(TunedTrainer):
             (self.start_from is None, "no `start_from`"),
             (isinstance(dataset, Dataset) and has_votes(dataset, 3 * LEAST_ITEMS), f"a datasets.Dataset with votes on {3 * LEAST_ITEMS} items"),
             (cells <= MOST_CELLS, f"M C^2 of at most {MOST_CELLS:,}"),
-            (bool(output_layers(model.classifier, config.num_labels)), "a classifier whose output layer is found"),
+            (_has_features(model.classifier, config.num_labels), "a `HeadClassifier`, or a pretrained classifier whose output layer is found"),
         )  # fmt: skip
         return next((what for holds, what in missing if not holds), None)
-
-    def _warm_up(self, crowd: tuple[Tensor, Tensor]) -> None:
-        """Let a network that knows nothing learn features, briefly, from the shares of the votes."""
-        model, dataset = self.crowd_model, self.train_dataset
-        classifier, config = model.classifier, model.config
-        learned = getattr(classifier.config, "_name_or_path", None)
-        if isinstance(classifier, HeadClassifier) or learned:
-            return  # it reads given features, or has learned some
-        brief = BriefModel.from_classifier(
-            copy.deepcopy(model.classifier_alone()),
-            config.num_annotators,
-            annotators=config.annotators,
-            id2label=config.id2label,
-        )
-        brief.shares = vote_share(crowd[1], config.num_labels)
-        learner = self.sibling(brief, list(range(len(dataset))), WARM)
-        if learner.args.max_steps < 0:
-            steps = math.ceil(len(dataset) / learner.args.train_batch_size)
-            planned = WARM * float(self.args.num_train_epochs or 1.0) * steps
-            learner.args.max_steps = max(LEAST_WARM, math.ceil(planned))
-        learner.train()
-        classifier.load_state_dict(learner.crowd_model.classifier.state_dict())
 
     def _features(self) -> Tensor:
         """Compute what the classifier's output layer reads of each training item: (N, D)."""
@@ -1495,6 +1478,14 @@ def _classifier_inputs(
     batch = collator(list(_first(dataset, 8)))
     skipped = {"annotators", "annotations", "labels", POSTERIOR_COLUMN}
     return {name: tensor.to(device) for name, tensor in batch.items() if name not in skipped}
+
+
+def _has_features(classifier: nn.Module, num_classes: int) -> bool:
+    """Whether a classifier reads given features, or has learned some before."""
+    if isinstance(classifier, HeadClassifier):
+        return True
+    pretrained = getattr(getattr(classifier, "config", None), "_name_or_path", None)
+    return bool(pretrained) and bool(output_layers(classifier, num_classes))
 
 
 def _rising(base: Callable[[int], float], rise: int, step: int) -> float:
