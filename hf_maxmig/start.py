@@ -32,10 +32,11 @@ LOOKS = (
 )  # where networks and items err alike, the gain goes on to rise while all gets worse
 ROUNDS = 2  # in which networks learn what came out, and are asked again
 FIRST_STRENGTH = 0.5  # of the first W: shares of votes are surer than they should be
-# Nats between the votes' class shares and equal ones, above which the votes' are tried first. What lies below
-# can be a leaning of the annotators to some classes; one class of 1 : 3 is 0.13, of 1 : 7 0.31.
+# Nats between the votes' class shares and equal ones, above which they say how often a class occurs. What lies
+# below can be a leaning of the annotators to some classes; one class of 1 : 3 is 0.13, of 1 : 7 0.31.
 UNEVEN = 0.05
 TELLS_APART = 3.0  # standard errors by which it must foretell votes better to tell annotators apart
+BY_CHANCE = 1e-6  # how unlikely votes for one class only must be
 MOST_CELLS = 2**22  # of W, M C^2, that are raced in all settings at once
 
 
@@ -114,9 +115,9 @@ def find_start(
         crowd: (N, K) annotators and annotations, int64, padded with -1.
         num_annotators: M.
         num_classes: C.
-        prior: (C,) log prior, if it is given; else the uniform one or that of the votes: the uniform one
-            first where the votes are nearly even (`UNEVEN`), and the other where it foretells left-out
-            votes clearly better.
+        prior: (C,) log prior, if it is given; else the uniform one where the votes are nearly even
+            (`UNEVEN`), and where they are not, theirs, unless the uniform one foretells left-out votes
+            clearly better.
         seed: of all that is drawn.
         steps: of the networks.
         quiet: whether to show no progress.
@@ -171,6 +172,10 @@ def _find(
     annotators, annotations = crowd
     labelled = is_given(annotators, annotations).any(dim=1)
     C, seed = fitted.num_classes, fitted.seed
+    # Who says one class whatever the item is tells nothing of it, and is foretold by anything.
+    silent = constant(annotators, annotations, M, C)[annotators.clamp(min=0)]
+    annotations = torch.where(silent, -1, annotations)
+    crowd = annotators, annotations
     brief = min(BRIEF, steps)
     share = informed_share([crowd], M, C, lambda shares: fitted.learn(shares, brief))
     counts = confusion_counts(share, annotators, annotations, M)
@@ -182,7 +187,7 @@ def _find(
     elif float((of_votes.exp() * (of_votes - uniform)).sum()) > UNEVEN:
         priors = {"votes": of_votes, "uniform": uniform}
     else:
-        priors = {"uniform": uniform, "votes": of_votes}
+        priors = {"uniform": uniform}
     fitted.learn(share, brief)
     settings = [(log_p, multiple) for log_p in priors.values() for multiple in MULTIPLES]
     raced = fitted.race(crowd, weight, settings, steps, LOOKS)
@@ -202,15 +207,14 @@ def _find(
         if best is None or votes.clearly_better(judged[0], best[0]):
             best = judged
     assert best is not None
-    combined, log_h, log_p = best[0], best[1].log_h, best[1].log_p
+    combined, log_p, seen = best[0], best[1].log_p, [best[1].log_h]
     for number in range(1, ROUNDS + 1):
         fitted.seed = seed + number
-        again = fitted.learn(combined.log_forecast.exp(), steps)
-        judged_again = votes.best(again, log_p, again.exp()[votes.item])
-        likelihoods[f"search_round_{number}"] = judged_again.score
-        if not votes.clearly_better(judged_again, combined):
-            break
-        combined, log_h = judged_again, again
+        seen.append(fitted.learn(combined.log_forecast.exp(), steps))
+        # Several are surer than one, and each was asked without the items that it has learned.
+        log_h = torch.stack(seen).logsumexp(dim=0).log_softmax(dim=-1)
+        combined = votes.best(log_h, log_p, log_h.exp()[votes.item])
+        likelihoods[f"search_round_{number}"] = combined.score
     alike = votes.alike(log_h, log_p)
     likelihoods["search_votes_alike"] = alike.score
     tells_apart = votes.clearly_better(combined, alike, TELLS_APART)
@@ -226,6 +230,38 @@ def _find(
         likelihoods=likelihoods,
         tells_apart=tells_apart,
     )
+
+
+def constant(
+    annotators: Tensor, annotations: Tensor, num_annotators: int, num_classes: int
+) -> Tensor:
+    """Tell who says one class whatever the item is: (M,) bool.
+
+    Someone all of whose votes name one class may have seen no other. They are constant only if as many
+    votes in a row would come about by chance less than once in a million times, at the class's share
+    among all votes.
+
+    Args:
+        annotators: (N, K) int64, padded with -1.
+        annotations: (N, K) int64, padded with -1.
+        num_annotators: M.
+        num_classes: C.
+
+    Returns:
+        Nobody, where there would be nobody left.
+
+    Example:
+        >>> who, truth = torch.arange(2).repeat(90, 1), torch.arange(90) % 3
+        >>> constant(who, torch.stack([truth, torch.zeros_like(truth)], dim=1), 2, 3)
+        tensor([False,  True])
+    """
+    given = is_given(annotators, annotations)
+    cells = annotators[given] * num_classes + annotations[given]
+    said = torch.bincount(cells, minlength=num_annotators * num_classes).view(-1, num_classes)
+    votes, most = said.sum(dim=1), said.max(dim=1)
+    chance = (said.sum(dim=0) / said.sum()).log()[most.indices]
+    found = (votes == most.values) & (votes * chance < math.log(BY_CHANCE))
+    return found & ~found[votes > 0].all()
 
 
 def _one_voice(raced: list[Raced], crowd: tuple[Tensor, Tensor]) -> Tensor:
