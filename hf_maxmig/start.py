@@ -21,9 +21,9 @@ from .copies import Evidence, Votes, copies_among
 from .crossfit import CrossFit, Raced, divide, principal_components
 from .functional import NO_MASS, confusion_counts, is_given, vote_share_prior, voted_classes
 from .information import informed_share, shrunk_weight
-from .left_out import Judged, LeftOutVotes
+from .left_out import TIES, Judged, LeftOutVotes
 
-STEPS, STEPS_A_STEP = 600, 0.4  # of the networks, at the most and a step of the training
+STEPS, STEPS_A_STEP = 600, 0.75  # of the networks, at the most and a step of the training
 BRIEF = 100  # steps of those that only say whom to listen to
 MULTIPLES = (10.0, 100.0)  # of the networks' rate: W's
 LOOKS = (
@@ -218,9 +218,10 @@ def _find(
     alike = votes.alike(log_h, log_p)
     likelihoods["search_votes_alike"] = alike.score
     tells_apart = votes.clearly_better(combined, alike, TELLS_APART)
+    counts_for = combined.classifier
     if not tells_apart:
-        combined = alike
-    counts_for = combined.classifier if tells_apart else 1.0
+        # A classifier counts as much as it is sure: so the votes count more instead.
+        combined, counts_for = alike._replace(weight=alike.weight / TIES), 1.0
     return Start(
         targets=torch.where(labelled[:, None], combined.log_forecast.exp(), 0.0),
         log_h=(counts_for * log_h + (1 - counts_for) * log_p).log_softmax(dim=-1),
