@@ -1016,10 +1016,11 @@ class CrowdTrainer(TunedTrainer):
     def listed_arguments(self) -> dict[str, Any]:
         """Tell what the card says of the training, with what the search found."""
         listed = super().listed_arguments() | {"init": self._init}
-        if self.crowd_model.loss_is_minus_gain:  # of other methods these change nothing
+        maximises = self.crowd_model.loss_is_minus_gain and self._init != "cross_fit"
+        if maximises:  # else these change nothing
             for name in ("init_strength", "aggregator_warmup_ratio"):
                 listed[name] = getattr(self.args, name)
-        if any(True for _ in self.crowd_model.crowd_parameters()):
+        if self._init != "cross_fit" and any(True for _ in self.crowd_model.crowd_parameters()):
             listed["aggregator_learning_rate"] = self.aggregator_rate
         if self.found_strength is not None:
             listed["aggregator_strength"] = round(self.found_strength, 3)

@@ -45,7 +45,7 @@ def told(gains, merged=()):
 
 def automatic(make_model, make_args, crowd, **changes):
     """A trainer with nothing set by hand."""
-    args = make_args(**{"init": None, "search_rate": True, **changes})
+    args = make_args(**{"init": "information", "search_rate": True, **changes})
     return MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
 
 
@@ -238,7 +238,7 @@ def test_given_pair_with_interaction_has_the_rate_that_it_needs(
 ):
     """Its pairs start at random, and at a slow rate stay so: on the digits the forecast falls to 0.14."""
     monkeypatch.setattr(search, "_try", lambda *args: pytest.fail("a search"))
-    args = make_args(init=None, search_rate=True, max_steps=2)
+    args = make_args(init="information", search_rate=True, max_steps=2)
     model = make_model(aggregator="interaction")
     trainer = MaxMIGTrainer(model=model, args=args, train_dataset=crowd)
     trainer.train()
@@ -276,7 +276,7 @@ def test_factored_pair_is_trained_as_asked_at_a_rate_that_is_searched_for(
     train = told({10: 0.5, 100: 0.7})
     monkeypatch.setattr(search, "_try", train)
     if given:
-        args = make_args(init=None, search_rate=True, max_steps=2)
+        args = make_args(init="information", search_rate=True, max_steps=2)
         model = make_model(aggregator="factored")
         trainer = MaxMIGTrainer(model=model, args=args, train_dataset=crowd)
     else:
@@ -303,7 +303,9 @@ def test_given_optimizer_is_left_as_it_is(crowd, make_model, make_args, monkeypa
     monkeypatch.setattr(search, "_try", lambda *args: pytest.fail("a search"))
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-    args = make_args(init=None, search_rate=True, max_steps=2, lr_scheduler_type="constant")
+    args = make_args(
+        init="information", search_rate=True, max_steps=2, lr_scheduler_type="constant"
+    )
     trainer = MaxMIGTrainer(
         model=model, args=args, train_dataset=crowd, optimizers=(optimizer, None)
     )
@@ -339,7 +341,7 @@ def test_short_training_is_short_where_an_epoch_is_long(
 def test_stream_trains_without(crowd, make_model, make_args, monkeypatch):
     """What needs parts of the data is left out where there are none to be had."""
     monkeypatch.setattr(search, "_try", lambda *args: pytest.fail("a search"))
-    trainer = automatic(make_model, make_args, crowd.to_iterable_dataset(), max_steps=2)
+    trainer = automatic(make_model, make_args, crowd.to_iterable_dataset(), max_steps=2, init=None)
     trainer.train()
     assert trainer.state.global_step == 2
     assert trainer.aggregator_rate == pytest.approx(0.1)
@@ -348,7 +350,7 @@ def test_stream_trains_without(crowd, make_model, make_args, monkeypatch):
 def test_handful_of_items_trains(make_model, make_args):
     """Where too few are left to keep any back, nothing is searched."""
     few = make_crowd(num_items=4, unlabelled=0)
-    trainer = automatic(make_model, make_args, few)
+    trainer = automatic(make_model, make_args, few, init=None)
     trainer.train()
     assert trainer.found_rate is None
 
@@ -406,7 +408,7 @@ def wrapped(make_args, dataset, **changes):
     """A trainer of a plain classifier, with nothing set by hand."""
     torch.manual_seed(0)
     head = HeadClassifier(HeadConfig(input_size=5, hidden_size=16, num_labels=2))
-    args = make_args(**{"init": None, "search_rate": True, **changes})
+    args = make_args(**{"init": "information", "search_rate": True, **changes})
     return MaxMIGTrainer(model=head, args=args, train_dataset=dataset)
 
 
@@ -447,7 +449,7 @@ def test_prior_that_was_given_stays(prior, make_args, monkeypatch):
         HeadClassifier(HeadConfig(input_size=5, num_labels=2)),
         annotators=["ann", "bob", "cyd"], id2label={0: "cat", 1: "dog"}, prior=prior,
     )  # fmt: skip
-    args = make_args(init=None, search_rate=True)
+    args = make_args(init="information", search_rate=True)
     built = MaxMIGTrainer(model=pair, args=args, train_dataset=uneven_crowd())
     built.train()
     for trainer in (asked, built):
@@ -519,7 +521,7 @@ def test_learned_prior_is_as_good_as_the_true_one(share, num_items, expertise, m
     right = {}
     for prior in ("auto", f"{1 - share},{share}"):
         args = make_args(
-            init=None, search_rate=True, prior=prior, learning_rate=1e-3, num_train_epochs=20,
+            init="information", search_rate=True, prior=prior, learning_rate=1e-3, num_train_epochs=20,
             per_device_train_batch_size=64, per_device_eval_batch_size=1024,
         )  # fmt: skip
         torch.manual_seed(0)

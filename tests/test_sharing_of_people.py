@@ -417,7 +417,7 @@ def test_gain_curves_reach_the_boards_by_sensible_names(
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     args = make_args(
-        report_to=kind, logging_strategy="steps", logging_steps=3, eval_strategy="epoch", init=None,
+        report_to=kind, logging_strategy="steps", logging_steps=3, eval_strategy="epoch", init="information",
         search_rate=True, num_train_epochs=4, learning_rate=1e-2,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
