@@ -4,7 +4,7 @@ import csv
 import json
 import logging
 import pickle
-import sys
+import resource
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,9 @@ from hypothesis import strategies as st
 from hf_maxmig.data.cells import SPACE
 from hf_maxmig.data.columns import add_annotations, crowd_names
 from hf_maxmig.data.readers import FORMATS, read_annotations
-from tests.processes import finished
+from tests.children import needs_fork, run
 
 EXPORTS = Path(__file__).parent / "exports"
-ROOT = Path(__file__).parents[2]
 ANN, ZOE = "6f1e9a52-0c55-4c0e-9a8e-3d6d1f5b7a01", "b0b9d9e4-71b6-4a0c-8a33-5f7f5d2c9e02"
 ROLES = ["item", "annotator", "annotation"]
 
@@ -994,21 +993,21 @@ def test_names_of_json_never_merge(labels: list[Any]) -> None:
 # Size
 
 
-_PEAK = """
-import json, pathlib, resource, sys
-from hf_maxmig.data.readers import read_annotations
-def peak():
-    status = pathlib.Path("/proc/self/status")
+def peak() -> int:
+    status = Path("/proc/self/status")
     if status.exists():  # there `ru_maxrss` of a fresh process begins at its parent's
         return int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-before = peak()
-votes = read_annotations(sys.argv[1])
-print(json.dumps([len(votes), votes[-1], peak() - before]))
-"""
+
+
+def count_votes(path: Path) -> None:
+    before = peak()
+    votes = read_annotations(path)
+    print(json.dumps([len(votes), votes[-1], peak() - before]))
 
 
 @pytest.mark.slow
+@needs_fork
 @pytest.mark.parametrize("quote", ["", '"'])
 def test_a_million_votes_fit(quote: str, tmp_path: Path) -> None:
     """A Python object a cell would take gigabytes."""
@@ -1020,8 +1019,9 @@ def test_a_million_votes_fit(quote: str, tmp_path: Path) -> None:
         for i in range(number):
             file.write(f"{quote}image_{i // 3}.jpg{quote},worker_{who[i]},{label[i]},{i}\n")
     # In a process of its own: the peak of this one may lie behind it.
-    output, _ = finished([sys.executable, "-c", _PEAK, tmp_path / "x.csv"], cwd=ROOT)
-    count, last, grown = json.loads(output)
+    log = tmp_path / "log"
+    assert run(log, count_votes, tmp_path / "x.csv") == 0, log.read_text()
+    count, last, grown = json.loads(log.read_text().splitlines()[-1])
     assert count == number
     assert last == {
         "item": f"image_{(number - 1) // 3}.jpg",
