@@ -33,6 +33,7 @@ class Crowd(NamedTuple):
         gold: (N,) int64, -1 where there is none; for measuring only.
         annotators: M names.
         classes: C names.
+        items: N names.
     """
 
     item: np.ndarray
@@ -41,6 +42,7 @@ class Crowd(NamedTuple):
     gold: np.ndarray
     annotators: list[str]
     classes: list[str]
+    items: list[str]
 
     def padded(self) -> tuple[np.ndarray, np.ndarray]:
         """Give annotators and annotations, (N, K) each, padded with -1."""
@@ -87,7 +89,7 @@ def _crowd(votes: Iterable[tuple[Any, Any, Any]], gold: Mapping[Any, Any]) -> Cr
         [[of[n] for of, n in zip(numbers, row, strict=True)] for row in rows]
     ).T
     truth = np.array([numbers[2][told[i]] if i in told else -1 for i in items])
-    return Crowd(item, who, said, truth, annotators, classes)
+    return Crowd(item, who, said, truth, annotators, classes, items)
 
 
 def _matrix(votes: Path, gold: Path) -> Crowd:
@@ -153,6 +155,6 @@ def read(name: str, folder: Path) -> Crowd:
         folder: with a folder for each crowd.
 
     Returns:
-        The crowd, classes and annotators in the order of their names.
+        The crowd; classes, annotators and items in the order of their names.
     """
     return READERS[name](folder)

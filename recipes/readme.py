@@ -1,4 +1,4 @@
-"""Writes a part of the project's README anew. Not a recipe itself."""
+"""Writes a part of the project's README, or of another page, anew. Not a recipe itself."""
 
 from pathlib import Path
 
@@ -7,10 +7,11 @@ from hf_maxmig.staging import staged
 README = Path(__file__).parents[1] / "README.md"
 
 
-def write_part(name: str, text: str) -> None:
-    """Put a text between the README's two comments of this name."""
-    before, rest = README.read_text(encoding="utf-8").split(f"<!-- {name} -->\n")
+def write_part(name: str, text: str, page: Path | None = None) -> None:
+    """Put a text between the two comments of this name on a page, the README by default."""
+    page = README if page is None else page
+    before, rest = page.read_text(encoding="utf-8").split(f"<!-- {name} -->\n")
     _, after = rest.split(f"<!-- end {name} -->")
     marked = f"<!-- {name} -->\n{text.strip()}\n<!-- end {name} -->"
-    with staged(README) as place:
+    with staged(page) as place:
         place.write_text(f"{before}{marked}{after}", encoding="utf-8")

@@ -30,6 +30,7 @@ import os
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -184,9 +185,22 @@ def compare(report: AnnotatorReport, world: World) -> list[tuple[str, str]]:
     return pairs
 
 
-def against_gold(crowd: Crowd) -> dict[str, Any]:
-    """Judge a real crowd from its votes alone, and count false and missed verdicts by gold."""
-    report = judge_votes(crowd)
+def against_gold(
+    crowd: Crowd,
+    report: AnnotatorReport | None = None,
+    condemned: Sequence[str] = CONDEMNED,
+) -> dict[str, Any]:
+    """Count false and missed verdicts by gold.
+
+    Args:
+        crowd: who was judged.
+        report: the verdicts, from the votes alone by default.
+        condemned: verdicts that say that somebody is of no use.
+
+    Returns:
+        Counts, and of each false verdict its reason.
+    """
+    report = judge_votes(crowd) if report is None else report
     verdicts = Counter(report.verdict)
     false, missed = [], 0
     for m, (verdict, reason) in enumerate(zip(report.verdict, report.reason, strict=True)):
@@ -197,14 +211,14 @@ def against_gold(crowd: Crowd) -> dict[str, Any]:
         share = [np.bincount(x, minlength=len(crowd.classes)) / len(gold) for x in (gold, said)]
         right, chance = int((gold == said).sum()), float(min(1, share[0] @ share[1]))
         p_value = binomtest(right, len(gold), chance, alternative="greater").pvalue
-        if verdict in CONDEMNED and p_value < 0.05:
+        if verdict in condemned and p_value < 0.05:
             false.append(f"{reason} By gold {right} of {len(gold)} (p = {p_value:.2g}).")
-        missed += bool(verdict not in CONDEMNED and len(gold) >= 100 and p_value > 0.3)
+        missed += bool(verdict not in condemned and len(gold) >= 100 and p_value > 0.3)
     return {
         "annotators": len(crowd.annotators),
         "votes": len(crowd.item),
         "verdicts": dict(sorted(verdicts.items())),
-        "condemned": sum(verdicts[name] for name in CONDEMNED),
+        "condemned": sum(verdicts[name] for name in condemned),
         "condemned_falsely": len(false),
         "not_better_than_chance_and_not_condemned": missed,
         "false": false,

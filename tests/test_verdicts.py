@@ -52,7 +52,9 @@ def test_real_crowds_are_judged_against_gold(recipe):
     said = np.concatenate([said, rng.integers(2, size=(400, 1))], axis=1)
     item, who = np.indices(said.shape).reshape(2, -1)
     names = [f"w{m}" for m in range(5)]
-    crowd = recipe.Crowd(item, who, said.ravel(), gold, names, ["no", "yes"])
+    crowd = recipe.Crowd(
+        item, who, said.ravel(), gold, names, ["no", "yes"], [*map(str, range(400))]
+    )
     np.testing.assert_array_equal(crowd.padded()[1], said)
     np.testing.assert_allclose(crowd.confusions()[0][:4].diagonal(axis1=1, axis2=2), 0.9, atol=0.08)
     found = recipe.against_gold(crowd)
