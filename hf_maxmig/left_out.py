@@ -125,7 +125,11 @@ class LeftOutVotes:
         return total, (total[self.item] - own[self.voice]).log_softmax(dim=-1)
 
     def learn(self, base: Tensor, posterior: Tensor, iterations: int = ITERATIONS) -> Tensor:
-        """Let the votes teach each other, each without itself (EM, with rows drawn to everybody's).
+        """Let the votes teach each other (EM, with rows drawn to everybody's).
+
+        Each vote is counted by what the others and the vote itself say of its item. Counted by the
+        others alone, who are never sure, confusions come out flatter than they are, and flatter with
+        each iteration, until votes say nothing.
 
         Args:
             base: (N, C), scores of the items without votes.
@@ -138,7 +142,7 @@ class LeftOutVotes:
         log_rows = shrunk(self.count(posterior)).log()
         for _ in range(iterations):
             _, without = self.forecasts(base, log_rows, 1.0)
-            log_rows = shrunk(self.count(without.exp())).log()
+            log_rows = shrunk(self.count((without + self.columns(log_rows)).softmax(dim=-1))).log()
         return log_rows
 
     def foretold(self, without: Tensor) -> Tensor:

@@ -1,0 +1,365 @@
+"""Left-out votes: how they are foretold, and what they say of classifier and annotators."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_maxmig.functional import vote_share
+from hf_maxmig.left_out import (
+    CLASSIFIER_COUNTS,
+    CONCENTRATIONS,
+    SMOOTHING,
+    TIES,
+    LeftOutVotes,
+    shrunk,
+)
+
+N, M, C = 7, 4, 3
+
+
+@pytest.fixture
+def tiny():
+    """Seven items, up to four votes each; one item has none, and one annotator voted twice on another."""
+    who = torch.tensor(
+        [[0, 1, 2, 3], [0, 2, -1, -1], [1, 3, -1, -1], [-1] * 4, [3, 2, 1, 1], [0, 3, 2, -1], [1, -1, -1, -1]]
+    )  # fmt: skip
+    said = torch.tensor(
+        [[0, 0, 1, 1], [2, 2, -1, -1], [1, 0, -1, -1], [-1] * 4, [2, 2, 2, 0], [0, 1, 0, -1], [1, -1, -1, -1]]
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    base = torch.randn(N, C, generator=generator)
+    weight = torch.randn(M, C, C, generator=generator)
+    return who, said, base, weight
+
+
+def make_world(
+    items=500, annotators=6, classes=3, votes=4, right=(0.55, 0.85), classifier=0.8, seed=0
+):
+    """Return truth, votes, and a classifier whose errors are its own and which is as sure as it is right."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def answers(share, shape):
+        truth_ = truth if len(shape) == 1 else truth[:, None]
+        hit = torch.rand(shape, generator=generator) < share
+        return torch.where(hit, truth_, (truth_ + torch.randint(1, classes, shape, generator=generator)) % classes)  # fmt: skip
+
+    truth = torch.randint(classes, (items,), generator=generator)
+    who = torch.rand(items, annotators, generator=generator).argsort(dim=1)[:, :votes].sort(dim=1)
+    who = who.values
+    said = answers(torch.linspace(*right, annotators)[who], (items, votes))
+    log_h = as_sure(answers(classifier, (items,)), classifier, classes)
+    return truth, who, said, log_h
+
+
+def as_sure(answers, right, classes):
+    wrong = (1 - right) / (classes - 1)
+    return (wrong + (right - wrong) * torch.eye(classes)[answers]).log()
+
+
+def uniform(classes):
+    return torch.full((classes,), -math.log(classes))
+
+
+def loop_forecasts(who, said, base, weight, strength, groups):
+    """The definition, one vote at a time: who votes twice, or in a group, is one voice."""
+    total, without = base.clone().double(), []
+    for i in range(len(who)):
+        votes = [(int(m), int(r)) for m, r in zip(who[i], said[i], strict=True) if m >= 0]
+        size = {}
+        for m, _ in votes:
+            size[int(groups[m])] = size.get(int(groups[m]), 0) + 1
+        for m, r in votes:
+            total[i] += strength * weight[m, :, r].double() / size[int(groups[m])]
+        for m, _ in votes:
+            rest = base[i].clone().double()
+            for other, r in votes:
+                if groups[other] != groups[m]:
+                    rest += strength * weight[other, :, r].double() / size[int(groups[other])]
+            without.append(rest.log_softmax(-1))
+    return total.float(), torch.stack(without).float()
+
+
+def loop_shrunk(counts):
+    """Rows drawn to everybody's, by the likeliest of the concentrations, in loops of Python numbers."""
+    counts = counts.double().tolist()
+    m, c = len(counts), len(counts[0])
+    together = [[sum(counts[a][k][r] for a in range(m)) + SMOOTHING for r in range(c)] for k in range(c)]  # fmt: skip
+    together = [[value / sum(row) for value in row] for row in together]
+
+    def likelihood(s):
+        found = 0.0
+        for a in range(m):
+            for k in range(c):
+                found += math.lgamma(s) - math.lgamma(s + sum(counts[a][k]))
+                for r in range(c):
+                    alpha = s * together[k][r]
+                    found += math.lgamma(alpha + counts[a][k][r]) - math.lgamma(alpha)
+        return found
+
+    best = max(CONCENTRATIONS, key=likelihood)
+    rows = torch.tensor(counts) + SMOOTHING + best * torch.tensor(together)
+    return (rows / rows.sum(dim=2, keepdim=True)).float()
+
+
+GROUPS = [torch.arange(M), torch.tensor([0, 1, 2, 2]), torch.tensor([3, 3, 3, 3])]
+
+
+@pytest.mark.parametrize("groups", GROUPS, ids=lambda groups: str(groups.tolist()))
+def test_forecasts_are_those_of_a_loop(groups, tiny):
+    """Indices of votes, items and voices are three numberings that are easily mixed up."""
+    who, said, base, weight = tiny
+    votes = LeftOutVotes(who, said, M, C, groups)
+    total, without = votes.forecasts(base, weight, 0.7)
+    expected = loop_forecasts(who, said, base, weight, 0.7, groups)
+    torch.testing.assert_close(total, expected[0])
+    torch.testing.assert_close(without, expected[1])
+
+
+def test_counts_are_those_of_a_loop(tiny):
+    """Rows are scored classes and columns reported ones; who votes twice on an item is counted once."""
+    who, said, *_ = tiny
+    votes = LeftOutVotes(who, said, M, C)
+    posterior = torch.rand(len(votes.item), C)
+    expected = torch.zeros(M, C, C)
+    for v in range(len(votes.item)):
+        m, r, i = int(votes.annotator[v]), int(votes.annotation[v]), int(votes.item[v])
+        twice = int((who[i] == m).sum())
+        for c in range(C):
+            expected[m, c, r] += posterior[v, c] / twice
+    assert (who == 1).sum(dim=1).max() == 2
+    torch.testing.assert_close(votes.count(posterior), expected)
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 10**6), annotators=st.integers(1, 5), classes=st.integers(2, 4))
+def test_shrunk_confusions_are_those_of_a_loop(seed, annotators, classes):
+    """Rows sum to one, and who has no votes is taken for everybody."""
+    generator = torch.Generator().manual_seed(seed)
+    counts = torch.rand(annotators, classes, classes, generator=generator) * 10
+    counts[-1] = 0 if annotators > 1 else counts[-1]
+    found = shrunk(counts)
+    torch.testing.assert_close(found, loop_shrunk(counts), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.sum(dim=2), torch.ones(annotators, classes))
+    assert (found > 0).all()
+    if annotators > 1:
+        together = counts.sum(dim=0) + SMOOTHING
+        together = together / together.sum(dim=1, keepdim=True)
+        torch.testing.assert_close(found[-1], together, atol=0.04, rtol=0)
+
+
+def test_unlike_annotators_keep_their_rows_and_alike_ones_share_them():
+    """A fixed number of pseudo-votes would do wrong by one of the two."""
+    unlike = torch.tensor([[[95.0, 5.0], [5.0, 95.0]], [[5.0, 95.0], [95.0, 5.0]]])
+    assert shrunk(unlike)[0, 0, 0] > 0.9
+    alike = torch.tensor([[[6.0, 4.0], [4.0, 6.0]], [[8.0, 2.0], [2.0, 8.0]]]).repeat(5, 1, 1)
+    assert (shrunk(alike)[0] - shrunk(alike)[1]).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("groups", GROUPS[:2], ids=lambda groups: str(groups.tolist()))
+def test_vote_is_foretold_without_itself(groups, tiny):
+    """Of all that it could have been the likelihoods sum to one only if nothing in them depends on it."""
+    who, said, base, weight = tiny
+    number = 0
+    usual = LeftOutVotes(who, said, M, C, groups)
+    for i, slot in (who >= 0).nonzero().tolist():
+        likely, seen = [], []
+        for r in range(C):
+            changed = said.clone()
+            changed[i, slot] = r
+            votes = LeftOutVotes(who, changed, M, C, groups)
+            assert (votes.item[number], votes.annotator[number]) == (i, who[i, slot])
+            assert torch.equal(votes.half, usual.half)
+            _, without = votes.forecasts(base, weight, 1.0)
+            seen.append(without)
+            likely.append(votes.foretold(without)[number])
+        for other in seen[1:]:
+            torch.testing.assert_close(other[number], seen[0][number])
+            same_voice = groups[who[i]] == groups[who[i, slot]]
+            alone = bool((same_voice | (who[i] < 0)).all())
+            moved = (other - seen[0])[usual.item == i].abs().max() > 1e-3
+            assert bool(moved) != alone
+        torch.testing.assert_close(torch.stack(likely).exp().sum(), torch.tensor(1.0))
+        number += 1
+    assert number == len(usual.item)
+
+
+def test_confusions_that_foretell_are_counted_on_other_items(tiny):
+    """Counted on the same, the most pliable confusions would foretell best."""
+    who, said, base, weight = tiny
+    votes = LeftOutVotes(who, said, M, C)
+    _, without = votes.forecasts(base, weight, 1.0)
+    usual = votes.foretold(without)
+    moved = without.clone()
+    moved[votes.half == 0] = moved[votes.half == 0].roll(1, dims=1)
+    found = votes.foretold(moved)
+    assert 0 < int((votes.half == 0).sum()) < len(votes.half)
+    assert (found - usual)[votes.half == 1].abs().max() > 1e-3
+    assert len(votes.item[votes.half == 0].unique()) + len(votes.item[votes.half == 1].unique()) == len(votes.item.unique())  # fmt: skip
+
+
+def test_copies_of_one_annotator_weigh_as_one():
+    """Five who copy one would outvote four who looked."""
+    _, who, said, log_h = make_world()
+    copied = torch.cat([who, torch.where(who == 0, 6, -1), torch.where(who == 0, 7, -1)], dim=1)
+    again = torch.cat([said, torch.where(who == 0, said, -1), torch.where(who == 0, said, -1)], dim=1)  # fmt: skip
+    groups = torch.tensor([0, 1, 2, 3, 4, 5, 0, 0])
+    one = LeftOutVotes(who, said, 6, 3)
+    three = LeftOutVotes(copied, again, 8, 3, groups)
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(6, 3, 3, generator=generator)
+    total, without = one.forecasts(log_h, weight, 0.8)
+    total_3, without_3 = three.forecasts(log_h, torch.cat([weight, weight[[0, 0]]]), 0.8)
+    torch.testing.assert_close(total_3, total)
+    first = three.annotator < 6
+    torch.testing.assert_close(without_3[first], without)
+    assert (one.annotator == 0).sum() > 100
+    # So do they where all votes count alike, and in W: it has no groups, so each speaks a third as loud.
+    alike, alike_3 = one.alike(log_h, uniform(3)), three.alike(log_h, uniform(3))
+    assert alike.votes == alike_3.votes
+    torch.testing.assert_close(alike_3.log_forecast, alike.log_forecast)
+    torch.testing.assert_close(alike_3.weight[[0, 6, 7]].sum(dim=0), alike.weight[0])
+    torch.testing.assert_close(alike_3.weight[1:6], alike.weight[1:])
+    ungrouped = LeftOutVotes(copied, again, 8, 3).forecasts(log_h, torch.cat([weight, weight[[0, 0]]]), 0.8)  # fmt: skip
+    assert (ungrouped[0] - total).abs().max() > 0.5
+
+
+def best_of(world, **changes):
+    _, who, said, log_h = world
+    votes = LeftOutVotes(who, said, 6, 3, **changes)
+    return votes.best(log_h, uniform(3), vote_share(said, 3)[votes.item])
+
+
+def test_numbers_of_annotators_and_classes_do_not_matter():
+    """What is found must not depend on who is called the first."""
+    truth, who, said, log_h = make_world()
+    usual = best_of((truth, who, said, log_h))
+    order = torch.tensor([4, 2, 0, 5, 1, 3])  # annotator m is now order[m]
+    other = best_of((truth, order[who], said, log_h))
+    torch.testing.assert_close(other.weight[order], usual.weight, atol=1e-3, rtol=0)
+    torch.testing.assert_close(other.log_forecast, usual.log_forecast, atol=1e-3, rtol=0)
+    assert other.score == pytest.approx(usual.score, abs=1e-5)
+    order = torch.tensor([2, 0, 1])  # class c is now order[c]
+    back = torch.argsort(order)
+    other = best_of((truth, who, order[said], log_h[:, back]))
+    torch.testing.assert_close(other.weight[:, order][:, :, order], usual.weight, atol=1e-3, rtol=0)
+    torch.testing.assert_close(other.log_forecast[:, order], usual.log_forecast, atol=1e-3, rtol=0)
+    assert (other.classifier, other.votes) == (usual.classifier, usual.votes)
+    assert (usual.weight[0] - usual.weight[5]).abs().max() > 0.3
+
+
+def loop_learn(who, said, base, posterior, iterations):
+    """EM with rows drawn to everybody's; one vote, one class, one number at a time."""
+    votes = [(int(i), int(k)) for i, k in (who >= 0).nonzero()]
+
+    def counted(each):
+        counts = torch.zeros(M, C, C)
+        for (i, k), row in zip(votes, each, strict=True):
+            twice = int((who[i] == who[i, k]).sum())
+            for c in range(C):
+                counts[who[i, k], c, said[i, k]] += float(row[c]) / twice
+        return loop_shrunk(counts).log()
+
+    rows = counted(posterior)
+    for _ in range(iterations):
+        _, without = loop_forecasts(who, said, base, rows, 1.0, torch.arange(M))
+        own = torch.stack([rows[who[i, k], :, said[i, k]] for i, k in votes])
+        rows = counted((without + own).softmax(dim=-1))
+    return rows
+
+
+@pytest.mark.parametrize("iterations", [0, 1, 4])
+def test_votes_teach_each_other_as_in_a_loop(iterations, tiny):
+    """EM over votes that are flat and numbered, with shares of voices and rows that are shrunk."""
+    who, said, base, _ = tiny
+    votes = LeftOutVotes(who, said, M, C)
+    posterior = torch.rand(len(votes.item), C, generator=torch.Generator().manual_seed(0))
+    posterior = posterior / posterior.sum(dim=1, keepdim=True)
+    found = votes.learn(base, posterior, iterations)
+    expected = loop_learn(who, said, base, posterior, iterations)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_confusions_come_out_as_they_are(seed):
+    """Counted by other votes alone, the best annotators look hardly better than the worst."""
+    world = make_world(items=1500, seed=seed)
+    best = best_of(world)
+    rows = (best.weight / best.votes).exp()
+    right = rows.diagonal(dim1=1, dim2=2).mean(dim=1)
+    torch.testing.assert_close(right, torch.linspace(0.55, 0.85, 6), atol=0.09, rtol=0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_classifier_that_says_more_than_votes_counts_much_and_noise_least(seed):
+    """Nobody says how good it is: left-out votes must."""
+    truth, who, said, _ = make_world(seed=seed)
+    generator = torch.Generator().manual_seed(100 + seed)
+    wrong = (truth + torch.randint(1, 3, truth.shape, generator=generator)) % 3
+    good = torch.where(torch.rand(len(truth), generator=generator) < 0.95, truth, wrong)
+    strong = best_of((truth, who, said, as_sure(good, 0.95, 3)))
+    assert strong.classifier >= 0.75
+    share = vote_share(said, 3)
+    usual = float((share.argmax(dim=1) == truth).float().mean())
+    right = float((strong.log_forecast.argmax(dim=1) == truth).float().mean())
+    assert right > max(usual, 0.95)
+    noise = best_of((truth, who, said, as_sure(torch.randint(3, truth.shape, generator=generator), 0.8, 3)))  # fmt: skip
+    assert noise.classifier == min(CLASSIFIER_COUNTS)
+    assert float((noise.log_forecast.argmax(dim=1) == truth).float().mean()) > usual - 0.02
+    assert strong.score > noise.score + 0.02
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_classifier_and_votes_together_are_better_than_either(seed):
+    """A classifier that is right on three items in four must not replace votes that are no worse."""
+    world = make_world(items=600, votes=3, right=(0.5, 0.85), classifier=0.75, seed=seed)
+    truth, _, said, log_h = world
+    best = best_of(world)
+    right = float((best.log_forecast.argmax(dim=1) == truth).float().mean())
+    votes = float((vote_share(said, 3).argmax(dim=1) == truth).float().mean())
+    assert right > votes + 0.03
+    assert right > float((log_h.argmax(dim=1) == truth).float().mean()) + 0.03
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_classifier_surer_than_it_is_right_counts_less(seed):
+    """Networks of many numbers are nearly always surer than they should be."""
+    truth, who, said, log_h = make_world(seed=seed)
+    honest = best_of((truth, who, said, log_h))
+    sure = best_of((truth, who, said, as_sure(log_h.argmax(dim=1), 0.9999, 3)))
+    assert sure.classifier < honest.classifier
+
+
+def test_of_two_ways_one_is_clearly_better_only_beyond_chance():
+    """What was tried later wins half of all ties otherwise."""
+    truth, who, said, log_h = make_world()
+    votes = LeftOutVotes(who, said, 6, 3)
+    start = vote_share(said, 3)[votes.item]
+    good = votes.best(log_h, uniform(3), start)
+    none = votes.best(uniform(3).expand(len(truth), -1), uniform(3), start)
+    assert votes.clearly_better(good, none)
+    assert not votes.clearly_better(none, good)
+    assert not votes.clearly_better(good, good)
+    generator = torch.Generator().manual_seed(0)
+    other = good._replace(parts=good.parts + 0.3 * torch.randn(len(good.parts), generator=generator))  # fmt: skip
+    assert not votes.clearly_better(other, good, errors=3)
+    assert not votes.clearly_better(good, other, errors=3)
+    assert votes.clearly_better(good._replace(parts=good.parts + 0.01), good, errors=3)
+
+
+def test_where_all_votes_count_alike_the_classifier_only_breaks_ties():
+    """The plurality, whoever voted."""
+    truth, who, said, log_h = make_world(votes=4)
+    votes = LeftOutVotes(who, said, 6, 3)
+    alike = votes.alike(log_h, uniform(3))
+    share = vote_share(said, 3)
+    best = share == share.max(dim=1, keepdim=True).values
+    chosen = alike.log_forecast.argmax(dim=1)
+    assert best[torch.arange(len(truth)), chosen].all()
+    ties = best.sum(dim=1) > 1
+    assert ties.sum() > 20
+    expected = torch.where(best, log_h, -math.inf).argmax(dim=1)
+    assert torch.equal(chosen[ties], expected[ties])
+    assert alike.classifier == TIES
