@@ -62,8 +62,10 @@ def principal_components(features: Tensor, most: int = MOST_FEATURES) -> Tensor:
     centred = features.float() - features.float().mean(dim=0)
     deviation = centred.square().mean(dim=0).sqrt()
     some = deviation[deviation > 1e-6]
-    if len(some) and some.quantile(0.9) > UNLIKE * some.quantile(0.1):
-        centred = centred / torch.where(deviation > 1e-6, deviation, 1.0)
+    if len(some):
+        one, many = some.max() / some.median(), some.quantile(0.9) / some.quantile(0.1)
+        if max(one, many) > UNLIKE:
+            centred = centred / torch.where(deviation > 1e-6, deviation, 1.0)
     if centred.shape[1] > most:
         directions = torch.linalg.eigh(centred.T @ centred / len(centred)).eigenvectors
         centred = centred @ directions[:, -most:]

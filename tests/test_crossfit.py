@@ -1,0 +1,342 @@
+"""Cross-fitted networks: what they say of an item does not depend on what was said of it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import one_hot
+
+from hf_maxmig.crossfit import (
+    RATE,
+    CrossFit,
+    Networks,
+    _adam_step,
+    _gains,
+    divide,
+    principal_components,
+)
+from hf_maxmig.functional import aggregate, mutual_information_gain, vote_share
+
+N, M, C, D = 70, 4, 3, 5
+
+
+@pytest.fixture
+def world():
+    """Features that tell the class, and two or three votes an item, some of them wrong."""
+    generator = torch.Generator().manual_seed(3)
+    truth = torch.arange(N) % C
+    features = 2 * torch.randn(C, D, generator=generator)[truth]
+    features = features + torch.randn(N, D, generator=generator)
+    annotators = torch.rand(N, M, generator=generator).argsort(dim=1)[:, :3].sort(dim=1).values
+    wrong = torch.rand(N, 3, generator=generator) < 0.3
+    said = torch.where(wrong, torch.randint(C, (N, 3), generator=generator), truth[:, None])
+    annotators[::4, 2], said[::4, 2] = -1, -1
+    return principal_components(features), truth, (annotators, said)
+
+
+def fit(features, fold=None, seed=0, **settings):
+    fold = divide(torch.ones(len(features), dtype=torch.bool), seed=1) if fold is None else fold
+    return CrossFit(features, fold, C, seed, **settings)
+
+
+def test_gains_of_many_networks_are_the_gain_of_each():
+    """They are written anew for speed: a slip there trains something that is not the paper's gain."""
+    torch.manual_seed(0)
+    R, n, B = 2, 4, 9
+    log_h = torch.randn(R, n, B, C).double().log_softmax(-1)
+    log_g = torch.randn(R, 1, B, C).double().log_softmax(-1)
+    log_p = torch.randn(R, C).double().log_softmax(-1)
+    taken = torch.rand(1, n, B) < 0.6
+    assert (taken.sum(dim=-1) >= 2).all()
+    for mask in (taken, None):
+        found = _gains(log_h, log_g, log_p, None if mask is None else mask.double())
+        assert found.shape == (R, n)
+        for r in range(R):
+            for k in range(n):
+                expected = mutual_information_gain(
+                    log_h[r, k], log_g[r, 0], log_p[r], annotated=None if mask is None else mask[0, k]
+                )  # fmt: skip
+                torch.testing.assert_close(found[r, k], expected)
+
+
+def test_step_of_adam_is_that_of_torch_with_a_rate_an_element():
+    """Columns of W learn at rates of their own, which no optimizer of torch has."""
+    torch.manual_seed(0)
+    rates = torch.tensor([1e-2, 1e-1])
+    ours = torch.randn(4, 2, requires_grad=True)
+    columns = [ours.detach()[:, j].clone().requires_grad_() for j in range(2)]
+    adam = torch.optim.Adam(
+        [{"params": [c], "lr": float(r)} for c, r in zip(columns, rates, strict=True)]
+    )
+    moments = torch.zeros(4, 2), torch.zeros(4, 2)
+    before = ours.detach().clone()
+    for step in range(1, 9):
+        gradient = torch.randn(4, 2)
+        ours.grad = gradient
+        for j, column in enumerate(columns):
+            column.grad = gradient[:, j].clone()
+        _adam_step(ours, moments, rates, step)
+        adam.step()
+    torch.testing.assert_close(ours.detach(), torch.stack([c.detach() for c in columns], dim=1))
+    assert (ours.detach() - before).abs().min() > 1e-3
+
+
+def test_what_is_said_of_an_item_does_not_depend_on_its_target(world):
+    """The promise of cross-fitting: else networks repeat the votes that they are to check."""
+    features, truth, _ = world
+    fold = divide(torch.ones(N, dtype=torch.bool), seed=1)
+    targets = one_hot(truth, C).float()
+    usual = fit(features, fold).learn(targets, steps=30)
+    for own in range(3):
+        changed = torch.where((fold == own)[:, None], targets.roll(1, dims=1), targets)
+        found = fit(features, fold).learn(changed, steps=30)
+        assert torch.equal(found[fold == own], usual[fold == own])
+        assert (found - usual)[fold != own].abs().mean() > 0.01
+
+
+def test_networks_in_a_race_do_not_learn_from_the_votes_of_their_own_fold(world):
+    """W learns from all votes; with W held still, a vote must not reach what is said of its item."""
+    features, _, (who, said) = world
+    fold = divide(torch.ones(N, dtype=torch.bool), seed=1)
+    log_p = torch.full((C,), -math.log(C))
+    weight = 2 * torch.eye(C).expand(M, C, C).contiguous()
+
+    def race(annotations, multiple):
+        fitted = fit(features, fold)
+        fitted.learn(one_hot(torch.arange(N) % C, C).float(), steps=10)
+        return fitted.race((who, annotations), weight, [(log_p, multiple)], 30, (1.0,))[0]
+
+    usual = race(said, 0.0)
+    assert torch.equal(usual.weight, weight)
+    for own in range(3):
+        changed = torch.where((fold == own)[:, None] & (said >= 0), (said + 1) % C, said)
+        found = race(changed, 0.0)
+        assert torch.equal(found.log_h[fold == own], usual.log_h[fold == own])
+        assert (found.log_h - usual.log_h)[fold != own].abs().mean() > 0.01
+    assert (race(said, 10.0).weight - weight).abs().max() > 0.01
+
+
+def test_weight_learns_from_networks_that_have_not_seen_the_item(world):
+    """Its first step goes up the gain of out-of-fold networks, not up that of those that repeat the votes."""
+    features, _, (who, said) = world
+    fitted = fit(features)
+    shares = vote_share(said, C)
+    unseen = fitted.learn(shares, steps=300)
+    with torch.no_grad():
+        each = fitted.networks.eval()(features)  # (folds, N, C)
+    fitted.networks.train()
+    learned = each[(fitted.fold + 1) % 3, torch.arange(N)]
+    batch = fitted._batches(1)[0]
+    log_p = torch.tensor([0.5, 0.3, 0.2]).log()
+
+    def climbed(log_h):
+        weight = start.clone().requires_grad_()
+        log_g = aggregate(weight, log_p, who[batch], said[batch])
+        mutual_information_gain(log_h[batch], log_g, log_p).backward()
+        return start + 10 * RATE * weight.grad / (weight.grad.abs() + 1e-8)
+
+    torch.manual_seed(0)
+    start = torch.eye(C).expand(M, C, C) + 0.1 * torch.randn(M, C, C)
+    (raced,) = fitted.race((who, said), start, [(log_p, 10.0)], 1, (1.0,))
+    assert (climbed(learned) - climbed(unseen)).abs().max() > 0.01
+    torch.testing.assert_close(raced.weight, climbed(unseen), atol=1e-4, rtol=0)
+
+
+def test_each_setting_of_a_race_is_what_it_would_be_alone(world):
+    """All run as one batch of matrices: a slip in their order would mix them up."""
+    features, truth, crowd = world
+    weight = 0.5 * torch.eye(C).expand(M, C, C) + 0.1 * torch.arange(M)[:, None, None]
+    options = [
+        (torch.full((C,), -math.log(C)), 10.0),
+        (torch.tensor([0.6, 0.3, 0.1]).log(), 100.0),
+    ]
+
+    def race(chosen):
+        fitted = fit(features)
+        fitted.learn(one_hot(truth, C).float(), steps=3)
+        return fitted.race(crowd, weight, chosen, 4, (0.25, 1.0))
+
+    together = race(options)
+    assert [one.multiple for one in together] == [10.0, 100.0, 10.0, 100.0]
+    # Other numbers drop out, for there are more: over four steps that is little.
+    for place, option in enumerate(options):
+        early, late = race([option])
+        for alone, one in ((early, together[place]), (late, together[place + 2])):
+            assert torch.equal(one.log_p, option[0])
+            torch.testing.assert_close(one.weight, alone.weight, atol=0.1 * option[1] * RATE, rtol=0)  # fmt: skip
+            torch.testing.assert_close(one.log_h, alone.log_h, atol=0.3, rtol=0)
+    moved = (together[3].weight - weight).abs().max(), (together[2].weight - weight).abs().max()
+    assert moved[0] > 5 * moved[1]
+
+
+def test_fits_are_repeatable_and_leave_the_random_state_alone(world):
+    """A training that starts with them must not draw other batches for it."""
+    features, truth, crowd = world
+    targets = one_hot(truth, C).float()
+    weight = torch.eye(C).expand(M, C, C)
+    settings_ = [(torch.full((C,), -math.log(C)), 10.0)]
+
+    def both(seed):
+        fitted = fit(features, seed=seed)
+        return fitted.learn(targets, 5), fitted.race(crowd, weight, settings_, 5, (1.0,))[0]
+
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    first, raced = both(seed=0)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(8)
+    again, raced_again = both(seed=0)
+    assert torch.equal(first, again)
+    assert torch.equal(raced.log_h, raced_again.log_h)
+    assert torch.equal(raced.weight, raced_again.weight)
+    assert not torch.equal(first, both(seed=1)[0])
+
+
+def test_items_that_no_network_learns_from_are_judged_by_all(world):
+    """Those beyond the most that are learned from, and those without votes."""
+    features, truth, _ = world
+    learned = torch.arange(N) % 5 > 0
+    fold = divide(learned, seed=0, most=40)
+    assert (fold >= 0).sum() == 40
+    targets = one_hot(truth, C).float()
+    fitted = fit(features, fold)
+    log_h = fitted.learn(targets, steps=20)
+    with torch.no_grad():
+        each = fitted.networks.eval()(features)
+    everyone = each.exp().mean(dim=0).log()
+    torch.testing.assert_close(log_h[fold < 0], everyone[fold < 0])
+    own = each[fold.clamp(min=0), torch.arange(N)]
+    torch.testing.assert_close(log_h[fold >= 0], own[fold >= 0])
+    assert (own - everyone).abs().max() > 0.01
+    # What is said of the others changes nothing.
+    changed = torch.where((fold < 0)[:, None], targets.roll(1, dims=1), targets)
+    assert torch.equal(fit(features, fold).learn(changed, steps=20), log_h)
+
+
+def test_each_step_is_told(world):
+    """A bar that does not move looks like a hang."""
+    features, truth, crowd = world
+    ticks = []
+    fitted = fit(features, tick=lambda: ticks.append(1))
+    fitted.learn(one_hot(truth, C).float(), 4)
+    weight = torch.eye(C).expand(M, C, C)
+    fitted.race(crowd, weight, [(torch.full((C,), -math.log(C)), 10.0)], 3, (1.0,))
+    assert len(ticks) == 7
+
+
+def test_batches_take_each_item_once_before_one_comes_again(world):
+    """Drawn anew each step, some items would hardly be seen in a short training."""
+    features, *_ = world
+    fold = divide(torch.arange(N) % 7 > 0, seed=0)
+    fitted = fit(features, fold)
+    batches = fitted._batches(5)
+    assert len(batches) == 5
+    whole = torch.cat(batches)
+    assert (fold[whole] >= 0).all()
+    assert len(batches[0].unique()) == len(batches[0]) == int((fold >= 0).sum())
+
+
+def test_networks_side_by_side_are_those_one_by_one():
+    """One batch of matrices in place of a loop."""
+    networks = Networks(3, D, C, torch.Generator().manual_seed(0)).eval()
+    x = torch.randn(8, D)
+    with torch.no_grad():
+        found, twice = networks(x), networks.repeated(2).eval()(x)
+        for k in range(3):
+            hidden = (x @ networks.first[k] + networks.first_bias[k]).relu()
+            logits = hidden @ networks.output[k] + networks.output_bias[k]
+            torch.testing.assert_close(found[k], logits.log_softmax(-1))
+            torch.testing.assert_close(twice[3 + k], found[k])
+    assert not torch.allclose(found[0], found[1], atol=0.01)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    learned=st.lists(st.booleans(), min_size=1, max_size=40),
+    seed=st.integers(0, 2**31),
+    folds=st.integers(2, 5),
+    most=st.integers(1, 50),
+)
+def test_folds_are_even_and_of_what_can_be_learned_from(learned, seed, folds, most):
+    """A fold that has all the labelled items leaves its networks nothing to learn."""
+    mask = torch.tensor(learned)
+    fold = divide(mask, seed, folds=folds, most=most)
+    assert (fold[~mask] == -1).all()
+    taken = fold[fold >= 0]
+    assert len(taken) == min(most, int(mask.sum()))
+    sizes = torch.bincount(taken, minlength=folds)
+    assert len(sizes) == folds
+    assert sizes.max() - sizes.min() <= 1
+    assert torch.equal(fold, divide(mask, seed, folds=folds, most=most))
+
+
+def test_folds_are_drawn_at_random():
+    """In the order of the data set, which is often sorted by class, a fold would lack a class."""
+    fold = divide(torch.ones(300, dtype=torch.bool), seed=0)
+    halves = torch.bincount(fold[:150], minlength=3)
+    assert not torch.equal(fold[:150].sort().values, fold[:150])
+    assert halves.min() > 30
+    assert not torch.equal(fold, divide(torch.ones(300, dtype=torch.bool), seed=1))
+
+
+numbers = st.floats(-100, 100, width=32)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    data=st.data(),
+    shape=st.tuples(st.integers(2, 9), st.integers(1, 6)),
+    most=st.integers(1, 8),
+    shift=numbers,
+    factor=st.floats(0.125, 8, width=32),
+)
+def test_components_do_not_know_where_zero_is_nor_the_unit(data, shape, most, shift, factor):
+    """Finite whatever the features, of one mean square, and equal for features moved and stretched."""
+    values = data.draw(st.lists(st.integers(-9, 9), min_size=math.prod(shape), max_size=math.prod(shape)))  # fmt: skip
+    features = torch.tensor(values, dtype=torch.float32).view(shape)
+    found = principal_components(features, most)
+    assert found.shape == (shape[0], min(shape[1], most))
+    assert found.dtype == torch.float32
+    assert found.isfinite().all()
+    differs = bool((features != features[0]).any())
+    torch.testing.assert_close(
+        found.square().mean(), torch.tensor(float(differs)), atol=1e-3, rtol=0
+    )
+    moved = principal_components(factor * features + shift, most)
+    torch.testing.assert_close(moved @ moved.T, found @ found.T, atol=2e-2, rtol=0)
+    order = torch.randperm(shape[0], generator=torch.Generator().manual_seed(0))
+    turned = principal_components(features[order], most)
+    torch.testing.assert_close(
+        turned @ turned.T, (found @ found.T)[order][:, order], atol=2e-2, rtol=0
+    )
+
+
+def test_components_are_the_directions_in_which_items_differ_most():
+    """By the singular values of numpy."""
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(40, 7, generator=generator) * torch.tensor([3.0, 2.5, 2, 1, 1, 0.5, 0.5])
+    turn = torch.linalg.qr(torch.randn(7, 7, generator=generator)).Q
+    found = principal_components(features @ turn + 5, most=3)
+    centred = (features - features.mean(dim=0)).double().numpy()
+    u, s, _ = np.linalg.svd(centred, full_matrices=False)
+    expected = u[:, :3] * s[:3]
+    expected = torch.from_numpy(expected / np.sqrt((expected**2).mean())).float()
+    torch.testing.assert_close(found @ found.T, expected @ expected.T, atol=1e-3, rtol=1e-3)
+
+
+def test_columns_of_unlike_scales_count_alike_and_others_as_they_differ():
+    """A table has metres beside millimetres; what a network computes has noise beside signal."""
+    generator = torch.Generator().manual_seed(0)
+    base = torch.randn(200, 2, generator=generator)
+    for more in (0, 3, 20):
+        beside = torch.cat([base, torch.randn(200, more, generator=generator)], dim=1)
+        beside[:, 0] *= 1000
+        table = principal_components(beside)
+        torch.testing.assert_close(table.std(dim=0), torch.ones(2 + more), atol=0.01, rtol=0)
+    computed = principal_components(base * torch.tensor([5.0, 1.0])).std(dim=0)
+    assert computed[0] > 4 * computed[1]
+    constant = principal_components(torch.cat([base, torch.full((200, 1), 7.0)], dim=1))
+    torch.testing.assert_close(constant[:, 2], torch.zeros(200))
