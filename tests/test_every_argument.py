@@ -190,7 +190,14 @@ WORKS: dict[str, list[Works]] = {
     "search_rate": [Works(True, lambda t: len(t._tries) >= 3), Works(False, lambda t: not t._tries)],
     "aggregator_warmup_ratio": [Works(0.0, "changes"), Works(1.0, "changes")],
     "gather_across_devices": [Works(False, "same")],
-    "init": [Works("vote_share", "same"), Works("keep", "changes"), Works("information", "changes"), Works(None, "changes")],
+    "init": [
+        Works("vote_share", "same"),
+        Works("keep", "changes"),
+        Works("information", "changes"),
+        Works(None, "changes"),
+        Works("cross_fit", lambda t: t._found is not None and logged("search_round_2")(t)),
+        Works(None, lambda t: t._found is not None, {"search_rate": True}),
+    ],
     "smoothing": [Works(1.0, "changes")],
     "init_strength": [Works(1.0, "changes")],
     "name_classes": [Works(False, "same")],
@@ -450,6 +457,7 @@ RESUMED = {
     "lr_scheduler_type", "optim", "optim_args", "gradient_accumulation_steps", "bf16", "max_steps", "full_determinism",
     "train_sampling_strategy", "accelerator_config", "divergence", "prior", "aggregator", "load_best_model_at_end",
     "auto_find_batch_size", "data_seed", "dataloader_drop_last", "dataloader_num_workers", "dataloader_persistent_workers",
+    "init",
 }  # fmt: skip
 
 

@@ -1,0 +1,555 @@
+"""The trainer's default start: the classifier learns what cross-fitted networks and votes say each item is."""
+
+import copy
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from torch import nn
+from transformers.modeling_outputs import ImageClassifierOutput
+from transformers.utils import logging
+
+import hf_maxmig.trainer
+from hf_maxmig import (
+    CrowdTrainer,
+    FourLayerCNN,
+    FourLayerCNNConfig,
+    HeadClassifier,
+    HeadConfig,
+    MaxMIGTrainer,
+    MaxMIGTrainingArguments,
+    add_annotations,
+)
+from hf_maxmig.classifiers import penultimate_features, scale_outputs
+from hf_maxmig.functional import forecast
+from hf_maxmig.peers import peer
+from hf_maxmig.start import Start, find_start
+from hf_maxmig.whole_files import read_manifest
+from tests.worlds import ANNOTATORS, make_crowd, small_vit
+
+
+@pytest.fixture
+def brief(monkeypatch):
+    """Train the networks for a few steps: what they come to does not matter here."""
+    monkeypatch.setattr(CrowdTrainer, "_cross_fit_steps", lambda self: 6)
+
+
+@pytest.fixture
+def cross_fit(make_model, make_args, crowd):
+    """A trainer with nothing set by hand."""
+
+    def build(dataset=crowd, model=None, **changes):
+        settings = {"init": None, "search_rate": True, "num_train_epochs": 1, **changes}
+        start_from = settings.pop("start_from", None)
+        return MaxMIGTrainer(
+            model=make_model() if model is None else model, args=make_args(**settings),
+            train_dataset=dataset, start_from=start_from,
+        )  # fmt: skip
+
+    return build
+
+
+def state(trainer):
+    return {name: t.clone() for name, t in trainer.crowd_model.state_dict().items()}
+
+
+def equal(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[n], second[n]) for n in first)
+
+
+def same_start(first, second):
+    pairs = [(getattr(first, f.name), getattr(second, f.name)) for f in dataclasses.fields(Start)]
+    return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
+
+
+def changed(**fields):
+    """`find_start`, with something else in what it found."""
+
+    def find(*args, **kwargs):
+        return dataclasses.replace(find_start(*args, **kwargs), **fields)
+
+    return find
+
+
+# Which trainings start so
+
+
+def test_training_starts_so_by_default(cross_fit, make_model, brief):
+    """What most users get, from a whole pair and from a classifier that the trainer wraps."""
+    assert cross_fit()._init == "cross_fit"
+    trainer = cross_fit(model=make_model().classifier)
+    assert trainer._init == trainer.listed_arguments()["init"] == "cross_fit"
+    trainer.train()
+    found, model = trainer._found, trainer.crowd_model
+    assert torch.equal(model.aggregator.weight, found.weight)
+    torch.testing.assert_close(model.log_prior(), found.log_p)
+    logged = set().union(*trainer.state.log_history)
+    assert set(found.likelihoods) <= logged
+    assert "aggregator_learning_rate" not in logged
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"init": "vote_share"}, "vote_share"),
+        ({"init": "information"}, "information"),
+        ({"search_rate": False}, "information"),
+        ({"aggregator_learning_rate": 0.1}, "information"),
+        ({"start_from": 40}, "vote_share"),
+    ],
+)
+def test_what_is_set_by_hand_starts_otherwise(changes, expected, cross_fit):
+    """Who gives W a rate wants it to learn."""
+    assert cross_fit(**changes)._init == expected
+
+
+@pytest.mark.parametrize(
+    "fields", [{"divergence": "pearson"}, {"aggregator": "factored"}, {"prior": "learned"}]
+)
+def test_another_pair_starts_otherwise(fields, cross_fit, make_model):
+    """What was derived for KL and one matrix an annotator."""
+    assert cross_fit(model=make_model(**fields))._init == "information"
+
+
+def test_stream_starts_otherwise(crowd, make_model, make_args):
+    """Its items cannot be asked again."""
+    args = make_args(init=None, search_rate=True, max_steps=2)
+    stream = crowd.to_iterable_dataset()
+    assert MaxMIGTrainer(model=make_model(), args=args, train_dataset=stream)._init == "vote_share"
+
+
+def test_classifier_from_scratch_starts_otherwise_and_a_pretrained_one_so(
+    crowd, make_args, tmp_path
+):
+    """Networks on random features learn nothing; on those of a pretrained classifier they do."""
+    pictures = np.random.default_rng(0).normal(size=(len(crowd), 3, 16, 16)).astype("float32")
+    crowd = crowd.remove_columns("features").add_column("pixel_values", pictures.tolist())
+    settings = {"args": make_args(init=None, search_rate=True), "train_dataset": crowd}
+    scratch = FourLayerCNN(FourLayerCNNConfig(image_size=16, num_labels=3))
+    assert MaxMIGTrainer(model=scratch, **settings)._init == "information"
+    assert MaxMIGTrainer(model=small_vit(), **settings)._init == "information"
+    small_vit().save_pretrained(tmp_path / "vit")
+    pretrained = type(small_vit()).from_pretrained(tmp_path / "vit")
+    assert MaxMIGTrainer(model=pretrained, **settings)._init == "cross_fit"
+
+
+def test_rival_starts_as_its_authors_start_it(crowd, make_args, make_model):
+    """What is found is for the pair of Max-MIG."""
+    model = peer("soft_vote", make_model().classifier, annotators=ANNOTATORS)
+    args = make_args(init=None, search_rate=True)
+    assert CrowdTrainer(model=model, args=args, train_dataset=crowd)._init == "vote_share"
+
+
+@pytest.mark.parametrize(
+    ("fields", "changes", "missing"),
+    [
+        ({"divergence": "pearson"}, {}, "the divergence 'kl'"),
+        ({"aggregator": "factored"}, {}, "the aggregator 'weighted_average'"),
+        ({"prior": "learned"}, {}, "a prior that is not learned"),
+        ({}, {"start_from": 40}, "no `start_from`"),
+        ({}, {"dataset": make_crowd(12, unlabelled=4)}, "a datasets.Dataset with votes on 9 items"),
+    ],
+)
+def test_start_that_cannot_be_is_refused_with_what_is_missing(
+    fields, changes, missing, cross_fit, make_model
+):
+    """Another start than the one that was asked for would go unnoticed."""
+    trainer = cross_fit(model=make_model(**fields), init="cross_fit", **changes)
+    with pytest.raises(ValueError, match=re.escape(f"`init='cross_fit'` needs {missing}. Use")):
+        trainer.train()
+
+
+def test_start_that_cannot_be_of_stream_or_scratch_or_rival_is_refused(
+    crowd, make_model, make_args
+):
+    """Each with its own reason."""
+    args = make_args(init="cross_fit", search_rate=True, max_steps=1)
+    stream = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd.to_iterable_dataset())
+    with pytest.raises(ValueError, match="`init='cross_fit'` needs a datasets.Dataset with votes"):
+        stream.train()
+    model = peer("soft_vote", make_model().classifier, annotators=ANNOTATORS)
+    rival = CrowdTrainer(model=model, args=args, train_dataset=crowd)
+    with pytest.raises(ValueError, match="`init='cross_fit'` needs a MaxMIGModel"):
+        rival.train()
+    pictures = np.zeros((len(crowd), 3, 16, 16), dtype="float32")
+    crowd = crowd.remove_columns("features").add_column("pixel_values", pictures.tolist())
+    scratch = MaxMIGTrainer(model=small_vit(), args=args, train_dataset=crowd)
+    with pytest.raises(ValueError, match="needs a `HeadClassifier`, or a pretrained classifier"):
+        scratch.train()
+
+
+# What is learned and predicted
+
+
+def test_classifier_learns_the_targets_and_w_stays(cross_fit, crowd, brief, monkeypatch):
+    """One step of plain descent equals that of the cross-entropy, by hand."""
+    trainer = cross_fit(
+        max_steps=1, optim="sgd", learning_rate=0.5, max_grad_norm=0.0, lr_scheduler_type="constant",
+        per_device_train_batch_size=len(crowd), name_classes=False,
+    )  # fmt: skip
+    monkeypatch.setattr(trainer, "_temper", lambda: False)
+    before = copy.deepcopy(trainer.crowd_model.classifier)
+    trainer.train()
+    targets = trainer._found.targets
+    taken = targets.sum(dim=1) > 0
+    assert 0 < int(taken.sum()) < len(crowd)
+    log_h = before(features=torch.tensor(crowd["features"])).logits.log_softmax(-1)
+    (-(targets * log_h).sum() / taken.sum()).backward()
+    for name, parameter in before.named_parameters():
+        expected = parameter.detach() - 0.5 * parameter.grad
+        found = trainer.crowd_model.classifier.get_parameter(name)
+        torch.testing.assert_close(found.detach(), expected, atol=1e-5, rtol=0)
+        assert parameter.grad.abs().max() > 1e-4
+    assert torch.equal(trainer.crowd_model.aggregator.weight, trainer._found.weight)
+
+
+@pytest.fixture
+def trained(cross_fit, brief):
+    trainer = cross_fit()
+    trainer.train()
+    return trainer
+
+
+def by_hand(trainer, dataset):
+    """The three posteriors as the model gives them."""
+    batch = trainer.data_collator([dataset[i] for i in range(len(dataset))])
+    with torch.no_grad():
+        output = trainer.crowd_model.eval()(**{n: t for n, t in batch.items() if n != "labels"})
+    return output.log_h, output.aggregator_logits, output.forecast_logits
+
+
+def test_training_items_are_predicted_by_networks_that_have_not_seen_them(trained, crowd):
+    """What a classifier says of items that it has learned repeats the votes on them."""
+    own = by_hand(trained, crowd)
+    found = trained._found
+    twin = make_crowd()
+    assert twin is not crowd
+    assert twin._fingerprint == crowd._fingerprint
+    assert (own[0] - found.log_h).abs().max() > 0.05
+    for dataset in (crowd, twin, copy.copy(crowd)):
+        log_h, log_g, log_forecast = map(torch.tensor, trained.predict(dataset).predictions)
+        torch.testing.assert_close(log_h, found.log_h)
+        torch.testing.assert_close(log_g, own[1])
+        expected = forecast(log_h, log_g, trained.crowd_model.log_prior().detach())
+        torch.testing.assert_close(log_forecast, expected)
+
+
+@pytest.mark.slow
+def test_forecasts_of_training_items_are_what_the_classifier_learned(cross_fit, monkeypatch):
+    """Two doors to one thing: the labels that are cleaned, and those that are learned."""
+    monkeypatch.setattr(CrowdTrainer, "_cross_fit_steps", lambda self: 60)
+    crowd = make_crowd(200)
+    trainer = cross_fit(dataset=crowd)
+    trainer.train()
+    found = trainer._found
+    assert found.tells_apart
+    voted = found.targets.sum(dim=1) > 0
+    log_forecast = torch.tensor(trainer.predict(crowd).predictions[2])
+    torch.testing.assert_close(log_forecast.exp()[voted], found.targets[voted], atol=1e-4, rtol=0)
+
+
+def test_other_items_are_predicted_by_the_model(trained, crowd):
+    """In another order, or other items, what was found is of the wrong ones."""
+    others = {
+        "part": crowd.select(range(40)),
+        "shuffled": crowd.shuffle(seed=3),
+        "reversed": crowd.select(range(len(crowd) - 1, -1, -1)),
+        "other": make_crowd(seed=1),
+        "without votes": crowd.remove_columns(["annotators", "annotations"]),
+    }
+    for name, dataset in others.items():
+        predicted = trained.predict(dataset).predictions
+        expected = by_hand(trained, dataset)
+        np.testing.assert_allclose(predicted[0], expected[0].numpy(), atol=1e-5, err_msg=name)
+    # And after one of them the training set is itself again.
+    log_h = torch.tensor(trained.predict(crowd).predictions[0])
+    torch.testing.assert_close(log_h, trained._found.log_h)
+
+
+def test_evaluation_of_the_training_set_is_out_of_fold(trained, crowd):
+    """Accuracies on it must be of what relabelling uses."""
+    metrics = trained.evaluate(crowd)
+    gold = torch.tensor(crowd["label"])
+    right = float((trained._found.log_h.argmax(dim=1) == gold).float().mean())
+    assert metrics["eval_accuracy"] == pytest.approx(right)
+
+
+@pytest.mark.slow
+def test_relabelled_items_and_the_report_use_them(trained, crowd, tmp_path, monkeypatch):
+    """Else suspects are hidden: the classifier has learned them."""
+    given = []
+    judge = hf_maxmig.trainer.judge_annotators
+
+    def spy(log_h, *args, **kwargs):
+        given.append(log_h)
+        return judge(log_h, *args, **kwargs)
+
+    monkeypatch.setattr(hf_maxmig.trainer, "judge_annotators", spy)
+    numbered = crowd.add_column("number", list(range(len(crowd))))
+    trained.train_dataset = numbered  # the same items
+    told = trained.relabel(numbered, tmp_path / "clean.parquet")
+    log_h = trained._found.log_h.exp()[told["number"]]
+    torch.testing.assert_close(torch.tensor(told["classifier_posterior"]), log_h, atol=1e-5, rtol=0)
+    assert [*told["number"]] != sorted(told["number"])
+    trained.report(numbered, tmp_path / "report")
+    torch.testing.assert_close(given[0], trained._found.log_h)
+
+
+@pytest.mark.slow
+def test_gold_labels_do_not_reach_it(cross_fit, crowd, brief):
+    """They lie in the same rows as the votes."""
+    rng = np.random.default_rng(0)
+    lied = crowd.remove_columns("label").add_column("label", rng.permutation(crowd["label"]))
+    lied = lied.cast(crowd.features)
+    assert lied["label"][:20] != crowd["label"][:20]
+    trainers = [cross_fit(dataset=each) for each in (crowd, lied, crowd.remove_columns("label"))]
+    for trainer in trainers:
+        trainer.train()
+    for other in trainers[1:]:
+        assert equal(state(other), state(trainers[0]))
+        assert same_start(other._found, trainers[0]._found)
+
+
+def test_votes_that_are_no_longer_there_do_not_matter_after_the_start(cross_fit, brief):
+    """The targets are learned as they are: a batch's votes have no part in the loss."""
+    trainer = cross_fit(max_steps=1)
+    trainer.train()
+    batch = next(iter(trainer.get_train_dataloader()))
+    model = trainer.crowd_model.eval()
+    usual = trainer.compute_loss(model, dict(batch))
+    other = {**batch, "annotations": (batch["annotations"] - 1).clamp(min=-1)}
+    assert not torch.equal(other["annotations"], batch["annotations"])
+    assert torch.equal(trainer.compute_loss(model, other), usual)
+
+
+@pytest.mark.slow
+def test_new_training_starts_anew(cross_fit, brief):
+    """What was found before is of the same items, but not of what was asked since."""
+    trainer = cross_fit()
+    trainer.train()
+    first = trainer._found
+    trainer.args.init = "vote_share"
+    trainer.train()
+    assert trainer._found is None
+    assert first is not None
+
+
+# Checkpoints
+
+
+@pytest.fixture
+def checkpoints(cross_fit, brief, make_model):
+    """A training with a checkpoint in the middle of an epoch, and another trainer of it."""
+
+    def build(seed=0):
+        return cross_fit(
+            model=make_model(dropout=0.5, seed=seed), num_train_epochs=2, save_strategy="steps",
+            save_steps=4, save_total_limit=3,
+        )  # fmt: skip
+
+    return build
+
+
+@pytest.mark.slow
+def test_resumed_training_equals_the_whole_one(checkpoints, monkeypatch):
+    """To the bit, and without finding the start once more."""
+    whole = checkpoints()
+    whole.train()
+    folder = f"{whole.args.output_dir}/checkpoint-4"
+    assert whole.state.max_steps == 12
+    monkeypatch.setattr(hf_maxmig.trainer, "find_start", lambda *a, **k: pytest.fail("anew"))
+    again = checkpoints(seed=5)
+    again.train(resume_from_checkpoint=folder)
+    assert equal(state(again), state(whole))
+    assert same_start(again._found, whole._found)
+    crowd = again.train_dataset
+    for one, other in zip(again.predict(crowd).predictions, whole.predict(crowd).predictions, strict=True):  # fmt: skip
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.slow
+def test_checkpoint_names_its_start_and_is_refused_without_it(checkpoints, tmp_path):
+    """A training that goes on from other targets goes on as another."""
+    trainer = checkpoints()
+    trainer.train()
+    folder = tmp_path / "out" / "checkpoint-4"
+    assert "start.safetensors" in read_manifest(folder)["files"]
+    assert same_start(Start.load(folder / "start.safetensors"), trainer._found)
+    content = bytearray((folder / "start.safetensors").read_bytes())
+    content[-3] ^= 1
+    (folder / "start.safetensors").write_bytes(bytes(content))
+    with pytest.raises(ValueError, match=r"start\.safetensors"):
+        checkpoints().train(resume_from_checkpoint=str(folder))
+    (folder / "start.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"start\.safetensors"):
+        checkpoints().train(resume_from_checkpoint=str(folder))
+
+
+# The classifier by itself
+
+
+class Layered(nn.Module):
+    """A classifier whose last layer is of one's choice, and what is done to its logits."""
+
+    def __init__(self, output, after=None):
+        super().__init__()
+        self.body, self.output, self.after = nn.Linear(4, 6), output, after or nn.Identity()
+
+    def forward(self, features):
+        hidden = self.body(features).relu()
+        if isinstance(self.output, nn.Conv2d):
+            logits = self.output(hidden[:, :, None, None]).flatten(1)
+        else:
+            logits = self.output(hidden)
+        return ImageClassifierOutput(logits=self.after(logits))
+
+
+@pytest.mark.parametrize(
+    ("output", "has_bias"),
+    [
+        (nn.Linear(6, 3), True),
+        (nn.Linear(6, 3, bias=False), False),
+        (nn.Conv2d(6, 3, 1), True),
+        (nn.Conv2d(6, 3, 1, bias=False), False),
+    ],
+    ids=str,
+)
+def test_outputs_are_scaled_in_the_last_layer(output, has_bias):
+    """So that the native checkpoint of the classifier is as sure as it should be."""
+    model, x = Layered(output), torch.randn(5, 4)
+    before = model(x).logits.detach()
+    shift = torch.tensor([0.5, -0.25, 0.0])
+    assert scale_outputs(model.train(), 0.25, shift, {"features": x})
+    assert model.training
+    expected = 0.25 * before + (shift if has_bias else 0.0)
+    torch.testing.assert_close(model(x).logits.detach(), expected)
+
+
+class Cosine(nn.Module):
+    """What does not follow when logits are stretched."""
+
+    def forward(self, logits):
+        return logits / logits.norm(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    "model", [Layered(nn.Linear(6, 3), Cosine()), Layered(nn.Sequential(nn.Linear(6, 4)), nn.Sequential(nn.Softmax(-1), nn.Linear(4, 3), nn.Tanh()))]
+)  # fmt: skip
+def test_outputs_that_cannot_be_scaled_stay_as_they_are(model):
+    """A classifier that was half scaled would be another one."""
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    inputs = {"features": torch.randn(5, 4)}
+    assert not scale_outputs(model.eval(), 0.5, torch.zeros(3), inputs)
+    assert not model.training
+    assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
+
+
+def test_features_are_what_the_output_layer_reads():
+    """What its logits are a line of."""
+    x = torch.randn(5, 4)
+    model = Layered(nn.Linear(6, 3))
+    with torch.no_grad():
+        found = penultimate_features(model.train(), {"features": x}, 3)
+        torch.testing.assert_close(model.output(found), model(x).logits)
+    assert model.training
+    head = HeadClassifier(HeadConfig(input_size=4, num_labels=3))
+    assert penultimate_features(head, {"features": x}, 3) is x
+    pictures = torch.randn(5, 1, 2, 2)
+    assert torch.equal(penultimate_features(head, {"pixel_values": pictures}, 3), pictures.flatten(1))  # fmt: skip
+    assert penultimate_features(Layered(nn.Linear(6, 4)), {"features": x}, 3) is None
+    conv = Layered(nn.Conv2d(6, 3, 1))
+    with torch.no_grad():
+        assert penultimate_features(conv, {"features": x}, 3).shape == (5, 6)
+
+
+@pytest.mark.slow
+def test_classifier_that_counts_half_is_half_as_sure_also_by_itself(
+    cross_fit, brief, monkeypatch, tmp_path
+):
+    """Its own checkpoint must say what the pair says."""
+    other = make_crowd(seed=1)
+    log_p = torch.tensor([0.5, 0.3, 0.2]).log()
+    outcome = {}
+    for counts in (1.0, 0.5):
+        monkeypatch.setattr(
+            hf_maxmig.trainer, "find_start", changed(classifier=counts, log_p=log_p)
+        )
+        trainer = cross_fit()
+        trainer.train()
+        outcome[counts] = torch.tensor(trainer.predict(other).predictions[0])
+        trainer.crowd_model.classifier.save_pretrained(tmp_path / "h")
+        alone = HeadClassifier.from_pretrained(tmp_path / "h")
+        with torch.no_grad():
+            logits = alone(features=torch.tensor(other["features"])).logits
+        torch.testing.assert_close(logits.log_softmax(-1), outcome[counts], atol=1e-5, rtol=0)
+    expected = (0.5 * outcome[1.0] + 0.5 * log_p).log_softmax(-1)
+    torch.testing.assert_close(outcome[0.5], expected, atol=1e-5, rtol=0)
+    assert (outcome[0.5] - outcome[1.0]).abs().max() > 0.1
+
+
+# Warnings
+
+
+@pytest.fixture
+def warned(caplog):
+    logging.get_logger("hf_maxmig").propagate = True
+    with caplog.at_level("WARNING"):
+        yield lambda: [r.getMessage() for r in caplog.records if r.name == "hf_maxmig.trainer"]
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_plurality_in_place_of_annotators_is_told_once(
+    apart, cross_fit, brief, monkeypatch, warned
+):
+    """Correct is silent; but who paid for votes wants to know that they do not tell annotators apart."""
+    monkeypatch.setattr(hf_maxmig.trainer, "find_start", changed(tells_apart=apart, classifier=1.0))
+    cross_fit().train()
+    assert len([m for m in warned() if "keep to the plurality of the votes" in m]) == (not apart)
+    assert len(warned()) == (not apart)
+
+
+# The README's world
+
+
+def sixty_seconds(seed):
+    """Two hundred items, three annotators, as the README has them."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(2, size=200)
+    names, features = [f"img{i}" for i in range(200)], rng.normal(truth[:, None] * 3, 1, (200, 4))
+    votes = {"item": [], "annotator": [], "annotation": []}
+    share = np.zeros((200, 2))
+    for i, y in enumerate(truth):
+        for who, right in {"ann": 0.9, "bob": 0.8, "cyd": 0.5}.items():
+            said = y if rng.random() < right else 1 - y
+            share[i, said] += 1
+            votes["item"].append(names[i])
+            votes["annotator"].append(who)
+            votes["annotation"].append(["cat", "dog"][said])
+    items = Dataset.from_dict({"name": names, "features": features})
+    return add_annotations(items, votes, item_column="name"), truth, share
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_example_of_the_readme_is_at_least_as_good_as_majority_vote(seed, tmp_path):
+    """The first thing that anybody tries, whatever the head is drawn to be."""
+    dataset, truth, share = sixty_seconds(0)
+    torch.manual_seed(seed)
+    classifier = HeadClassifier(HeadConfig(input_size=4, num_labels=2))
+    args = MaxMIGTrainingArguments(
+        str(tmp_path), num_train_epochs=20, report_to="none", disable_tqdm=True, use_cpu=True,
+        save_strategy="no",
+    )  # fmt: skip
+    trainer = MaxMIGTrainer(model=classifier, args=args, train_dataset=dataset)
+    trainer.train()
+    log_h, _, log_forecast = trainer.predict(dataset).predictions
+    majority = (share.argmax(axis=1) == truth).mean()
+    assert 0.75 < majority < 0.95
+    assert (log_forecast.argmax(axis=1) == truth).mean() >= majority
+    assert (log_h.argmax(axis=1) == truth).mean() >= majority
+    with torch.no_grad():
+        logits = classifier(features=torch.tensor(dataset["features"])).logits
+    assert (logits.argmax(dim=1).numpy() == truth).mean() >= majority

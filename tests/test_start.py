@@ -1,0 +1,274 @@
+"""What is found before a training: whom to count how much, and what each item is."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_maxmig.data.experts import experts
+from hf_maxmig.data.simulation import simulate_crowd
+from hf_maxmig.functional import NO_MASS, vote_share
+from hf_maxmig.start import Start, constant, find_start, padded
+
+
+def draw(truth, right, generator, votes=None):
+    """Annotators who are right with a probability each and else say another class; all of them, or some, vote."""
+    right = torch.tensor(right)
+    order = torch.rand(len(truth), len(right), generator=generator).argsort(dim=1)
+    who = order[:, :votes].sort(dim=1).values
+    classes = int(truth.max()) + 1
+    hit = torch.rand(who.shape, generator=generator) < right[who]
+    other = (truth[:, None] + torch.randint(1, classes, who.shape, generator=generator)) % classes
+    return who, torch.where(hit, truth[:, None], other)
+
+
+def features_of(truth, generator, size=6, apart=2.0):
+    classes = int(truth.max()) + 1
+    centres = apart * torch.randn(classes, size, generator=generator)
+    return centres[truth] + torch.randn(len(truth), size, generator=generator)
+
+
+def share_right(scores, truth):
+    return float((scores.argmax(dim=1) == truth).float().mean())
+
+
+def plurality(crowd, truth, classes):
+    """How many the plurality is right on, ties by chance."""
+    share = vote_share(crowd[1], classes)
+    best = (share == share.max(dim=1, keepdim=True).values).float()
+    return float((best[torch.arange(len(truth)), truth] / best.sum(dim=1)).mean())
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Eighty items of three classes; five annotators of whom one is random."""
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.arange(80) % 3
+    crowd = draw(truth, [0.9, 0.8, 0.8, 0.7, 1 / 3], generator)
+    return features_of(truth, generator), truth, crowd
+
+
+@pytest.fixture(scope="module")
+def found(small):
+    features, _, crowd = small
+    return find_start(features, crowd, 5, 3, steps=40)
+
+
+def same(first, second):
+    for field in dataclasses.fields(Start):
+        one, other = getattr(first, field.name), getattr(second, field.name)
+        equal = torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+        if not equal or type(one) is not type(other):
+            return False
+    return True
+
+
+def test_start_comes_back_from_its_file_to_the_bit(found, tmp_path):
+    """A resumed training must learn the very same targets."""
+    found.save(tmp_path / "start.safetensors")
+    again = Start.load(tmp_path / "start.safetensors")
+    assert same(again, found)
+    assert len(found.likelihoods) >= 4
+    odd = dataclasses.replace(
+        found, tells_apart=not found.tells_apart, classifier=0.1 + 0.2,
+        likelihoods={"search_prior_uniform": -1 / 3}, targets=found.targets.T.contiguous().T,
+    )  # fmt: skip
+    assert not odd.targets.is_contiguous()
+    odd.save(tmp_path / "start.safetensors")
+    assert same(Start.load(tmp_path / "start.safetensors"), odd)
+
+
+def test_start_is_a_value_of_the_right_shapes(found, small):
+    """What the trainer applies in one place."""
+    _, truth, _ = small
+    assert found.targets.shape == found.log_h.shape == (80, 3)
+    torch.testing.assert_close(found.targets.sum(dim=1), torch.ones(80))
+    torch.testing.assert_close(found.log_h.logsumexp(dim=1), torch.zeros(80), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.log_p.exp().sum(), torch.tensor(1.0))
+    assert found.weight.shape == (5, 3, 3)
+    assert share_right(found.targets, truth) > 0.9
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.classifier = 1.0
+
+
+@pytest.mark.slow
+def test_start_is_repeatable_and_draws_nothing_of_the_training(small, found):
+    """Other draws before a training would give another one."""
+    features, _, crowd = small
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    again = find_start(features, crowd, 5, 3, steps=40)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert same(again, found)
+    assert not torch.equal(find_start(features, crowd, 5, 3, seed=1, steps=40).log_h, found.log_h)
+
+
+def test_items_without_votes_are_judged_but_not_learned(small):
+    """A row of zeros takes no part in the loss."""
+    features, _, (who, said) = small
+    who, said = who.clone(), said.clone()
+    who[::5], said[::5] = -1, -1
+    start = find_start(features, (who, said), 5, 3, steps=40)
+    silent = torch.arange(80) % 5 == 0
+    assert (start.targets[silent] == 0).all()
+    torch.testing.assert_close(start.targets[~silent].sum(dim=1), torch.ones(64))
+    assert start.log_h[silent].isfinite().all()
+
+
+@pytest.mark.slow
+def test_classes_that_nobody_voted_for_have_no_mass(small):
+    """Five outputs, of which the votes name three: the others must not come up anywhere."""
+    features, truth, (who, said) = small
+    place = torch.tensor([1, 2, 4])
+    start = find_start(features, (who, place[said]), 5, 5, steps=40)
+    usual = find_start(features, (who, said), 5, 3, steps=40)
+    empty = torch.tensor([0, 3])
+    assert (start.targets[:, empty] == 0).all()
+    assert (start.log_h[:, empty] <= NO_MASS).all()
+    assert (start.log_p[empty] <= NO_MASS).all()
+    assert (start.weight[:, empty] == 0).all()
+    assert (start.weight[:, :, empty] == 0).all()
+    assert torch.equal(start.targets[:, place], usual.targets)
+    assert torch.equal(start.log_p[place], usual.log_p)
+    assert torch.equal(start.weight[:, place[:, None], place], usual.weight)
+    assert (start.classifier, start.tells_apart) == (usual.classifier, usual.tells_apart)
+    assert share_right(start.targets, place[truth]) > 0.9
+
+
+def test_votes_for_one_class_are_refused(small):
+    """There is nothing to tell apart."""
+    features, _, (who, said) = small
+    with pytest.raises(ValueError, match="the votes must name two classes or more, got 1"):
+        find_start(features, (who, torch.zeros_like(said)), 5, 3, steps=4)
+
+
+def test_prior_that_is_given_is_kept(small):
+    """The votes must not overrule who knows it."""
+    features, _, crowd = small
+    prior = torch.tensor([0.6, 0.3, 0.1]).log()
+    start = find_start(features, crowd, 5, 3, prior=prior, steps=20)
+    torch.testing.assert_close(start.log_p, prior)
+    assert [name for name in start.likelihoods if "prior" in name] == ["search_prior_given"]
+
+
+def test_prior_is_even_where_the_votes_are(found):
+    """What little they differ can be a leaning of the annotators."""
+    torch.testing.assert_close(found.log_p, torch.full((3,), -math.log(3)))
+    assert [name for name in found.likelihoods if "prior" in name] == ["search_prior_uniform"]
+
+
+def test_parts_of_a_crowd_are_joined_to_the_widest():
+    """Batches of a crowd have as many places as their own item with most votes."""
+    parts = [(torch.tensor([[0, 2]]), torch.tensor([[1, 0]])), (torch.tensor([[3]]), torch.tensor([[1]]))]  # fmt: skip
+    who, said = padded(iter(parts))
+    assert who.tolist() == [[0, 2], [3, -1]]
+    assert said.tolist() == [[1, 0], [1, -1]]
+    empty = padded([])
+    assert empty[0].shape == empty[1].shape == (0, 0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 10**6), rare=st.sampled_from([7, 20]), votes=st.integers(1, 30))
+def test_who_votes_seldom_is_not_constant_for_want_of_a_rare_class(seed, rare, votes):
+    """Of thirty items none may be of a class of one in twenty: that is no fault of the annotator's."""
+    generator = torch.Generator().manual_seed(seed)
+    truth = (torch.rand(400, generator=generator) < 1 / (rare + 1)).long()
+    who = torch.stack([torch.zeros(400), torch.where(torch.arange(400) < votes, 1, -1)], dim=1)
+    who = who.long()
+    said = torch.where(who >= 0, truth[:, None], -1)
+    assert not constant(who, said, 2, 2).any()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 10**6), classes=st.integers(2, 6), lazy=st.integers(1, 6), honest=st.integers(1, 4)
+)  # fmt: skip
+def test_who_always_says_one_class_is_constant_in_any_number(seed, classes, lazy, honest):
+    """A lazy majority says what it says of all items; nobody else is taken for one of them."""
+    generator = torch.Generator().manual_seed(seed)
+    truth = torch.arange(300) % classes
+    good = draw(truth, [0.8] * honest, generator)[1]
+    said = torch.cat([good, torch.full((300, lazy), int(truth[seed % 300]))], dim=1)
+    who = torch.arange(honest + lazy).repeat(300, 1)
+    assert constant(who, said, honest + lazy, classes).tolist() == [False] * honest + [True] * lazy
+
+
+def test_where_all_are_constant_nobody_is():
+    """There would be no votes left; and who gave none is not constant."""
+    who = torch.tensor([[0, 1]]).repeat(200, 1)
+    said = torch.tensor([[0, 1]]).repeat(200, 1)
+    assert not constant(who, said, 3, 2).any()
+
+
+def world_of_experts(case, seed, items=700):
+    """The paper's experts on features that tell the class: what the votes say, and who said it."""
+    generator = torch.Generator().manual_seed(seed)
+    truth = torch.randint(10, (items,), generator=generator)
+    crowd = simulate_crowd(truth, experts("cifar10", "high"), case, generator=generator)
+    features = features_of(truth, generator, size=20, apart=1.0)
+    return features, truth, (crowd.annotators, crowd.annotations), len(crowd.names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["independent", "naive_majority", "correlated"])
+def test_crowds_of_the_paper_are_seen_through(case):
+    """Juniors who say one class, or repeat a senior, outvote those who look."""
+    features, truth, crowd, annotators = world_of_experts(case, seed=0)
+    start = find_start(features, crowd, annotators, 10, steps=300)
+    usual = plurality(crowd, truth, 10)
+    assert usual < 0.85
+    assert share_right(start.targets, truth) > 0.95
+    assert share_right(start.targets, truth) > usual + 0.1
+    assert start.tells_apart
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rare", [7, 20])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rare_class_is_neither_lost_nor_made_large(rare, seed):
+    """A start that makes classes even finds the rare one everywhere; one that follows votes alone, nowhere."""
+    generator = torch.Generator().manual_seed(seed)
+    truth = (torch.arange(640) % (rare + 1) == 0).long()
+    crowd = draw(truth, [0.92, 0.88, 0.85, 0.8, 0.75], generator)
+    features = features_of(truth, generator, apart=1.5)
+    start = find_start(features, crowd, 5, 2, steps=300)
+    assert share_right(start.targets, truth) >= plurality(crowd, truth, 2)
+    assert start.targets[truth == 1].argmax(dim=1).float().mean() > 0.75
+    found = float((start.targets.argmax(dim=1) == 1).float().mean())
+    assert 0.5 < found * (rare + 1) < 1.7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_three_annotators_on_two_hundred_items_are_not_below_the_plurality(seed):
+    """The crowd of somebody who just tries it."""
+    generator = torch.Generator().manual_seed(seed)
+    truth = torch.randint(2, (200,), generator=generator)
+    crowd = draw(truth, [0.9, 0.8, 0.5], generator)
+    features = 1.5 * truth[:, None] + torch.randn(200, 4, generator=generator)
+    start = find_start(features, crowd, 3, 2, steps=200)
+    assert share_right(start.targets, truth) >= plurality(crowd, truth, 2)
+
+
+@pytest.mark.slow
+def test_where_annotators_cannot_be_told_apart_the_plurality_counts():
+    """One vote or two by each of many: what one thinks to see in them is chance."""
+    generator = torch.Generator().manual_seed(0)
+    items, annotators = 150, 300
+    truth = torch.arange(items) % 3
+    who = (torch.arange(items)[:, None] + torch.tensor([0, 101, 211])) % annotators
+    hit = torch.rand(items, 3, generator=generator) < 0.6
+    said = torch.where(hit, truth[:, None], torch.randint(3, (items, 3), generator=generator))
+    noise = torch.randn(items, 4, generator=generator)
+    start = find_start(noise, (who, said), annotators, 3, steps=60)
+    assert not start.tells_apart
+    assert start.classifier == 1.0
+    share = vote_share(said, 3)
+    sure = share.max(dim=1).values > 0.5
+    assert 50 < int(sure.sum()) < items
+    assert torch.equal(start.targets.argmax(dim=1)[sure], share.argmax(dim=1)[sure])
+    strengths = start.weight.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(strengths, strengths[:1, :1].expand_as(strengths))
