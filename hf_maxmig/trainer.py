@@ -400,6 +400,7 @@ class CrowdTrainer(TunedTrainer):
         if self._resumed_from:
             path = Path(self._resumed_from, STARTED)
             self._found = Start.load(path) if path.is_file() else None
+            self._check_found(self._found)
         if self._resumed_from and self.pair_is_ours:
             found = type(self.crowd_model.config).from_pretrained(self._resumed_from)
             self.crowd_model.use_aggregator(found.aggregator)
@@ -526,6 +527,15 @@ class CrowdTrainer(TunedTrainer):
                 "Left-out votes are foretold no better where annotators are told apart than where all votes count "
                 "alike: the forecasts keep to the plurality of the votes, and the classifier learns that. More votes "
                 "by each annotator would tell."
+            )
+
+    def _check_found(self, found: Start | None) -> None:
+        """Refuse to go on with what was found out about other items."""
+        items = len(self.train_dataset) if has_length(self.train_dataset) else None
+        if found is not None and items != len(found.targets):
+            raise ValueError(
+                f"the training set must be that of the checkpoint, N = {len(found.targets)} items, got "
+                f"{'a stream' if items is None else items}: what the classifier learns was found out for each of them."
             )
 
     def _cross_fit_steps(self) -> int:
