@@ -54,9 +54,8 @@ class LabelMeArguments:
 
 @dataclass
 class LabelMeTrainingArguments(MaxMIGTrainingArguments):
-    """What differs from the defaults, chosen by the held-out gain: see `defaults.py`."""
+    """What differs from the defaults."""
 
-    num_train_epochs: float = 10
     logging_steps: float = 100
     save_strategy: str = "no"
 
