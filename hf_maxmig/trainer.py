@@ -121,12 +121,17 @@ LEFT_OPEN = (
 class CrowdTrainer(TunedTrainer):
     """Train a crowd model: a classifier learns from the columns `annotators` and `annotations`.
 
-    Gold labels, where the data set has them, are only measured against. Everything else of
-    `Trainer` works as ever, with one default more: if the method maximises the gain, `eval_dataset`
-    is a `datasets.Dataset` with votes, and the arguments say nothing of evaluating and saving, both
-    happen each epoch, one checkpoint is kept, and the epoch with the highest gain on that set is
-    what `train` ends with (`select_by_gain=False` turns it off); whatever the arguments say of those,
-    W is then given the strength that these votes say (`search_strength=False`).
+    Gold labels, where the data set has them, are only measured against. Everything else of `Trainer` works
+    as ever, with two defaults more:
+
+    - Where it can be (`init="cross_fit"`), networks that have not seen an item say what it is before the
+      training, and the classifier learns that (`hf_maxmig.start`). Of the items of `train_dataset`
+      `predict`, `evaluate`, `relabel` and `report` then give what those networks say.
+    - Elsewhere, if the method maximises the gain, `eval_dataset` is a `datasets.Dataset` with votes, and
+      the arguments say nothing of evaluating and saving, both happen each epoch, one checkpoint is kept,
+      and the epoch with the highest gain on that set is what `train` ends with (`select_by_gain=False`
+      turns it off); whatever the arguments say of those, W is then given the strength that these votes
+      say (`search_strength=False`).
 
     Args:
         model: a crowd model.
