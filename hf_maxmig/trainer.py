@@ -54,6 +54,7 @@ from .classifiers import (
     scale_outputs,
     without_peft_model,
 )
+from .crossfit import MOST_FEATURES
 from .data.collator import (
     NOT_INPUTS,
     POSTERIOR_COLUMN,
@@ -104,6 +105,7 @@ from .wrapping import as_hub_classifier, widen_for_training
 
 logger = logging.get_logger(__name__)
 
+MOST_NUMBERS = 2**28  # of features that are kept, a gigabyte
 STARTED = "start.safetensors"  # in a checkpoint: what was found out before the training
 WARM, LEAST_WARM = (
     0.05,
@@ -579,7 +581,13 @@ class CrowdTrainer(TunedTrainer):
                 inputs = {n: t for n, t in inputs.items() if n not in (*NOT_INPUTS, "labels", ROW)}
                 features = penultimate_features(model.classifier, inputs, model.config.num_labels)
                 assert features is not None
-                found.append(features.float().cpu())
+                features = features.float().cpu()
+                if features.shape[1] * len(self.train_dataset) > MOST_NUMBERS:
+                    # Distances outlive a projection on random directions.
+                    generator = torch.Generator().manual_seed(self.args.seed)
+                    size = features.shape[1], 2 * MOST_FEATURES
+                    features = features @ torch.randn(size, generator=generator) / size[0] ** 0.5
+                found.append(features)
         return torch.cat(found)
 
     def _temper(self) -> bool:
