@@ -18,6 +18,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "untouched_defaults.md"
 PERCENT, NUMBER, NATS, SECONDS, COUNT = "percent", ".1f", ".3f", ".1f", ".0f"
 COLUMNS: dict[str, list[tuple[str, str, str]]] = {
     "New items": [
+        ("seeds", "seeds", COUNT),
         ("items", "items", COUNT),
         ("votes an item", "votes_per_item", NUMBER),
         ("network on the plurality", "test_plain_accuracy", PERCENT),
@@ -67,6 +68,11 @@ def cell(value: float | None, how: str) -> str:
     return f"{100 * value:.1f}" if how == PERCENT else f"{value:,{how}}"
 
 
+def value(row: dict[str, Any], key: str) -> float | None:
+    """Take a figure's mean over seeds, or how many seeds there are."""
+    return row["seeds"] if key == "seeds" else row["mean"][key]
+
+
 def tables(worlds: Sequence[dict[str, Any]]) -> str:
     """Render what was measured, first with all training items, then with a fifth held back."""
     parts = []
@@ -81,7 +87,7 @@ def tables(worlds: Sequence[dict[str, Any]]) -> str:
         for heading, columns in COLUMNS.items():
             header = ["world", *(name for name, _, _ in columns)]
             lines = [
-                [row["world"], *(cell(row["mean"][key], how) for _, key, how in columns)]
+                [row["world"], *(cell(value(row, key), how) for _, key, how in columns)]
                 for row in rows
             ]
             parts += [f"### {heading}", markdown(header, lines)]

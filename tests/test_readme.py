@@ -76,6 +76,7 @@ def test_rival_of_the_example_is_one_file_and_one_row(
         "CONTRIBUTING.md",
         "docs/how_it_is_tested.md",
         "docs/training_arguments.md",
+        "docs/untouched_defaults.md",
     ],
 )
 def test_links_and_files_that_pages_name_exist(page, root):

@@ -221,6 +221,7 @@ def test_quick_mode_measures_the_snippet(recipe, tmp_path, capsys, monkeypatch):
     assert told["command"].startswith("python recipes/untouched.py --quick")
     (row,) = told["worlds"]
     mean = row["mean"]
+    assert (told["planned"], told["done"]) == (1, 1)
     assert (row["world"], row["held_out"], row["seeds"]) == ("sixty seconds", False, 1)
     assert (mean["items"], mean["steps"], mean["test_items"]) == (200, 200, 1000)
     assert mean["test_accuracy"] > 0.95
@@ -267,9 +268,21 @@ def test_tables_show_means_and_dashes(recipe):
     rows = importlib.import_module("untouched_rows")
     keys = [key for columns in rows.COLUMNS.values() for _, key, _ in columns]
     mean = dict.fromkeys(keys, 0.1234) | {"suspects_wrong": None}
-    told = rows.tables([{"world": "here", "held_out": True, "mean": mean}])
+    told = rows.tables([{"world": "here", "held_out": True, "seeds": 7, "mean": mean}])
     assert "All training items" not in told
     assert told.count("| here ") == len(rows.COLUMNS)
+    assert told.split("| here ")[1].split("|")[1].strip() == "7"
     wrong = told.split("### The training items: who")[1].splitlines()[4]
     assert wrong.split("|")[8].strip() == "-"
     assert wrong.split("|")[2].strip() == "12.3"
+
+
+def test_page_shows_the_committed_figures(recipe, root):
+    """A table typed by hand, or older than the results."""
+    rows = importlib.import_module("untouched_rows")
+    result = json.loads(rows.RESULTS.read_text(encoding="utf-8"))
+    page = rows.PAGE.read_text(encoding="utf-8")
+    assert f"<!-- untouched -->\n{rows.tables(result['worlds'])}\n<!-- end untouched -->" in page
+    measured = [row["world"] for row in result["worlds"] if not row["held_out"]]
+    assert measured == [*recipe.WORLDS]
+    assert "torch" in result["versions"]
