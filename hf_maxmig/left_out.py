@@ -23,6 +23,7 @@ SMOOTHING = 0.01  # pseudo-votes in each cell of everybody's confusion
 CLASSIFIER_COUNTS = (0.1, 0.25, 0.5, 0.75, 1.0)
 VOTES_COUNT = (0.5, 0.75, 1.0)
 ITERATIONS = 10
+OWN = 0.5  # of what a vote says of its item, in counting it: see `LeftOutVotes.learn`
 TIES, ALIKE = (
     0.1,
     (0.5, 1.0, 2.0, 3.0),
@@ -127,9 +128,10 @@ class LeftOutVotes:
     def learn(self, base: Tensor, posterior: Tensor, iterations: int = ITERATIONS) -> Tensor:
         """Let the votes teach each other (EM, with rows drawn to everybody's).
 
-        Each vote is counted by what the others and the vote itself say of its item. Counted by the
-        others alone, who are never sure, confusions come out flatter than they are, and flatter with
-        each iteration, until votes say nothing.
+        Each vote is counted by what the others say of its item, and by half of what it says itself (`OWN`).
+        Counted by the others alone, who are never sure, confusions come out flatter than they are, and
+        flatter with each iteration, until votes say nothing; counted by all that it says, votes by those
+        who err alike confirm each other.
 
         Args:
             base: (N, C), scores of the items without votes.
@@ -142,7 +144,9 @@ class LeftOutVotes:
         log_rows = shrunk(self.count(posterior)).log()
         for _ in range(iterations):
             _, without = self.forecasts(base, log_rows, 1.0)
-            log_rows = shrunk(self.count((without + self.columns(log_rows)).softmax(dim=-1))).log()
+            log_rows = shrunk(
+                self.count((without + OWN * self.columns(log_rows)).softmax(dim=-1))
+            ).log()
         return log_rows
 
     def foretold(self, without: Tensor) -> Tensor:

@@ -191,16 +191,20 @@ def _find(
     fitted.learn(share, brief)
     settings = [(log_p, multiple) for log_p in priors.values() for multiple in MULTIPLES]
     raced = fitted.race(crowd, weight, settings, steps, LOOKS)
-    groups = _one_voice(raced[-len(settings) :], crowd)
-    votes = LeftOutVotes(annotators, annotations, M, C, groups, seed)
+    known = fitted.fold >= 0  # what the networks learn from is enough to judge by
+    some = annotators[known], annotations[known]
+    groups = _one_voice(
+        [one._replace(log_h=one.log_h[known]) for one in raced[-len(settings) :]], some
+    )
+    votes = LeftOutVotes(*some, M, C, groups, seed)
     likelihoods: dict[str, float] = {}
     best: tuple[Judged, Raced] | None = None
     for name, log_p in priors.items():
         tried = []
         for one in raced:
             if one.log_p is log_p:
-                _, without = votes.forecasts(one.log_h, one.weight, 1.0)
-                tried.append((votes.best(one.log_h, log_p, without.exp()), one))
+                _, without = votes.forecasts(one.log_h[known], one.weight, 1.0)
+                tried.append((votes.best(one.log_h[known], log_p, without.exp()), one))
         judged = max(tried, key=lambda pair: pair[0].score)
         likelihoods[f"search_prior_{name}"] = judged[0].score
         # What was tried later must be clearly better.
@@ -210,21 +214,26 @@ def _find(
     combined, log_p, seen = best[0], best[1].log_p, [best[1].log_h]
     for number in range(1, ROUNDS + 1):
         fitted.seed = seed + number
-        seen.append(fitted.learn(combined.log_forecast.exp(), steps))
+        targets = share.new_zeros(share.shape)
+        targets[known] = combined.log_forecast.exp()
+        seen.append(fitted.learn(targets, steps))
         # Several are surer than one, and each was asked without the items that it has learned.
         log_h = torch.stack(seen).logsumexp(dim=0).log_softmax(dim=-1)
-        combined = votes.best(log_h, log_p, log_h.exp()[votes.item])
+        combined = votes.best(log_h[known], log_p, log_h[known].exp()[votes.item])
         likelihoods[f"search_round_{number}"] = combined.score
-    alike = votes.alike(log_h, log_p)
+    alike = votes.alike(log_h[known], log_p)
     likelihoods["search_votes_alike"] = alike.score
     tells_apart = votes.clearly_better(combined, alike, TELLS_APART)
     counts_for = combined.classifier
     if not tells_apart:
         # A classifier counts as much as it is sure: so the votes count more instead.
         combined, counts_for = alike._replace(weight=alike.weight / TIES), 1.0
+    log_h = (counts_for * log_h + (1 - counts_for) * log_p).log_softmax(dim=-1)
+    targets = _with_votes(log_h, combined.weight, crowd).exp()
+    targets[known] = combined.log_forecast.exp()
     return Start(
-        targets=torch.where(labelled[:, None], combined.log_forecast.exp(), 0.0),
-        log_h=(counts_for * log_h + (1 - counts_for) * log_p).log_softmax(dim=-1),
+        targets=torch.where(labelled[:, None], targets, 0.0),
+        log_h=log_h,
         weight=combined.weight,
         log_p=log_p,
         classifier=counts_for,
@@ -263,6 +272,18 @@ def constant(
     chance = (said.sum(dim=0) / said.sum()).log()[most.indices]
     found = (votes == most.values) & (votes * chance < math.log(BY_CHANCE))
     return found & ~found[votes > 0].all()
+
+
+def _with_votes(log_h: Tensor, weight: Tensor, crowd: tuple[Tensor, Tensor]) -> Tensor:
+    """Add all votes to what is known of the items without them: (N, C) log-probabilities."""
+    parts = []
+    for base, annotators, annotations in zip(
+        *(t.split(2**16) for t in (log_h, *crowd)), strict=True
+    ):
+        item, slot = is_given(annotators, annotations).nonzero(as_tuple=True)
+        columns = weight[annotators[item, slot], :, annotations[item, slot]]
+        parts.append(base.index_add(0, item, columns).log_softmax(dim=-1))
+    return torch.cat(parts)
 
 
 def _one_voice(raced: list[Raced], crowd: tuple[Tensor, Tensor]) -> Tensor:

@@ -54,6 +54,7 @@ from .classifiers import (
     scale_outputs,
     without_peft_model,
 )
+from .crossfit import MOST_FEATURES
 from .data.collator import (
     NOT_INPUTS,
     POSTERIOR_COLUMN,
@@ -104,6 +105,7 @@ from .wrapping import as_hub_classifier, widen_for_training
 
 logger = logging.get_logger(__name__)
 
+MOST_NUMBERS = 2**28  # of features that are kept, a gigabyte
 STARTED = "start.safetensors"  # in a checkpoint: what was found out before the training
 WARM, LEAST_WARM = (
     0.05,
@@ -121,12 +123,17 @@ LEFT_OPEN = (
 class CrowdTrainer(TunedTrainer):
     """Train a crowd model: a classifier learns from the columns `annotators` and `annotations`.
 
-    Gold labels, where the data set has them, are only measured against. Everything else of
-    `Trainer` works as ever, with one default more: if the method maximises the gain, `eval_dataset`
-    is a `datasets.Dataset` with votes, and the arguments say nothing of evaluating and saving, both
-    happen each epoch, one checkpoint is kept, and the epoch with the highest gain on that set is
-    what `train` ends with (`select_by_gain=False` turns it off); whatever the arguments say of those,
-    W is then given the strength that these votes say (`search_strength=False`).
+    Gold labels, where the data set has them, are only measured against. Everything else of `Trainer` works
+    as ever, with two defaults more:
+
+    - Where it can be (`init="cross_fit"`), networks that have not seen an item say what it is before the
+      training, and the classifier learns that (`hf_maxmig.start`). Of the items of `train_dataset`
+      `predict`, `evaluate`, `relabel` and `report` then give what those networks say.
+    - Elsewhere, if the method maximises the gain, `eval_dataset` is a `datasets.Dataset` with votes, and
+      the arguments say nothing of evaluating and saving, both happen each epoch, one checkpoint is kept,
+      and the epoch with the highest gain on that set is what `train` ends with (`select_by_gain=False`
+      turns it off); whatever the arguments say of those, W is then given the strength that these votes
+      say (`search_strength=False`).
 
     Args:
         model: a crowd model.
@@ -400,6 +407,7 @@ class CrowdTrainer(TunedTrainer):
         if self._resumed_from:
             path = Path(self._resumed_from, STARTED)
             self._found = Start.load(path) if path.is_file() else None
+            self._check_found(self._found)
         if self._resumed_from and self.pair_is_ours:
             found = type(self.crowd_model.config).from_pretrained(self._resumed_from)
             self.crowd_model.use_aggregator(found.aggregator)
@@ -528,6 +536,15 @@ class CrowdTrainer(TunedTrainer):
                 "by each annotator would tell."
             )
 
+    def _check_found(self, found: Start | None) -> None:
+        """Refuse to go on with what was found out about other items."""
+        items = len(self.train_dataset) if has_length(self.train_dataset) else None
+        if found is not None and items != len(found.targets):
+            raise ValueError(
+                f"the training set must be that of the checkpoint, N = {len(found.targets)} items, got "
+                f"{'a stream' if items is None else items}: what the classifier learns was found out for each of them."
+            )
+
     def _cross_fit_steps(self) -> int:
         """How long the networks are trained: with more steps than this little changes, with fewer not enough is learned."""
         args, batch = self.args, self.args.train_batch_size * self.args.gradient_accumulation_steps
@@ -564,7 +581,13 @@ class CrowdTrainer(TunedTrainer):
                 inputs = {n: t for n, t in inputs.items() if n not in (*NOT_INPUTS, "labels", ROW)}
                 features = penultimate_features(model.classifier, inputs, model.config.num_labels)
                 assert features is not None
-                found.append(features.float().cpu())
+                features = features.float().cpu()
+                if features.shape[1] * len(self.train_dataset) > MOST_NUMBERS:
+                    # Distances outlive a projection on random directions.
+                    generator = torch.Generator().manual_seed(self.args.seed)
+                    size = features.shape[1], 2 * MOST_FEATURES
+                    features = features @ torch.randn(size, generator=generator) / size[0] ** 0.5
+                found.append(features)
         return torch.cat(found)
 
     def _temper(self) -> bool:

@@ -210,7 +210,8 @@ class MaxMIGTrainingArguments(TrainingArguments):
             "help": "With an `eval_dataset` that has votes, evaluate and save each epoch and end with the epoch whose "
             "gain on it is highest, for which no gold label is needed. Only where `eval_strategy`, `save_strategy`, "
             "`save_total_limit`, `load_best_model_at_end` and `metric_for_best_model` are all left at their defaults; "
-            "a dictionary of evaluation sets is only looked at as these say."
+            "a dictionary of evaluation sets is only looked at as these say. Not with `init=cross_fit`, where more epochs do "
+            "no harm."
         },
     )
     search_strength: bool = field(
@@ -218,7 +219,7 @@ class MaxMIGTrainingArguments(TrainingArguments):
         metadata={
             "help": "With an `eval_dataset` that has votes, after training multiply the aggregator's W by the number at "
             "which the gain on it is highest (nearer to 1, the fewer votes it has): where the classifier has learned items "
-            "by heart, the votes would count too much."
+            "by heart, the votes would count too much. Not with `init=cross_fit`, where left-out votes have said it."
         },
     )
     guards: bool = field(

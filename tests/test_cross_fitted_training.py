@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import math
 import re
 
 import numpy as np
@@ -19,12 +20,13 @@ from hf_maxmig import (
     FourLayerCNNConfig,
     HeadClassifier,
     HeadConfig,
+    MaxMIGModel,
     MaxMIGTrainer,
     MaxMIGTrainingArguments,
     add_annotations,
 )
 from hf_maxmig.classifiers import penultimate_features, scale_outputs
-from hf_maxmig.functional import forecast
+from hf_maxmig.functional import NO_MASS, forecast
 from hf_maxmig.peers import peer
 from hf_maxmig.start import Start, find_start
 from hf_maxmig.whole_files import read_manifest
@@ -386,6 +388,77 @@ def test_checkpoint_names_its_start_and_is_refused_without_it(checkpoints, tmp_p
     (folder / "start.safetensors").unlink()
     with pytest.raises(ValueError, match=r"start\.safetensors"):
         checkpoints().train(resume_from_checkpoint=str(folder))
+
+
+@pytest.mark.slow
+def test_checkpoint_of_other_items_is_refused(checkpoints, cross_fit, crowd, tmp_path):
+    """Item 7 would learn what another item 7 is."""
+    checkpoints().train()
+    folder = str(tmp_path / "out" / "checkpoint-4")
+    settings = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4}
+    with pytest.raises(ValueError, match="must be that of the checkpoint, N = 90 items, got 80"):
+        cross_fit(dataset=crowd.select(range(80)), **settings).train(resume_from_checkpoint=folder)
+    stream = cross_fit(dataset=crowd.to_iterable_dataset(), max_steps=12, **settings)
+    with pytest.raises(ValueError, match="N = 90 items, got a stream"):
+        stream.train(resume_from_checkpoint=folder)
+
+
+@pytest.mark.slow
+def test_checkpoint_of_another_start_goes_on_as_it_began(cross_fit, brief):
+    """One of an earlier version has no start in it."""
+    settings = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4}
+    whole = cross_fit(init="vote_share", search_rate=False, **settings)
+    whole.train()
+    again = cross_fit(init=None, search_rate=True, **settings)
+    again.train(resume_from_checkpoint=f"{whole.args.output_dir}/checkpoint-4")
+    assert again._found is None
+    assert equal(state(again), state(whole))
+
+
+# The pair that takes it
+
+
+@pytest.mark.parametrize(
+    ("prior", "numbers", "kind"),
+    [
+        ("uniform", [1 / 3, 1 / 3, 1 / 3], "uniform"),
+        ("uniform", [0.5, 0.3, 0.2], "vote_share"),
+        ("vote_share", [0.5, 0.3, 0.2], "vote_share"),
+        ("vote_share", [1 / 3, 1 / 3, 1 / 3], "vote_share"),
+    ],
+)
+def test_pair_takes_weight_and_prior_and_is_saved_with_them(
+    prior, numbers, kind, make_model, tmp_path
+):
+    """A prior that its config does not tell is another one after loading."""
+    model = make_model(prior=prior)
+    weight = torch.randn(4, 3, 3)
+    model.use_start(weight, torch.tensor(numbers).log())
+    assert model.config.prior == kind
+    model.save_pretrained(tmp_path)
+    for each in (model, MaxMIGModel.from_pretrained(tmp_path)):
+        assert torch.equal(each.aggregator.weight, weight)
+        torch.testing.assert_close(each.log_prior().exp(), torch.tensor(numbers))
+
+
+def test_pair_leaves_out_a_class_that_has_no_mass(make_model, tmp_path):
+    """Nobody voted for it: it must not be forecast after loading either."""
+    model = make_model()
+    model.use_start(torch.zeros(4, 3, 3), torch.tensor([math.log(0.5), NO_MASS, math.log(0.5)]))
+    model.save_pretrained(tmp_path)
+    for each in (model, MaxMIGModel.from_pretrained(tmp_path)):
+        expected = torch.tensor([0.5, 0.0, 0.5])
+        torch.testing.assert_close(each.log_prior().exp(), expected)
+        assert each.prior.left_out.tolist() == [False, True, False]
+
+
+def test_prior_that_is_given_stays(cross_fit, make_model, brief):
+    """By the arguments, for a classifier that is wrapped."""
+    trainer = cross_fit(model=make_model().classifier, prior="0.5,0.25,0.25")
+    trainer.train()
+    expected = torch.tensor([0.5, 0.25, 0.25])
+    torch.testing.assert_close(trainer.crowd_model.log_prior().exp(), expected)
+    assert trainer.crowd_model.config.prior == [0.5, 0.25, 0.25]
 
 
 # The classifier by itself

@@ -31,7 +31,7 @@ def test_digits_reaches_its_number_and_saves_a_whole_pair(root, tmp_path):
     results = json.loads((tmp_path / "all_results.json").read_text())
     assert results["eval_accuracy"] >= 0.93
     assert results["eval_majority_vote_accuracy"] < 0.7
-    assert results["eval_gain"] > 2
+    assert results["eval_gain"] > 1.7  # of networks that have not seen the items
     for row in ("majority vote", "aggregator g", "classifier h", "forecaster zeta"):
         assert row in printed
     assert "Inside" in (tmp_path / "README.md").read_text()
