@@ -173,8 +173,8 @@ def _find(
     labelled = is_given(annotators, annotations).any(dim=1)
     C, seed = fitted.num_classes, fitted.seed
     # Who says one class whatever the item is tells nothing of it, and is foretold by anything.
-    silent = constant(annotators, annotations, M, C)[annotators.clamp(min=0)]
-    annotations = torch.where(silent, -1, annotations)
+    silent = constant(annotators, annotations, M, C)
+    annotations = torch.where(silent[annotators.clamp(min=0)], -1, annotations)
     crowd = annotators, annotations
     brief = min(BRIEF, steps)
     share = informed_share([crowd], M, C, lambda shares: fitted.learn(shares, brief))
@@ -234,7 +234,7 @@ def _find(
     return Start(
         targets=torch.where(labelled[:, None], targets, 0.0),
         log_h=log_h,
-        weight=combined.weight,
+        weight=torch.where(silent[:, None, None], 0.0, combined.weight),
         log_p=log_p,
         classifier=counts_for,
         likelihoods=likelihoods,

@@ -75,7 +75,9 @@ from hf_maxmig.strength import best_strength, voted_posteriors, with_strength
 EXPERTISE = ("high", "low")
 OURS: dict[str, dict[str, Any]] = {
     # name: what differs from the recipe's arguments
-    "max_mig": {"init": "information"},  # classifier and W maximise the gain together, as in the paper
+    "max_mig": {
+        "init": "information"
+    },  # classifier and W maximise the gain together, as in the paper
     "max_mig_vote_share": {"init": "vote_share", "search_rate": False},
     "max_mig_factored": {"aggregator": "factored"},
 }
