@@ -388,6 +388,7 @@ class CrowdTrainer(TunedTrainer):
         self._watch.end()
         if self._tries:
             output.metrics["aggregator_learning_rate"] = self.aggregator_rate
+        if self._tries or self._found is not None:
             output.metrics["prior"] = self.crowd_model.config.prior
             output.metrics["aggregator"] = self.crowd_model.config.aggregator
         self.found_strength = self._strengthen()

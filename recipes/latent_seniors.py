@@ -8,9 +8,10 @@ right on 60 to 90 of 100, say whether a digit is odd, but only through two junio
 a coin R, the other R xor the senior's answer (`simulate_latent_seniors`). No junior's label alone
 depends on the digit, so no sum over single labels tells the classes apart on average; the paper
 leaves such a crowd open in its conclusion. The other six are the paper's CIFAR-10 crowds, where the
-weighted average is right and the interaction aggregator must not do harm. Everything but
-`aggregator` is left to the defaults: `"interaction"` then is a permission, which the search makes
-use of where the held-out gain says so. `kept` tells what it kept.
+weighted average is right and the interaction aggregator must not do harm. Classifier and aggregator
+maximise the gain together (`init="information"`). Everything else but `aggregator` is left to the
+defaults: `"interaction"` then allows pairs, and the search uses them where the held-out gain says so.
+`kept` tells what it kept.
 
 Nothing in the latent crowd says which class is called what, so its accuracies are measured under
 the better of the two names; 0.5 is then what knowing nothing gives. The gain is of the test items
@@ -90,8 +91,9 @@ def measure(crowd: str, aggregator: str, seed: int, epochs: float = 100) -> dict
     case, _, expertise = crowd.rpartition("_")
     with tempfile.TemporaryDirectory() as folder:
         training = DigitsTrainingArguments(
-            folder, num_train_epochs=epochs, aggregator=aggregator, name_classes=crowd != LATENT, seed=seed,
-            logging_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
+            folder, num_train_epochs=epochs, aggregator=aggregator, init="information",
+            name_classes=crowd != LATENT, seed=seed, logging_strategy="no", report_to="none",
+            disable_tqdm=True, use_cpu=True,
         )  # fmt: skip
         chosen = DigitsArguments() if crowd == LATENT else DigitsArguments(case, expertise)
         made = digits_recipe(chosen, training)

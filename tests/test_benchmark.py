@@ -354,7 +354,7 @@ def test_our_variants_differ_by_their_arguments_alone(benchmark):
     recipe = benchmark.build(digits(benchmark, "max_mig_vote_share"), SHORT, 0.1)
     variant = benchmark.make_trainer("max_mig_vote_share", recipe, [])
     plain = benchmark.make_trainer("max_mig", recipe, [])
-    assert (variant.args.init, plain.args.init) == ("vote_share", None)
+    assert (variant.args.init, plain.args.init) == ("vote_share", "information")
     assert (variant.args.search_rate, plain.args.search_rate) == (False, True)
     assert variant.args.learning_rate == plain.args.learning_rate
 
