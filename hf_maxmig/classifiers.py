@@ -8,7 +8,7 @@ import copy
 import inspect
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -452,20 +452,15 @@ def reorder_outputs(classifier: nn.Module, order: Tensor, inputs: dict[str, Tens
     Returns:
         Whether it did. If not, the classifier is as before.
     """
-    training = classifier.training
-    classifier.eval()
-    try:
-        before = logits_of(classifier, inputs)
-        layers = output_layers(classifier, len(order))
-        for chosen in (layers[-1:], layers[-2:]):
-            _reorder_rows(chosen, order)
-            after = logits_of(classifier, inputs)
-            if torch.allclose(after, before[:, order.to(before.device)], rtol=1e-3, atol=1e-3):
-                return True
-            _reorder_rows(chosen, torch.argsort(order))
-        return False
-    finally:
-        classifier.train(training)
+
+    def reorder(layer: nn.Linear | nn.Conv2d) -> None:
+        for parameter in _own_parameters(layer):
+            parameter.copy_(parameter[order.to(parameter.device)].clone())
+
+    def reordered(logits: Tensor, _: Sequence[nn.Linear | nn.Conv2d]) -> Tensor:
+        return logits[:, order.to(logits.device)]
+
+    return _change_outputs(classifier, len(order), inputs, reorder, reordered)
 
 
 @torch.no_grad()
@@ -483,28 +478,20 @@ def scale_outputs(
     Returns:
         Whether it did. If not, the classifier is as before.
     """
-    training = classifier.training
-    classifier.eval()
-    try:
-        before = logits_of(classifier, inputs)
-        layers = output_layers(classifier, len(shift))
-        for chosen in (layers[-1:], layers[-2:]):
-            kept = [{n: t.clone() for n, t in layer.state_dict().items()} for layer in chosen]
-            added = shift.to(before)
-            for layer in chosen:
-                layer.weight.mul_(factor)
-                if layer.bias is None:
-                    added = torch.zeros_like(added)
-                else:
-                    layer.bias.mul_(factor).add_(shift.to(layer.bias))
-            after = logits_of(classifier, inputs)
-            if len(chosen) and torch.allclose(after, before * factor + added, rtol=1e-3, atol=1e-3):
-                return True
-            for layer, weights in zip(chosen, kept, strict=True):
-                layer.load_state_dict(weights)
+
+    def scale(layer: nn.Linear | nn.Conv2d) -> None:
+        for parameter in _own_parameters(layer):
+            parameter.mul_(factor)
+        if layer.bias is not None:
+            layer.bias.add_(shift.to(layer.bias))
+
+    def scaled(logits: Tensor, layers: Sequence[nn.Linear | nn.Conv2d]) -> Tensor:
+        shifted = all(layer.bias is not None for layer in layers)
+        return logits * factor + (shift.to(logits) if shifted else 0.0)
+
+    if not output_layers(classifier, len(shift)):
         return False
-    finally:
-        classifier.train(training)
+    return _change_outputs(classifier, len(shift), inputs, scale, scaled)
 
 
 @torch.no_grad()
@@ -543,11 +530,39 @@ def penultimate_features(
     return read.mean(dim=1) if read.ndim == 3 else read
 
 
-def _reorder_rows(layers: Sequence[nn.Linear | nn.Conv2d], order: Tensor) -> None:
-    for layer in layers:
-        for parameter in (layer.weight, layer.bias):
-            if parameter is not None:
-                parameter.copy_(parameter[order.to(parameter.device)].clone())
+def _change_outputs(
+    classifier: nn.Module,
+    num_classes: int,
+    inputs: dict[str, Tensor],
+    change: Callable[[nn.Linear | nn.Conv2d], None],
+    expected: Callable[[Tensor, Sequence[nn.Linear | nn.Conv2d]], Tensor],
+) -> bool:
+    """Change the layers that give the logits, and see on a batch that the logits changed as expected.
+
+    The last layer alone is tried first, then the last two: models with two heads have two. Where neither
+    does, the classifier is left as it was.
+    """
+    training = classifier.training
+    classifier.eval()
+    try:
+        before = logits_of(classifier, inputs)
+        layers = output_layers(classifier, num_classes)
+        for chosen in (layers[-1:], layers[-2:]):
+            kept = [(p, p.clone()) for layer in chosen for p in _own_parameters(layer)]
+            for layer in chosen:
+                change(layer)
+            after = logits_of(classifier, inputs)
+            if torch.allclose(after, expected(before, chosen), rtol=1e-3, atol=1e-3):
+                return True
+            for parameter, value in kept:
+                parameter.copy_(value)
+        return False
+    finally:
+        classifier.train(training)
+
+
+def _own_parameters(layer: nn.Linear | nn.Conv2d) -> list[Tensor]:
+    return [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
 
 
 CLASSIFIERS: dict[str, tuple[type[PreTrainedConfig], type[PreTrainedModel]]] = {

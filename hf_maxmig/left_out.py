@@ -15,10 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .functional import is_given
+from .copies import Votes
+from .information import shrunk_weight
 
-# Pseudo-votes a row of everybody's confusion, of which the likeliest number is chosen.
-CONCENTRATIONS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0)
 SMOOTHING = 0.01  # pseudo-votes in each cell of everybody's confusion
 CLASSIFIER_COUNTS = (0.1, 0.25, 0.5, 0.75, 1.0)
 VOTES_COUNT = (0.5, 0.75, 1.0)
@@ -84,8 +83,8 @@ class LeftOutVotes:
         groups: Tensor | None = None,
         seed: int = 0,
     ) -> None:
-        self.item, slot = is_given(annotators, annotations).nonzero(as_tuple=True)
-        self.annotator, self.annotation = annotators[self.item, slot], annotations[self.item, slot]
+        votes = Votes.read([(annotators, annotations)])
+        self.item, self.annotator, self.annotation = votes.item, votes.annotator, votes.annotation
         self.num_items, self.num_annotators = len(annotators), num_annotators
         self.num_classes = num_classes
         self.groups = torch.arange(num_annotators) if groups is None else groups
@@ -141,20 +140,20 @@ class LeftOutVotes:
         Returns:
             (M, C, C), log P(annotator says r | class c).
         """
-        log_rows = shrunk(self.count(posterior)).log()
+        log_rows = shrunk_weight(self.count(posterior), SMOOTHING)
         for _ in range(iterations):
             _, without = self.forecasts(base, log_rows, 1.0)
-            log_rows = shrunk(
-                self.count((without + OWN * self.columns(log_rows)).softmax(dim=-1))
-            ).log()
+            seen = (without + OWN * self.columns(log_rows)).softmax(dim=-1)
+            log_rows = shrunk_weight(self.count(seen), SMOOTHING)
         return log_rows
 
     def foretold(self, without: Tensor) -> Tensor:
         """Foretell each vote from (V, C) log-probabilities without it: (V,) log-likelihoods."""
         found = without.new_zeros(len(self.item))
         for half in (0, 1):
-            rows = shrunk(self.count(without.exp(), self.share * (self.half != half)))
-            likely = (without + self.columns(rows.log())).logsumexp(dim=-1)
+            counts = self.count(without.exp(), self.share * (self.half != half))
+            log_rows = shrunk_weight(counts, SMOOTHING)
+            likely = (without + self.columns(log_rows)).logsumexp(dim=-1)
             found = torch.where(self.half == half, likely, found)
         return found
 
@@ -215,34 +214,3 @@ class LeftOutVotes:
         difference = (one.parts - other.parts) * self.share
         spread = float((difference - difference.mean()).square().sum()) ** 0.5
         return float(difference.sum()) > errors * spread
-
-
-def shrunk(counts: Tensor) -> Tensor:
-    """Draw confusions towards everybody's, the more the fewer votes are behind them.
-
-    A row is taken for a draw from a Dirichlet distribution around the row of all annotators together;
-    its concentration is, of `CONCENTRATIONS`, the one under which the counts are likeliest.
-
-    Args:
-        counts: (M, C, C), of `LeftOutVotes.count`.
-
-    Returns:
-        (M, C, C), rows summing to one.
-
-    Example:
-        >>> shrunk(torch.tensor([[[8.0, 2.0], [2.0, 8.0]], [[0.0, 0.0], [0.0, 0.0]]]))[1].round(decimals=2)
-        tensor([[0.8000, 0.2000],
-                [0.2000, 0.8000]])
-    """
-    together = counts.sum(dim=0) + SMOOTHING
-    together = together / together.sum(dim=1, keepdim=True)
-    wide, mass = counts.double(), counts.double().sum(dim=2)
-
-    def likelihood(concentration: float) -> float:
-        alpha = concentration * together.double()
-        rows = torch.lgamma(alpha.sum(dim=1)) - torch.lgamma(mass + alpha.sum(dim=1))
-        cells = torch.lgamma(wide + alpha) - torch.lgamma(alpha)
-        return float(rows.sum() + cells.sum())
-
-    drawn = counts + SMOOTHING + max(CONCENTRATIONS, key=likelihood) * together
-    return drawn / drawn.sum(dim=2, keepdim=True)

@@ -19,17 +19,22 @@ from tqdm.auto import tqdm
 
 from .copies import Evidence, Votes, copies_among
 from .crossfit import CrossFit, Raced, divide, principal_components
-from .functional import NO_MASS, confusion_counts, is_given, vote_share_prior, voted_classes
+from .functional import (
+    NO_MASS,
+    aggregate,
+    confusion_counts,
+    forecast,
+    is_given,
+    vote_share_prior,
+    voted_classes,
+)
 from .information import informed_share, shrunk_weight
-from .left_out import TIES, Judged, LeftOutVotes
+from .left_out import SMOOTHING, TIES, Judged, LeftOutVotes
 
 STEPS, STEPS_A_STEP = 600, 0.75  # of the networks, at the most and a step of the training
 BRIEF = 100  # steps of those that only say whom to listen to
 MULTIPLES = (10.0, 100.0)  # of the networks' rate: W's
-LOOKS = (
-    0.25,
-    1.0,
-)  # where networks and items err alike, the gain goes on to rise while all gets worse
+LOOKS = (0.25, 1.0)  # where networks and annotators err alike, all gets worse while the gain rises
 ROUNDS = 2  # in which networks learn what came out, and are asked again
 FIRST_STRENGTH = 0.5  # of the first W: shares of votes are surer than they should be
 # Nats between the votes' class shares and equal ones, above which they say how often a class occurs. What lies
@@ -179,7 +184,7 @@ def _find(
     brief = min(BRIEF, steps)
     share = informed_share([crowd], M, C, lambda shares: fitted.learn(shares, brief))
     counts = confusion_counts(share, annotators, annotations, M)
-    weight = FIRST_STRENGTH * shrunk_weight(counts, 0.01)
+    weight = FIRST_STRENGTH * shrunk_weight(counts, SMOOTHING)
     uniform = torch.full((C,), -math.log(C))
     of_votes = vote_share_prior(share.sum(dim=0))
     if given is not None:
@@ -212,9 +217,9 @@ def _find(
             best = judged
     assert best is not None
     combined, log_p, seen = best[0], best[1].log_p, [best[1].log_h]
+    targets = torch.zeros_like(share)
     for number in range(1, ROUNDS + 1):
         fitted.seed = seed + number
-        targets = share.new_zeros(share.shape)
         targets[known] = combined.log_forecast.exp()
         seen.append(fitted.learn(targets, steps))
         # Several are surer than one, and each was asked without the items that it has learned.
@@ -229,10 +234,13 @@ def _find(
         # A classifier counts as much as it is sure: so the votes count more instead.
         combined, counts_for = alike._replace(weight=alike.weight / TIES), 1.0
     log_h = (counts_for * log_h + (1 - counts_for) * log_p).log_softmax(dim=-1)
-    targets = _with_votes(log_h, combined.weight, crowd).exp()
     targets[known] = combined.log_forecast.exp()
+    rest = labelled & ~known
+    if rest.any():
+        log_g = aggregate(combined.weight, log_p, annotators[rest], annotations[rest])
+        targets[rest] = forecast(log_h[rest], log_g, log_p).exp()
     return Start(
-        targets=torch.where(labelled[:, None], targets, 0.0),
+        targets=targets,
         log_h=log_h,
         weight=torch.where(silent[:, None, None], 0.0, combined.weight),
         log_p=log_p,
@@ -272,18 +280,6 @@ def constant(
     chance = (said.sum(dim=0) / said.sum()).log()[most.indices]
     found = (votes == most.values) & (votes * chance < math.log(BY_CHANCE))
     return found & ~found[votes > 0].all()
-
-
-def _with_votes(log_h: Tensor, weight: Tensor, crowd: tuple[Tensor, Tensor]) -> Tensor:
-    """Add all votes to what is known of the items without them: (N, C) log-probabilities."""
-    parts = []
-    for base, annotators, annotations in zip(
-        *(t.split(2**16) for t in (log_h, *crowd)), strict=True
-    ):
-        item, slot = is_given(annotators, annotations).nonzero(as_tuple=True)
-        columns = weight[annotators[item, slot], :, annotations[item, slot]]
-        parts.append(base.index_add(0, item, columns).log_softmax(dim=-1))
-    return torch.cat(parts)
 
 
 def _one_voice(raced: list[Raced], crowd: tuple[Tensor, Tensor]) -> Tensor:

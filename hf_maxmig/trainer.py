@@ -107,10 +107,6 @@ logger = logging.get_logger(__name__)
 
 MOST_NUMBERS = 2**28  # of features that are kept, a gigabyte
 STARTED = "start.safetensors"  # in a checkpoint: what was found out before the training
-WARM, LEAST_WARM = (
-    0.05,
-    30,
-)  # share of the training, and steps, that a new network learns features in
 LEAST_STEPS = 200  # of a short training before the training, if an epoch has as many
 
 # What a user has not touched, the gain may choose: see `MaxMIGTrainingArguments.select_by_gain`.

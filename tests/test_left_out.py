@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_maxmig.functional import vote_share
+from hf_maxmig.information import STRENGTHS, shrunk_weight
 from hf_maxmig.left_out import (
     CLASSIFIER_COUNTS,
-    CONCENTRATIONS,
     OWN,
     SMOOTHING,
     TIES,
     LeftOutVotes,
-    shrunk,
 )
 
 N, M, C = 7, 4, 3
@@ -100,7 +99,7 @@ def loop_shrunk(counts):
                     found += math.lgamma(alpha + counts[a][k][r]) - math.lgamma(alpha)
         return found
 
-    best = max(CONCENTRATIONS, key=likelihood)
+    best = max(STRENGTHS, key=likelihood)
     rows = torch.tensor(counts) + SMOOTHING + best * torch.tensor(together)
     return (rows / rows.sum(dim=2, keepdim=True)).float()
 
@@ -141,7 +140,7 @@ def test_shrunk_confusions_are_those_of_a_loop(seed, annotators, classes):
     generator = torch.Generator().manual_seed(seed)
     counts = torch.rand(annotators, classes, classes, generator=generator) * 10
     counts[-1] = 0 if annotators > 1 else counts[-1]
-    found = shrunk(counts)
+    found = shrunk_weight(counts, SMOOTHING).exp()
     torch.testing.assert_close(found, loop_shrunk(counts), atol=1e-5, rtol=0)
     torch.testing.assert_close(found.sum(dim=2), torch.ones(annotators, classes))
     assert (found > 0).all()
@@ -154,9 +153,11 @@ def test_shrunk_confusions_are_those_of_a_loop(seed, annotators, classes):
 def test_unlike_annotators_keep_their_rows_and_alike_ones_share_them():
     """A fixed number of pseudo-votes would do wrong by one of the two."""
     unlike = torch.tensor([[[95.0, 5.0], [5.0, 95.0]], [[5.0, 95.0], [95.0, 5.0]]])
-    assert shrunk(unlike)[0, 0, 0] > 0.9
+    assert shrunk_weight(unlike, SMOOTHING).exp()[0, 0, 0] > 0.9
     alike = torch.tensor([[[6.0, 4.0], [4.0, 6.0]], [[8.0, 2.0], [2.0, 8.0]]]).repeat(5, 1, 1)
-    assert (shrunk(alike)[0] - shrunk(alike)[1]).abs().max() < 0.02
+    assert (
+        shrunk_weight(alike, SMOOTHING).exp()[0] - shrunk_weight(alike, SMOOTHING).exp()[1]
+    ).abs().max() < 0.02
 
 
 @pytest.mark.parametrize("groups", GROUPS[:2], ids=lambda groups: str(groups.tolist()))
