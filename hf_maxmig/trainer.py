@@ -47,14 +47,18 @@ from .checkpoints import swapped
 from .class_names import differences, listed
 from .class_order import align_gold, align_outputs, hub_parts
 from .classifiers import (
-    HeadClassifier,
     adapter_layers,
     output_layers,
-    penultimate_features,
-    scale_outputs,
     without_peft_model,
 )
-from .crossfit import MOST_FEATURES
+from .cross_fitted import (
+    LEAST_STEPS,
+    check_found_for,
+    features_of,
+    missing_for_start,
+    start_of_training,
+    temper,
+)
 from .data.collator import (
     NOT_INPUTS,
     POSTERIOR_COLUMN,
@@ -96,7 +100,7 @@ from .search import (
     search_rate,
     start_and_search,
 )
-from .start import MOST_CELLS, STEPS, STEPS_A_STEP, Start, find_start, padded
+from .start import Start, padded
 from .strength import find_strength
 from .training_args import AGGREGATOR_RATE_MULTIPLE, MaxMIGTrainingArguments
 from .tuning import TunedTrainer
@@ -105,9 +109,7 @@ from .wrapping import as_hub_classifier, widen_for_training
 
 logger = logging.get_logger(__name__)
 
-MOST_NUMBERS = 2**28  # of features that are kept, a gigabyte
 STARTED = "start.safetensors"  # in a checkpoint: what was found out before the training
-LEAST_STEPS = 200  # of a short training before the training, if an epoch has as many
 
 # What a user has not touched, the gain may choose: see `MaxMIGTrainingArguments.select_by_gain`.
 LEFT_OPEN = (
@@ -404,7 +406,8 @@ class CrowdTrainer(TunedTrainer):
         if self._resumed_from:
             path = Path(self._resumed_from, STARTED)
             self._found = Start.load(path) if path.is_file() else None
-            self._check_found(self._found)
+            if self._found is not None:
+                check_found_for(self._found, self.train_dataset)
         if self._resumed_from and self.pair_is_ours:
             found = type(self.crowd_model.config).from_pretrained(self._resumed_from)
             self.crowd_model.use_aggregator(found.aggregator)
@@ -508,103 +511,32 @@ class CrowdTrainer(TunedTrainer):
             self.optimizer = None  # that of an earlier training has its rates
 
     def _start_by_cross_fitting(self) -> None:
-        """Find out what each item is, and give W and the prior what was found (`hf_maxmig.start`)."""
-        args, model = self.args, self.crowd_model
-        problem = self._no_cross_fit()
+        """Find out what each item is, and give W and the prior what was found."""
+        args, model, dataset = self.args, self.crowd_model, self.train_dataset
+        problem = missing_for_start(model, args, dataset, self.start_from)
         if problem is not None:
             raise ValueError(f"`init='cross_fit'` needs {problem}. Use another `init`.")
-        crowd = padded(self.crowd_of(self.train_dataset))
-        prior = None
+        crowd, prior = padded(self.crowd_of(dataset)), None
         if not self.pair_is_ours or args.prior != "auto":
             shares = vote_share(crowd[1], model.config.num_labels).sum(dim=0)
             model.prior.initialize(shares, shares > 0)
             prior = model.log_prior().detach().cpu()
-        found = find_start(
-            self._features(), crowd, model.config.num_annotators, model.config.num_labels, prior, args.seed,
-            steps=self._cross_fit_steps(), quiet=args.disable_tqdm or not self.is_local_process_zero(),
-        )  # fmt: skip
-        model.use_start(found.weight, found.log_p)
-        self._found = found
+        batches = map(self._prepare_inputs, self.get_test_dataloader(dataset))
+        with self.autocast_smart_context_manager():
+            features = features_of(
+                model.classifier, batches, model.config.num_labels, len(dataset), args.seed
+            )
+        quiet = args.disable_tqdm or not self.is_local_process_zero()
+        self._found = start_of_training(model, args, features, crowd, prior, quiet)
+        model.use_start(self._found.weight, self._found.log_p)
         self.optimizer = None  # that of an earlier training has its rates
-        if not found.tells_apart:
-            logger.warning(
-                "Left-out votes are foretold no better where annotators are told apart than where all votes count "
-                "alike: the forecasts keep to the plurality of the votes, and the classifier learns that. More votes "
-                "by each annotator would tell."
-            )
-
-    def _check_found(self, found: Start | None) -> None:
-        """Refuse to go on with what was found out about other items."""
-        items = len(self.train_dataset) if has_length(self.train_dataset) else None
-        if found is not None and items != len(found.targets):
-            raise ValueError(
-                f"the training set must be that of the checkpoint, N = {len(found.targets)} items, got "
-                f"{'a stream' if items is None else items}: what the classifier learns was found out for each of them."
-            )
-
-    def _cross_fit_steps(self) -> int:
-        """How long the networks are trained: with more steps than this little changes, with fewer not enough is learned."""
-        args, batch = self.args, self.args.train_batch_size * self.args.gradient_accumulation_steps
-        epoch = math.ceil(len(self.train_dataset) / batch)
-        planned = args.max_steps if args.max_steps > 0 else epoch * (args.num_train_epochs or 1)
-        return max(LEAST_STEPS, min(STEPS, round(planned * STEPS_A_STEP)))
-
-    def _no_cross_fit(self) -> str | None:
-        """Say what is missing for a start by cross-fitting; None if nothing is."""
-        args, model, dataset = self.args, self.crowd_model, self.train_dataset
-        config = model.config
-        cells = config.num_annotators * config.num_labels**2
-        alone = args.world_size == 1 and not (args.fsdp or args.deepspeed)
-        missing = (
-            (type(model) is MaxMIGModel, "a MaxMIGModel"),
-            (getattr(config, "aggregator", None) == "weighted_average", "the aggregator 'weighted_average'"),
-            (getattr(config, "divergence", None) == "kl", "the divergence 'kl'"),
-            (getattr(config, "prior", None) != "learned", "a prior that is not learned"),
-            (alone, "one device, without FSDP or DeepSpeed"),
-            (self.start_from is None, "no `start_from`"),
-            (isinstance(dataset, Dataset) and has_votes(dataset, 3 * LEAST_ITEMS), f"a datasets.Dataset with votes on {3 * LEAST_ITEMS} items"),
-            (cells <= MOST_CELLS, f"M C^2 of at most {MOST_CELLS:,}"),
-            (_has_features(model.classifier, config.num_labels), "a `HeadClassifier`, or a pretrained classifier whose output layer is found"),
-        )  # fmt: skip
-        return next((what for holds, what in missing if not holds), None)
-
-    def _features(self) -> Tensor:
-        """Compute what the classifier's output layer reads of each training item: (N, D)."""
-        model, found = self.crowd_model, []
-        batches = self.get_test_dataloader(self.train_dataset)
-        with torch.no_grad(), self.autocast_smart_context_manager():
-            for batch in batches:
-                inputs = self._prepare_inputs(batch)
-                inputs = {n: t for n, t in inputs.items() if n not in (*NOT_INPUTS, "labels", ROW)}
-                features = penultimate_features(model.classifier, inputs, model.config.num_labels)
-                assert features is not None
-                features = features.float().cpu()
-                if features.shape[1] * len(self.train_dataset) > MOST_NUMBERS:
-                    # Distances outlive a projection on random directions.
-                    generator = torch.Generator().manual_seed(self.args.seed)
-                    size = features.shape[1], 2 * MOST_FEATURES
-                    features = features @ torch.randn(size, generator=generator) / size[0] ** 0.5
-                found.append(features)
-        return torch.cat(found)
 
     def _temper(self) -> bool:
-        """Make the classifier as sure as left-out votes say; whether it has changed."""
-        found, model = self._found, self.crowd_model
+        found = self._found
         if found is None or found.classifier == 1.0:
             return False
         inputs = _classifier_inputs(self.data_collator, self.train_dataset, self.args.device)
-        shift = (1 - found.classifier) * found.log_p
-        if scale_outputs(model.classifier, found.classifier, shift, inputs):
-            logger.info(
-                "The classifier's logits were multiplied by %.2f, by left-out votes.",
-                found.classifier,
-            )
-            return True
-        logger.warning(
-            "The classifier is surer than left-out votes allow, but its output layer was not found: forecasts of new "
-            "items count it too much."
-        )
-        return False
+        return temper(self.crowd_model.classifier, found, inputs)
 
     def _save_beside(self, folder: Path) -> None:
         if self._found is not None:
@@ -616,7 +548,8 @@ class CrowdTrainer(TunedTrainer):
         if self.args.init is not None:
             return self.args.init
         rates = self.args.searches_rate and not self._optimizer_given
-        if rates and self._no_cross_fit() is None:
+        missing = (self.crowd_model, self.args, self.train_dataset, self.start_from)
+        if rates and missing_for_start(*missing) is None:
             return "cross_fit"
         # A rival starts as its authors start it.
         asks_items = self.crowd_model.loss_is_minus_gain and self.start_from is None
@@ -1499,14 +1432,6 @@ def _classifier_inputs(
     batch = collator(list(_first(dataset, 8)))
     skipped = {"annotators", "annotations", "labels", POSTERIOR_COLUMN}
     return {name: tensor.to(device) for name, tensor in batch.items() if name not in skipped}
-
-
-def _has_features(classifier: nn.Module, num_classes: int) -> bool:
-    """Whether a classifier reads given features, or has learned some before."""
-    if isinstance(classifier, HeadClassifier):
-        return True
-    pretrained = getattr(getattr(classifier, "config", None), "_name_or_path", None)
-    return bool(pretrained) and bool(output_layers(classifier, num_classes))
 
 
 def _rising(base: Callable[[int], float], rise: int, step: int) -> float:

@@ -13,6 +13,7 @@ from torch import nn
 from transformers.modeling_outputs import ImageClassifierOutput
 from transformers.utils import logging
 
+import hf_maxmig.cross_fitted
 import hf_maxmig.trainer
 from hf_maxmig import (
     CrowdTrainer,
@@ -36,7 +37,7 @@ from tests.worlds import ANNOTATORS, make_crowd, small_vit
 @pytest.fixture
 def brief(monkeypatch):
     """Train the networks for a few steps: what they come to does not matter here."""
-    monkeypatch.setattr(CrowdTrainer, "_cross_fit_steps", lambda self: 6)
+    monkeypatch.setattr(hf_maxmig.cross_fitted, "network_steps", lambda args, num_items: 6)
 
 
 @pytest.fixture
@@ -192,7 +193,7 @@ def test_classifier_learns_the_targets_and_w_stays(cross_fit, crowd, brief, monk
         max_steps=1, optim="sgd", learning_rate=0.5, max_grad_norm=0.0, lr_scheduler_type="constant",
         per_device_train_batch_size=len(crowd), name_classes=False,
     )  # fmt: skip
-    monkeypatch.setattr(trainer, "_temper", lambda: False)
+    monkeypatch.setattr(hf_maxmig.trainer, "temper", lambda *given: False)
     before = copy.deepcopy(trainer.crowd_model.classifier)
     trainer.train()
     targets = trainer._found.targets
@@ -242,7 +243,7 @@ def test_training_items_are_predicted_by_networks_that_have_not_seen_them(traine
 @pytest.mark.slow
 def test_forecasts_of_training_items_are_what_the_classifier_learned(cross_fit, monkeypatch):
     """Two doors to one thing: the labels that are cleaned, and those that are learned."""
-    monkeypatch.setattr(CrowdTrainer, "_cross_fit_steps", lambda self: 60)
+    monkeypatch.setattr(hf_maxmig.cross_fitted, "network_steps", lambda args, num_items: 60)
     crowd = make_crowd(200)
     trainer = cross_fit(dataset=crowd)
     trainer.train()
@@ -362,7 +363,7 @@ def test_resumed_training_equals_the_whole_one(checkpoints, monkeypatch):
     whole.train()
     folder = f"{whole.args.output_dir}/checkpoint-4"
     assert whole.state.max_steps == 12
-    monkeypatch.setattr(hf_maxmig.trainer, "find_start", lambda *a, **k: pytest.fail("anew"))
+    monkeypatch.setattr(hf_maxmig.cross_fitted, "find_start", lambda *a, **k: pytest.fail("anew"))
     again = checkpoints(seed=5)
     again.train(resume_from_checkpoint=folder)
     assert equal(state(again), state(whole))
@@ -548,7 +549,7 @@ def test_classifier_that_counts_half_is_half_as_sure_also_by_itself(
     outcome = {}
     for counts in (1.0, 0.5):
         monkeypatch.setattr(
-            hf_maxmig.trainer, "find_start", changed(classifier=counts, log_p=log_p)
+            hf_maxmig.cross_fitted, "find_start", changed(classifier=counts, log_p=log_p)
         )
         trainer = cross_fit()
         trainer.train()
@@ -570,7 +571,7 @@ def test_classifier_that_counts_half_is_half_as_sure_also_by_itself(
 def warned(caplog):
     logging.get_logger("hf_maxmig").propagate = True
     with caplog.at_level("WARNING"):
-        yield lambda: [r.getMessage() for r in caplog.records if r.name == "hf_maxmig.trainer"]
+        yield lambda: [r.getMessage() for r in caplog.records if r.name.startswith("hf_maxmig.")]
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -578,7 +579,9 @@ def test_plurality_in_place_of_annotators_is_told_once(
     apart, cross_fit, brief, monkeypatch, warned
 ):
     """Correct is silent; but who paid for votes wants to know that they do not tell annotators apart."""
-    monkeypatch.setattr(hf_maxmig.trainer, "find_start", changed(tells_apart=apart, classifier=1.0))
+    monkeypatch.setattr(
+        hf_maxmig.cross_fitted, "find_start", changed(tells_apart=apart, classifier=1.0)
+    )
     cross_fit().train()
     assert len([m for m in warned() if "keep to the plurality of the votes" in m]) == (not apart)
     assert len(warned()) == (not apart)

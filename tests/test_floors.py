@@ -73,6 +73,7 @@ FLOORS = [
     "crossfit",
     "left_out",
     "start",
+    "cross_fitted",
     "relabel",
     "annotators",
     "hub",

@@ -1,0 +1,211 @@
+"""The start of one training by cross-fitting: what it needs, how it is found, and how it is checked.
+
+`find_start` (`start.py`) takes features and votes as tensors. Here are the steps between a training and
+those tensors: whether model, arguments and data admit such a start; the features of the items, computed
+by the classifier; how long the networks are trained; and the classifier's last layer, made as sure as
+left-out votes say. Nothing here knows the trainer, which applies the `Start` in one place.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from transformers.trainer_utils import has_length
+from transformers.utils import logging
+
+from .classifiers import HeadClassifier, output_layers, penultimate_features, scale_outputs
+from .crossfit import MOST_FEATURES
+from .data.collator import NOT_INPUTS
+from .data.columns import has_votes
+from .data.numbered import ROW
+from .metrics import LEAST_ITEMS
+from .modeling_maxmig import CrowdModel, MaxMIGModel
+from .start import MOST_CELLS, STEPS, STEPS_A_STEP, Start, find_start
+from .training_args import MaxMIGTrainingArguments
+
+logger = logging.get_logger(__name__)
+
+MOST_NUMBERS = 2**28  # of features that are kept, a gigabyte
+LEAST_STEPS = 200  # of a short training before the training, if an epoch has as many
+
+
+def missing_for_start(
+    model: CrowdModel, args: MaxMIGTrainingArguments, dataset: Any, start_from: Any = None
+) -> str | None:
+    """Say what a training lacks for a start by cross-fitting.
+
+    Args:
+        model: what is trained.
+        args: of the training.
+        dataset: the training set.
+        start_from: whose votes start the aggregator, as the trainer was given it.
+
+    Returns:
+        The first thing that is missing; None if nothing is.
+
+    Example:
+        >>> head = HeadClassifier(HeadClassifier.config_class(input_size=2, num_labels=2))
+        >>> model = MaxMIGModel.from_classifier(head, annotators=["ann", "bob"], divergence="pearson")
+        >>> missing_for_start(model, MaxMIGTrainingArguments("out", use_cpu=True), None)
+        "the divergence 'kl'"
+    """
+    config = model.config
+    cells = config.num_annotators * config.num_labels**2
+    alone = args.world_size == 1 and not (args.fsdp or args.deepspeed)
+    needed = (
+        (type(model) is MaxMIGModel, "a MaxMIGModel"),
+        (getattr(config, "aggregator", None) == "weighted_average", "the aggregator 'weighted_average'"),
+        (getattr(config, "divergence", None) == "kl", "the divergence 'kl'"),
+        (getattr(config, "prior", None) != "learned", "a prior that is not learned"),
+        (alone, "one device, without FSDP or DeepSpeed"),
+        (start_from is None, "no `start_from`"),
+        (isinstance(dataset, Dataset) and has_votes(dataset, 3 * LEAST_ITEMS), f"a datasets.Dataset with votes on {3 * LEAST_ITEMS} items"),
+        (cells <= MOST_CELLS, f"M C^2 of at most {MOST_CELLS:,}"),
+        (_has_features(model.classifier, config.num_labels), "a `HeadClassifier`, or a pretrained classifier whose output layer is found"),
+    )  # fmt: skip
+    return next((what for holds, what in needed if not holds), None)
+
+
+def _has_features(classifier: nn.Module, num_classes: int) -> bool:
+    """Whether a classifier reads given features, or has learned some before."""
+    if isinstance(classifier, HeadClassifier):
+        return True
+    pretrained = getattr(getattr(classifier, "config", None), "_name_or_path", None)
+    return bool(pretrained) and bool(output_layers(classifier, num_classes))
+
+
+@torch.no_grad()
+def features_of(
+    classifier: nn.Module,
+    batches: Iterable[Mapping[str, Tensor]],
+    num_classes: int,
+    num_items: int,
+    seed: int,
+) -> Tensor:
+    """Compute what the classifier's output layer reads of each item.
+
+    Args:
+        classifier: whose features they are.
+        batches: of all items in their order, on the classifier's device.
+        num_classes: C.
+        num_items: N.
+        seed: of the random directions that too many features are projected on.
+
+    Returns:
+        (N, D) float32, on the CPU.
+
+    Example:
+        >>> head = HeadClassifier(HeadClassifier.config_class(input_size=2, num_labels=3))
+        >>> features_of(head, [{"features": torch.eye(2)}], num_classes=3, num_items=2, seed=0)
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
+    found = []
+    for batch in batches:
+        inputs = {n: t for n, t in batch.items() if n not in (*NOT_INPUTS, "labels", ROW)}
+        features = penultimate_features(classifier, inputs, num_classes)
+        assert features is not None
+        features = features.float().cpu()
+        size = features.shape[1], 2 * MOST_FEATURES
+        if size[0] * num_items > MOST_NUMBERS and size[0] > size[1]:
+            # Distances outlive a projection on random directions.
+            generator = torch.Generator().manual_seed(seed)
+            features = features @ torch.randn(size, generator=generator) / size[0] ** 0.5
+        found.append(features)
+    return torch.cat(found)
+
+
+def start_of_training(
+    model: CrowdModel,
+    args: MaxMIGTrainingArguments,
+    features: Tensor,
+    crowd: tuple[Tensor, Tensor],
+    prior: Tensor | None = None,
+    quiet: bool = True,
+) -> Start:
+    """Find the start of a training; the model stays as it is.
+
+    Args:
+        model: what is trained: it says how many annotators and classes there are.
+        args: of the training.
+        features: (N, D), of the training items.
+        crowd: (N, K) annotators and annotations, int64, padded with -1.
+        prior: (C,) log prior, if it is given; else left-out votes choose one.
+        quiet: whether to show no progress.
+
+    Returns:
+        The start.
+    """
+    config = model.config
+    found = find_start(
+        features, crowd, config.num_annotators, config.num_labels, prior, args.seed,
+        steps=network_steps(args, len(features)), quiet=quiet,
+    )  # fmt: skip
+    if not found.tells_apart:
+        logger.warning(
+            "Left-out votes are foretold no better where annotators are told apart than where all votes count "
+            "alike: the forecasts keep to the plurality of the votes, and the classifier learns that. More votes "
+            "by each annotator would tell."
+        )
+    return found
+
+
+def network_steps(args: MaxMIGTrainingArguments, num_items: int) -> int:
+    """Say how long the networks are trained: more steps than this change little, fewer teach too little.
+
+    Args:
+        args: of the training.
+        num_items: N.
+
+    Example:
+        >>> network_steps(MaxMIGTrainingArguments("out", use_cpu=True, max_steps=400), num_items=90)
+        300
+    """
+    epoch = math.ceil(num_items / (args.train_batch_size * args.gradient_accumulation_steps))
+    planned = args.max_steps if args.max_steps > 0 else epoch * (args.num_train_epochs or 1)
+    return max(LEAST_STEPS, min(STEPS, round(planned * STEPS_A_STEP)))
+
+
+def check_found_for(found: Start, dataset: Any) -> None:
+    """Refuse to go on with what was found out about other items.
+
+    Args:
+        found: of a checkpoint.
+        dataset: the training set.
+
+    Raises:
+        ValueError: if the items are not as many as the start has, or nobody knows how many.
+    """
+    items = len(dataset) if has_length(dataset) else None
+    if items != len(found.targets):
+        raise ValueError(
+            f"the training set must be that of the checkpoint, N = {len(found.targets)} items, got "
+            f"{'a stream' if items is None else items}: what the classifier learns was found out for each of them."
+        )
+
+
+def temper(classifier: nn.Module, found: Start, inputs: dict[str, Tensor]) -> bool:
+    """Make a trained classifier as sure as left-out votes say, in its own last layer.
+
+    Args:
+        classifier: it has learned the targets of the start.
+        found: the start.
+        inputs: a batch for the classifier, on which to see that just this happened.
+
+    Returns:
+        Whether the classifier has changed.
+    """
+    shift = (1 - found.classifier) * found.log_p
+    if scale_outputs(classifier, found.classifier, shift, inputs):
+        logger.info(
+            "The classifier's logits were multiplied by %.2f, by left-out votes.", found.classifier
+        )
+        return True
+    logger.warning(
+        "The classifier is surer than left-out votes allow, but its output layer was not found: forecasts of new "
+        "items count it too much."
+    )
+    return False

@@ -1,0 +1,59 @@
+"""The start of one training, found without a trainer."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+
+from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainer, cross_fitted
+from hf_maxmig.data.collator import CrowdCollator, crowd_batches
+from hf_maxmig.start import padded
+
+
+@pytest.fixture
+def brief(monkeypatch):
+    """Train the networks for a few steps: what they come to does not matter here."""
+    monkeypatch.setattr(cross_fitted, "network_steps", lambda args, num_items: 6)
+
+
+def batches(collator, dataset, size=16):
+    for start in range(0, len(dataset), size):
+        yield collator([dataset[i] for i in range(start, min(start + size, len(dataset)))])
+
+
+def test_start_without_a_trainer_is_the_trainers(make_model, make_args, crowd, brief):
+    """The trainer only hands over model, arguments and data, and takes what comes of them."""
+    args = make_args(init="cross_fit", max_steps=1)
+    trainer = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
+    trainer.train()
+    model, collator = make_model(), CrowdCollator(4, 3)
+    before = copy.deepcopy(model.state_dict())
+    assert cross_fitted.missing_for_start(model, args, crowd) is None
+    features = cross_fitted.features_of(
+        model.classifier, batches(collator, crowd), 3, len(crowd), 0
+    )
+    model.prior.initialize(torch.ones(3), torch.ones(3, dtype=torch.bool))
+    votes = padded(crowd_batches(crowd, collator))
+    found = cross_fitted.start_of_training(model, args, features, votes, model.log_prior().detach())
+    for field in dataclasses.fields(found):
+        one, other = getattr(found, field.name), getattr(trainer._found, field.name)
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+    assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
+
+
+def test_very_many_features_are_projected(monkeypatch):
+    """A gigabyte of them would be kept; distances between items must outlive it, but for one factor."""
+    x = torch.randn(40, 700, generator=torch.Generator().manual_seed(0))
+    x[20:] *= 3
+    head = HeadClassifier(HeadConfig(input_size=700, num_labels=3))
+    parts = [{"features": x[:25]}, {"features": x[25:]}]
+    assert torch.equal(cross_fitted.features_of(head, parts, 3, len(x), 0), x)
+    monkeypatch.setattr(cross_fitted, "MOST_NUMBERS", x.numel() - 1)
+    less = cross_fitted.features_of(head, parts, 3, len(x), 0)
+    assert less.shape == (len(x), 2 * cross_fitted.MOST_FEATURES)
+    one, other = torch.pdist(x), torch.pdist(less)
+    assert one.max() > 2.5 * one.min()
+    torch.testing.assert_close(one / one.mean(), other / other.mean(), rtol=0.2, atol=0)
+    few = [{"features": x[:, :5]}]
+    assert cross_fitted.features_of(head, few, 3, 10**10, 0).shape == (len(x), 5)
