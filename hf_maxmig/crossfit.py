@@ -72,7 +72,13 @@ def principal_components(features: Tensor, most: int = MOST_FEATURES) -> Tensor:
     return centred / centred.square().mean().sqrt().clamp(min=1e-6)
 
 
-def divide(learned: Tensor, seed: int, folds: int = FOLDS, most: int = MOST_ITEMS) -> Tensor:
+def divide(
+    learned: Tensor,
+    seed: int,
+    folds: int = FOLDS,
+    most: int = MOST_ITEMS,
+    first: Tensor | None = None,
+) -> Tensor:
     """Divide items into folds at random.
 
     Args:
@@ -80,6 +86,7 @@ def divide(learned: Tensor, seed: int, folds: int = FOLDS, most: int = MOST_ITEM
         seed: of the division.
         folds: how many.
         most: how many items are divided at the most.
+        first: (N,) bool, items that are divided before the others, so that no fold lacks them.
 
     Returns:
         (N,) int64, the fold of each item; -1 for one that no network learns from.
@@ -89,6 +96,8 @@ def divide(learned: Tensor, seed: int, folds: int = FOLDS, most: int = MOST_ITEM
         tensor([-1,  0,  1])
     """
     order = torch.randperm(len(learned), generator=torch.Generator().manual_seed(seed))
+    if first is not None:
+        order = order[first[order].int().argsort(descending=True, stable=True)]
     chosen = order[learned[order]][:most]
     fold = torch.full((len(learned),), -1)
     fold[chosen] = torch.arange(len(chosen)) % folds
@@ -230,6 +239,7 @@ class CrossFit:
         settings: list[tuple[Tensor, float]],
         steps: int,
         looks: tuple[float, ...],
+        trusted: Tensor | None = None,
     ) -> list[Raced]:
         """Train networks and W by the gain, in several settings at once.
 
@@ -243,6 +253,7 @@ class CrossFit:
             settings: of each, a (C,) log prior, and what W's rate is a multiple of the networks'.
             steps: how many.
             looks: the shares of the steps at which to look.
+            trusted: (N, C), added to the scores of g; see `gold.trusted_columns`.
 
         Returns:
             What each setting has come to at each look.
@@ -275,6 +286,8 @@ class CrossFit:
                 unseen = unseen[:, fold, torch.arange(number)]
                 scores = (embedding(cell[batch], W) * given[batch][..., None]).sum(dim=1)
                 scores = scores.view(number, R, C).transpose(0, 1) + log_p[:, None]
+                if trusted is not None:
+                    scores = scores + trusted[batch]
                 log_g = scores.log_softmax(dim=-1)  # (R, B, C)
                 learns = (fold[None] != torch.arange(K)[:, None]).float()
                 gained = _gains(log_h, log_g.detach()[:, None], log_p, learns[None]).sum()

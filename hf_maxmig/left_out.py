@@ -59,6 +59,7 @@ class LeftOutVotes:
         num_classes: C.
         groups: (M,) int64, who is one voice: copies have one number. Everyone alone by default.
         seed: of the two halves that confusions are counted on.
+        trusted: (N, C), scores that no vote gave and none is left out of: see `gold.trusted_columns`.
 
     Example:
         Three annotators of whom one says anything; the classifier knows nothing.
@@ -82,7 +83,9 @@ class LeftOutVotes:
         num_classes: int,
         groups: Tensor | None = None,
         seed: int = 0,
+        trusted: Tensor | None = None,
     ) -> None:
+        self.trusted = trusted
         votes = Votes.read([(annotators, annotations)])
         self.item, self.annotator, self.annotation = votes.item, votes.annotator, votes.annotation
         self.num_items, self.num_annotators = len(annotators), num_annotators
@@ -119,7 +122,8 @@ class LeftOutVotes:
             vote's own group.
         """
         columns = self.columns(weight) * (strength * self.share)[:, None]
-        total = base.index_add(0, self.item, columns)
+        known = base if self.trusted is None else base + self.trusted
+        total = known.index_add(0, self.item, columns)
         own = base.new_zeros(int(self.voice.max()) + 1, self.num_classes)
         own.index_add_(0, self.voice, columns)
         return total, (total[self.item] - own[self.voice]).log_softmax(dim=-1)

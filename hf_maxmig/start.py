@@ -3,12 +3,13 @@
 Networks on features of the items are trained by the gain, together with W, and each item is judged by
 networks that have not seen it (`crossfit`). Left-out votes say which setting is best, how much the
 networks count and how much the votes do (`left_out`). What comes of it is a value, a `Start`: the
-trainer applies it in one place and keeps it whole in its checkpoints. No gold label is looked at.
+trainer applies it in one place and keeps it whole in its checkpoints. No gold label is looked at, but those
+that the user hands over for it (`gold`).
 """
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -28,8 +29,10 @@ from .functional import (
     vote_share_prior,
     voted_classes,
 )
+from .gold import taught, trusted_columns, with_trusted
 from .information import informed_share, shrunk_weight
-from .left_out import SMOOTHING, TIES, Judged, LeftOutVotes
+from .left_out import SMOOTHING, Judged, LeftOutVotes
+from .tempering import GoldLabels, clearly_likelier
 
 STEPS, STEPS_A_STEP = 600, 0.75  # of the networks, at the most and a step of the training
 BRIEF = 100  # steps of those that only say whom to listen to
@@ -59,6 +62,7 @@ class Start:
         likelihoods: of each setting that was tried, the mean log-likelihood of a left-out vote.
         tells_apart: whether left-out votes are foretold clearly better where annotators are told apart
             than where all votes count alike; if not, that is what `targets` and `weight` do.
+        gold: (N,) int64, the gold labels that were used, -1 for an item without; None if none was.
     """
 
     targets: Tensor
@@ -68,10 +72,13 @@ class Start:
     classifier: float
     likelihoods: dict[str, float]
     tells_apart: bool = True
+    gold: Tensor | None = None
 
     def save(self, path: Path) -> None:
         """Write a safetensors file."""
         tensors = {name: getattr(self, name).contiguous() for name in _TENSORS}
+        if self.gold is not None:
+            tensors["gold"] = self.gold
         numbers = self.likelihoods | {"classifier": self.classifier, "apart": self.tells_apart}
         save_file(tensors, path, {name: repr(float(value)) for name, value in numbers.items()})
 
@@ -80,7 +87,8 @@ class Start:
         """Read what `save` wrote."""
         with safe_open(path, "pt") as file:
             numbers = {name: float(value) for name, value in file.metadata().items()}
-            tensors = {name: file.get_tensor(name) for name in _TENSORS}
+            named: list[str] = file.keys()
+            tensors = {name: file.get_tensor(name) for name in named}
         return cls(
             **tensors,
             classifier=numbers.pop("classifier"),
@@ -112,6 +120,7 @@ def find_start(
     seed: int = 0,
     steps: int = STEPS,
     quiet: bool = True,
+    gold: Tensor | None = None,
 ) -> Start:
     """Find out whom to listen to, and what each item is.
 
@@ -126,6 +135,8 @@ def find_start(
         seed: of all that is drawn.
         steps: of the networks.
         quiet: whether to show no progress.
+        gold: (N,) int64, gold labels that the user hands over (`hf_maxmig.gold`); negative where
+            there is none. None is used without them.
 
     Returns:
         The start.
@@ -134,6 +145,8 @@ def find_start(
         ValueError: if the votes name fewer than two classes.
     """
     voted = voted_classes([crowd], num_classes)
+    if gold is not None:
+        voted[gold[gold >= 0]] = True
     classes = voted.nonzero()[:, 0]
     if len(classes) < 2:
         raise ValueError(f"the votes must name two classes or more, got {len(classes)}.")
@@ -141,15 +154,21 @@ def find_start(
     place = torch.full((num_classes + 1,), -1)
     place[classes] = torch.arange(len(classes))
     annotators, annotations = crowd[0], place[crowd[1]]
+    labelled = is_given(annotators, annotations).any(dim=1)
+    trusted = None if gold is None else trusted_columns(place[gold.clamp(min=-1)], len(classes))
+    if gold is not None:
+        labelled |= gold >= 0
     given = None if prior is None else prior[classes].log_softmax(dim=0)
     total = 3 * min(BRIEF, steps) + (1 + ROUNDS) * steps
     with tqdm(desc="Cross-fitting", total=total, unit="step", disable=quiet) as bar:
         fitted = CrossFit(
-            principal_components(features), divide(is_given(annotators, annotations).any(dim=1), seed),
+            principal_components(features),
+            divide(labelled, seed, first=None if gold is None else gold >= 0),
             len(classes), seed, bar.update,
         )  # fmt: skip
-        found = _find(fitted, (annotators, annotations), num_annotators, given, steps)
+        found = _find(fitted, (annotators, annotations), num_annotators, given, steps, trusted)
         bar.update(total - bar.n)
+    found = replace(found, gold=None if gold is None else gold.clamp(min=-1))
     if len(classes) == num_classes:
         return found
 
@@ -160,29 +179,38 @@ def find_start(
 
     weight = found.weight.new_zeros(num_annotators, num_classes, num_classes)
     weight[:, classes[:, None], classes] = found.weight
-    return Start(
+    return replace(
+        found,
         targets=spread(found.targets, 0.0),
         log_h=spread(found.log_h, NO_MASS),
         weight=weight,
         log_p=spread(found.log_p, NO_MASS),
-        classifier=found.classifier,
-        likelihoods=found.likelihoods,
-        tells_apart=found.tells_apart,
     )
 
 
 def _find(
-    fitted: CrossFit, crowd: tuple[Tensor, Tensor], M: int, given: Tensor | None, steps: int
+    fitted: CrossFit,
+    crowd: tuple[Tensor, Tensor],
+    M: int,
+    given: Tensor | None,
+    steps: int,
+    trusted: Tensor | None,
 ) -> Start:
     annotators, annotations = crowd
     labelled = is_given(annotators, annotations).any(dim=1)
+    if trusted is not None:
+        labelled |= (trusted != 0).any(dim=1)
     C, seed = fitted.num_classes, fitted.seed
     # Who says one class whatever the item is tells nothing of it, and is foretold by anything.
     silent = constant(annotators, annotations, M, C)
     annotations = torch.where(silent[annotators.clamp(min=0)], -1, annotations)
     crowd = annotators, annotations
     brief = min(BRIEF, steps)
-    share = informed_share([crowd], M, C, lambda shares: fitted.learn(shares, brief))
+    share = informed_share(
+        [crowd], M, C,
+        lambda shares: with_trusted(fitted.learn(taught(shares, trusted), brief), trusted),
+    )  # fmt: skip
+    share = taught(share, trusted)
     counts = confusion_counts(share, annotators, annotations, M)
     weight = FIRST_STRENGTH * shrunk_weight(counts, SMOOTHING)
     uniform = torch.full((C,), -math.log(C))
@@ -195,13 +223,15 @@ def _find(
         priors = {"uniform": uniform}
     fitted.learn(share, brief)
     settings = [(log_p, multiple) for log_p in priors.values() for multiple in MULTIPLES]
-    raced = fitted.race(crowd, weight, settings, steps, LOOKS)
+    raced = fitted.race(crowd, weight, settings, steps, LOOKS, trusted)
     known = fitted.fold >= 0  # what the networks learn from is enough to judge by
     some = annotators[known], annotations[known]
+    sure = None if trusted is None else trusted[known]
     groups = _one_voice(
-        [one._replace(log_h=one.log_h[known]) for one in raced[-len(settings) :]], some
-    )
-    votes = LeftOutVotes(*some, M, C, groups, seed)
+        [one._replace(log_h=with_trusted(one.log_h[known], sure)) for one in raced[-len(settings) :]],
+        some,
+    )  # fmt: skip
+    votes = LeftOutVotes(*some, M, C, groups, seed, sure)
     likelihoods: dict[str, float] = {}
     best: tuple[Judged, Raced] | None = None
     for name, log_p in priors.items():
@@ -217,6 +247,8 @@ def _find(
             best = judged
     assert best is not None
     combined, log_p, seen = best[0], best[1].log_p, [best[1].log_h]
+    if trusted is not None:
+        combined = GoldLabels(votes, seen[0][known], log_p).best(combined).found
     targets = torch.zeros_like(share)
     for number in range(1, ROUNDS + 1):
         fitted.seed = seed + number
@@ -226,19 +258,26 @@ def _find(
         log_h = torch.stack(seen).logsumexp(dim=0).log_softmax(dim=-1)
         combined = votes.best(log_h[known], log_p, log_h[known].exp()[votes.item])
         likelihoods[f"search_round_{number}"] = combined.score
+        if trusted is not None:
+            tempered = GoldLabels(votes, log_h[known], log_p).best(combined)
+            combined = tempered.found
     alike = votes.alike(log_h[known], log_p)
     likelihoods["search_votes_alike"] = alike.score
     tells_apart = votes.clearly_better(combined, alike, TELLS_APART)
+    if trusted is not None:
+        even = GoldLabels(votes, log_h[known], log_p).alike(alike)
+        tells_apart, alike = tells_apart or clearly_likelier(tempered, even), even.found
     counts_for = combined.classifier
     if not tells_apart:
         # A classifier counts as much as it is sure: so the votes count more instead.
-        combined, counts_for = alike._replace(weight=alike.weight / TIES), 1.0
+        combined, counts_for = alike._replace(weight=alike.weight / alike.classifier), 1.0
     log_h = (counts_for * log_h + (1 - counts_for) * log_p).log_softmax(dim=-1)
     targets[known] = combined.log_forecast.exp()
     rest = labelled & ~known
     if rest.any():
         log_g = aggregate(combined.weight, log_p, annotators[rest], annotations[rest])
-        targets[rest] = forecast(log_h[rest], log_g, log_p).exp()
+        sure = None if trusted is None else trusted[rest]
+        targets[rest] = with_trusted(forecast(log_h[rest], log_g, log_p), sure).exp()
     return Start(
         targets=targets,
         log_h=log_h,

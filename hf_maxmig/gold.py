@@ -1,0 +1,62 @@
+"""Gold labels that a user hands over: one more annotator, whom everybody trusts.
+
+Only `MaxMIGTrainingArguments(use_gold_labels=True)` brings them in. The trusted annotator has one fixed
+confusion, 1 - eps on the diagonal and eps / (C - 1) beside it. It is not trained, not judged, not one of
+the M annotators and not saved. What it says of an item is a column of log-probabilities, added to what
+the votes say. How sure forecasts may be by gold labels is in `tempering.py`.
+"""
+
+import torch
+from torch import Tensor
+
+TRUSTED_ERRS = 0.01  # eps: gold labels come from people, too
+
+
+def trusted_columns(gold: Tensor, num_classes: int) -> Tensor:
+    """Give the column that the trusted annotator adds to each item's scores.
+
+    Args:
+        gold: (N,) int64, gold labels; negative where there is none.
+        num_classes: C.
+
+    Returns:
+        (N, C): log P(the trusted annotator says the gold label | class c); zeros without a gold label.
+
+    Example:
+        >>> trusted_columns(torch.tensor([1, -1]), num_classes=3).exp()
+        tensor([[0.0050, 0.9900, 0.0050],
+                [1.0000, 1.0000, 1.0000]])
+    """
+    is_gold = torch.arange(num_classes, device=gold.device) == gold[:, None]
+    column = torch.where(is_gold, 1 - TRUSTED_ERRS, TRUSTED_ERRS / (num_classes - 1)).log()
+    return torch.where(gold[:, None] >= 0, column, 0.0)
+
+
+def taught(share: Tensor, trusted: Tensor | None) -> Tensor:
+    """Put what the trusted annotator says in the place of what the votes do.
+
+    Args:
+        share: (N, C), probabilities; zeros for an item without votes.
+        trusted: (N, C) of `trusted_columns`; None without gold labels.
+
+    Returns:
+        (N, C), probabilities.
+
+    Example:
+        >>> taught(torch.tensor([[0.5, 0.5], [0.2, 0.8]]), trusted_columns(torch.tensor([0, -1]), 2))
+        tensor([[0.9900, 0.0100],
+                [0.2000, 0.8000]])
+    """
+    if trusted is None:
+        return share
+    return torch.where((trusted != 0).any(dim=1, keepdim=True), trusted.exp(), share)
+
+
+def with_trusted(log_posterior: Tensor, trusted: Tensor | None) -> Tensor:
+    """Add what the trusted annotator says to (N, C) log-probabilities, and normalise.
+
+    Example:
+        >>> with_trusted(torch.tensor([[0.2, 0.8]]).log(), trusted_columns(torch.tensor([0]), 2)).exp()
+        tensor([[0.9612, 0.0388]])
+    """
+    return log_posterior if trusted is None else (log_posterior + trusted).log_softmax(dim=-1)
