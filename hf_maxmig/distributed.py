@@ -6,7 +6,8 @@ Max-MIG with C classes hands to collectives, beside what DDP or FSDP does with t
 
     bytes = B (8 C + 1) from each device, N (8 C + 1) to each:
 
-log h and log g in float32, and one byte an item that says whether it has a label. Nothing is sent in
+log h and log g in float32, and one byte an item that says whether it has a label; mixup adds twelve
+bytes an item, for the share and the partner. Nothing is sent in
 the backward pass, and none of it waits for the host. With gradient accumulation this is for each of
 the batches that are added up; a comparison is with the items of one of them.
 

@@ -23,12 +23,35 @@ _CELLS = 2**22  # numbers held at a time, where labels are counted
 Read = Callable[[Tensor, Tensor], Tensor]  # (...) rows of an (R, D) table, to (..., D)
 
 
+class Mixed(NamedTuple):
+    """How the items of a batch are blended for mixup: x'_i = s x_i + (1 - s) x_j with j = partner of i.
+
+    Args:
+        share: scalar, s in 0..1.
+        partner: (N,) int64, a permutation of the items.
+
+    Example:
+        >>> mixed = Mixed(torch.tensor(0.75), torch.tensor([1, 0]))
+        >>> mixed.blend(torch.tensor([[0.0], [4.0]])).tolist()
+        [[1.0], [3.0]]
+    """
+
+    share: Tensor
+    partner: Tensor
+
+    def blend(self, tensor: Tensor) -> Tensor:
+        """Blend each row of an (N, ...) tensor of fractions with that of its partner."""
+        share = self.share.to(tensor.dtype)
+        return share * tensor + (1 - share) * tensor[self.partner]
+
+
 def mutual_information_gain(
     log_h: Tensor,
     log_g: Tensor,
     log_p: Tensor,
     divergence: str = "kl",
     annotated: Tensor | None = None,
+    mixed: Mixed | None = None,
 ) -> Tensor:
     """How much more h and g agree on the same item than on others: MIG^f (paper, equation 1).
 
@@ -37,6 +60,10 @@ def mutual_information_gain(
     f-mutual information between the data and the crowd's labels (Theorem 3.4). It is a U-statistic:
     the mean over batches is unbiased.
 
+    With mixup, h judges blends of two items i and j of the batch, and the reward is
+    s df(K(h(x'), g_i)) + (1 - s) df(K(h(x'), g_j)). The penalty pairs each blend with the items that
+    are not in it.
+
     Args:
         log_h: (N, C), log-probabilities of the classifier, in nats.
         log_g: (N, C), log-probabilities of the aggregator for the same items.
@@ -44,12 +71,15 @@ def mutual_information_gain(
         divergence: a row of Table 1: `"kl"`, `"pearson"` or `"jensen_shannon"`.
         annotated: (N,) bool, which items have annotations; the others take no part. All of them by
             default.
+        mixed: if row i of `log_h` is of item i blended with another: how. A blend of an item without
+            annotations takes no part. `log_g` stays that of the items themselves.
 
     Returns:
         A scalar, in nats; float32, or float64 if the inputs are.
 
     Raises:
-        ValueError: if the shapes do not fit, or fewer than two items have annotations.
+        ValueError: if the shapes do not fit, fewer than two items have annotations, or no blend has an
+            annotated item beside its own to be compared with.
 
     Example:
         >>> h = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).mul(20).log_softmax(-1)
@@ -57,14 +87,19 @@ def mutual_information_gain(
         >>> mutual_information_gain(h, h, half)  # sure, and never agreeing by chance: 1 + log 2
         tensor(1.6931)
     """
-    _check_gain_inputs(log_h, log_g, log_p, annotated)
+    _check_gain_inputs(log_h, log_g, log_p, annotated, mixed)
     count = log_h.shape[0] if annotated is None else int(annotated.sum())
     if count < 2:
         raise ValueError(
             f"the gain needs at least 2 items with annotations in a batch, got {count}: "
             "it compares each item with the others."
         )
-    reward, penalty = reward_and_penalty(log_h, log_g, log_p, divergence, annotated)
+    if mixed is not None and not bool(_pairs(annotated, mixed)[2]):
+        raise ValueError(
+            f"the gain needs at least 3 items with annotations in a batch of blends, got {count}: it compares each "
+            "blend of two items with the others."
+        )
+    reward, penalty = reward_and_penalty(log_h, log_g, log_p, divergence, annotated, mixed)
     return reward - penalty
 
 
@@ -74,6 +109,7 @@ def reward_and_penalty(
     log_p: Tensor,
     divergence: str = "kl",
     annotated: Tensor | None = None,
+    mixed: Mixed | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute the two means of equation 1 without looking at a value: no device has to wait.
 
@@ -86,11 +122,14 @@ def reward_and_penalty(
         log_p: (C,), log of the class prior.
         divergence: a row of Table 1.
         annotated: (N,) bool, which items take part. All of them by default.
+        mixed: if the rows of `log_h` are of blends, see `mutual_information_gain`.
 
     Returns:
         Reward and penalty, two scalars in nats. With fewer than two annotated items both are finite
         and mean nothing.
     """
+    if mixed is not None:
+        return _of_blends(log_h, log_g, log_p, divergence, annotated, mixed)
     row = get_divergence(divergence)
     with torch.autocast(log_h.device.type, enabled=False):
         log_h, log_g, log_p = alike(widen(log_h), widen(log_g), widen(log_p))
@@ -113,6 +152,48 @@ def reward_and_penalty(
             reward.sum() / at_least_two,
             others / (at_least_two * (at_least_two - 1)) + row.penalty_at_zero,
         )
+
+
+def _of_blends(
+    log_h: Tensor,
+    log_g: Tensor,
+    log_p: Tensor,
+    divergence: str,
+    annotated: Tensor | None,
+    mixed: Mixed,
+) -> tuple[Tensor, Tensor]:
+    """Compute `reward_and_penalty` of blends, at the same cost."""
+    row, partner = get_divergence(divergence), mixed.partner
+    with torch.autocast(log_h.device.type, enabled=False):
+        log_h, log_g, log_p = alike(widen(log_h), widen(log_g), widen(log_p))
+        blends, two, pairs = _pairs(annotated, mixed)
+        if annotated is not None:  # whatever the others hold, it must not come through as NaN * 0
+            log_h = torch.where(blends[:, None], log_h, log_p)
+            log_g = torch.where(annotated[:, None], log_g, log_p)
+        log_h_over_p = log_h - log_p
+        log_k = (log_h_over_p + log_g).logsumexp(dim=-1)  # of K_ii
+        log_k_partner = (log_h_over_p + log_g[partner]).logsumexp(dim=-1)
+        share, taken = mixed.share.to(log_k), blends.to(log_k.dtype)
+        reward = share * row.reward(log_k) + (1 - share) * row.reward(log_k_partner)
+        own, other = (row.penalty(k) - row.penalty_at_zero for k in (log_k, log_k_partner))
+        own = torch.where(two, own + other, own)
+        h_over_p, g = log_h_over_p.exp() * taken[:, None], log_g.exp()
+        if annotated is not None:
+            g = g * annotated.to(g.dtype)[:, None]
+        others = row.pair_sum(h_over_p, g) - (own * taken).sum()
+        return (
+            (reward * taken).sum() / taken.sum().clamp(min=1),
+            others / pairs.clamp(min=1).to(others.dtype) + row.penalty_at_zero,
+        )
+
+
+def _pairs(annotated: Tensor | None, mixed: Mixed) -> tuple[Tensor, Tensor, Tensor]:
+    """Tell which blends take part, which are of two items, and with how many items all are compared."""
+    partner = mixed.partner
+    items = torch.ones_like(partner, dtype=torch.bool) if annotated is None else annotated
+    blends = items & items[partner]
+    two = partner != torch.arange(len(partner), device=partner.device)
+    return blends, two, ((items.sum() - 1 - two.long()) * blends).sum()
 
 
 def aggregate(
@@ -540,7 +621,11 @@ def alike(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def _check_gain_inputs(
-    log_h: Tensor, log_g: Tensor, log_p: Tensor, annotated: Tensor | None
+    log_h: Tensor,
+    log_g: Tensor,
+    log_p: Tensor,
+    annotated: Tensor | None,
+    mixed: Mixed | None,
 ) -> None:
     if log_h.ndim != 2 or log_h.shape != log_g.shape:
         raise ValueError(
@@ -555,3 +640,10 @@ def _check_gain_inputs(
         raise ValueError(
             f"`annotated` must have shape (N,) = ({log_h.shape[0]},), got {tuple(annotated.shape)}."
         )
+    if mixed is not None:
+        items = torch.arange(len(log_h), device=mixed.partner.device)
+        if not torch.equal(mixed.partner.sort().values, items):
+            raise ValueError(
+                f"`mixed.partner` must be a permutation of 0..{len(log_h) - 1}, the items, got "
+                f"{mixed.partner.tolist()}."
+            )

@@ -43,6 +43,7 @@ from .configuration_maxmig import MaxMIGConfig, hashed_names, hashed_order
 from .finite import check_finite
 from .functional import (
     NO_MASS,
+    Mixed,
     forecast,
     is_given,
     mutual_information_gain,
@@ -113,6 +114,8 @@ class CrowdModel(PreTrainedModel):
     # Whether the loss stays the same when classes are exchanged: then the votes name them.
     blind_to_class_names: ClassVar[bool] = False
     least_items: ClassVar[int] = 1  # with annotations, for a batch to teach anything
+    # Whether what it makes of an item's input can be compared with the votes on another item.
+    takes_blends: ClassVar[bool] = True
     # Set by the package; what the Hub carries cannot write a card.
     pushed_with_card: ClassVar[Callable[..., contextlib.AbstractContextManager[None]] | None] = None
 
@@ -436,6 +439,34 @@ class CrowdModel(PreTrainedModel):
         """
         raise NotImplementedError
 
+    def blended_loss(
+        self,
+        outputs: MaxMIGOutput,
+        batch: Mapping[str, Tensor],
+        mixed: Mixed,
+        gather: Gather = lambda tensor: tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the loss of a batch whose inputs are blends (mixup): to a share that of each of the two items.
+
+        Args:
+            outputs: of `forward` on blended inputs, with the items' own annotators and annotations.
+            batch: as in `crowd_loss`, of the items themselves.
+            mixed: how they are blended; the share is the same on all devices over which `gather` joins.
+            gather: as in `crowd_loss`.
+
+        Returns:
+            As `crowd_loss`.
+        """
+        log_g = outputs.aggregator_logits
+        of_partner = MaxMIGOutput(
+            logits=outputs.logits,
+            aggregator_logits=None if log_g is None else log_g[mixed.partner],
+        )
+        own, empty = self.crowd_loss(outputs, batch, gather)
+        others = {name: tensor[mixed.partner] for name, tensor in batch.items()}
+        other, _ = self.crowd_loss(of_partner, others, gather)
+        return mixed.share * own + (1 - mixed.share) * other, empty
+
     def end_epoch(self, told: Told, progress: float) -> None:
         """Take what step the method takes between epochs; none here.
 
@@ -686,6 +717,29 @@ class MaxMIGModel(CrowdModel):
         gather: Gather = lambda tensor: tensor,
     ) -> tuple[Tensor, Tensor]:
         """Compute minus the gain of a batch, see `CrowdModel.crowd_loss`."""
+        return self._minus_gain(outputs, batch, gather)
+
+    def blended_loss(
+        self,
+        outputs: MaxMIGOutput,
+        batch: Mapping[str, Tensor],
+        mixed: Mixed,
+        gather: Gather = lambda tensor: tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute minus the gain of a batch of blends, see `CrowdModel.blended_loss`."""
+        # Partners are of the same device, so many places away in what is joined.
+        away = mixed.partner - torch.arange(len(mixed.partner), device=mixed.partner.device)
+        away = gather(away)
+        partner = away + torch.arange(len(away), device=away.device)
+        return self._minus_gain(outputs, batch, gather, Mixed(mixed.share, partner))
+
+    def _minus_gain(
+        self,
+        outputs: MaxMIGOutput,
+        batch: Mapping[str, Tensor],
+        gather: Gather,
+        mixed: Mixed | None = None,
+    ) -> tuple[Tensor, Tensor]:
         annotated = gather(is_annotated(batch["annotators"], batch["annotations"]))
         reward, penalty = reward_and_penalty(
             gather(outputs.log_h),
@@ -693,6 +747,7 @@ class MaxMIGModel(CrowdModel):
             self.prior(),
             self.config.divergence,
             annotated,
+            mixed,
         )
         empty = annotated.sum() < self.least_items
         return (penalty - reward) * ~empty, empty

@@ -34,6 +34,7 @@ _NUMBERS: dict[str, tuple[float, bool, float]] = {
     "aggregator_learning_rate": (0.0, False, math.inf),
     "smoothing": (0.0, False, math.inf),
     "init_strength": (0.0, False, math.inf),
+    "mixup_alpha": (0.0, True, math.inf),
     "weight_decay": (0.0, True, math.inf),
     "adam_beta1": (0.0, True, 1.0),
     "adam_beta2": (0.0, True, 1.0),
@@ -183,10 +184,21 @@ def check_model(args: Any, model: Any) -> None:
         model: the crowd model.
 
     Raises:
-        ValueError: if its classifier has no word embeddings for NEFTune, or cannot compute its
+        ValueError: if its classifier reads words or the method takes no blends, and there is to be
+            mixup; or the classifier has no word embeddings for NEFTune, or cannot compute its
             activations again.
     """
     kind = type(model.classifier).__name__
+    if args.mixup_alpha and model.main_input_name == "input_ids":
+        raise ValueError(
+            f"`mixup_alpha` must be 0 for {kind}, got {args.mixup_alpha}: it reads the numbers of words, which cannot be "
+            "blended."
+        )
+    if args.mixup_alpha and not model.takes_blends:
+        raise ValueError(
+            f"`mixup_alpha` must be 0 for {model.method}, got {args.mixup_alpha}: what it makes of an item is only of "
+            "the item's own annotators."
+        )
     if args.neftune_noise_alpha is not None and model.get_input_embeddings() is None:
         raise ValueError(
             f"`neftune_noise_alpha` must be left out for {kind}, got {args.neftune_noise_alpha}: it has no embeddings of "

@@ -82,9 +82,10 @@ from .data.numbered import (
     taken,
 )
 from .distributed import WholeBatches, gather_with_gradient, whole_parameters
-from .functional import NO_MASS, forecast, vote_share, voted_classes
+from .functional import NO_MASS, Mixed, forecast, vote_share, voted_classes
 from .hub import portable_processor
 from .metrics import LEAST_ITEMS, NO_LABEL, accuracies, check_predicted, gain_ceiling, gain_interval
+from .mixup import blended_inputs, draw_blends
 from .modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
 from .naming import clear_names
 from .peers.cross_entropy import against_targets
@@ -688,16 +689,34 @@ class CrowdTrainer(TunedTrainer):
         found, beside = self._found, {POSTERIOR_COLUMN, ROW}
         if found is not None:
             beside |= {"annotators", "annotations"}  # what they say is in the targets
-        outputs = model(**{n: value for n, value in inputs.items() if n not in beside})
+        given = {n: value for n, value in inputs.items() if n not in beside}
+        mixed = self._blends(inputs) if self.args.mixup_alpha else None
+        if mixed is not None:
+            read = {n: value for n, value in given.items() if n not in NOT_INPUTS}
+            given |= blended_inputs(read, mixed)
+        outputs = model(**given)
         if found is not None:
             targets = found.targets[inputs[ROW].cpu()].to(outputs.log_h)
+            targets = targets if mixed is None else mixed.blend(targets)
             loss, empty = against_targets(outputs.log_h, targets, self._gather)
+        elif mixed is not None:
+            known = {n: value for n, value in inputs.items() if n in NOT_INPUTS}
+            loss, empty = crowd_model.blended_loss(outputs, known, mixed, self._gather)
         else:
             loss, empty = crowd_model.crowd_loss(outputs, inputs, self._gather)
         self._empty_steps += empty
         self._note_loss(loss)
         self._watch.step(loss)
         return (loss, outputs) if return_outputs else loss
+
+    def _blends(self, inputs: dict[str, Any]) -> Mixed:
+        """Draw how the items of a batch are blended, to the same share on all devices that share a loss."""
+        if self.crowd_model.learns_from_gold_labels and "labels" in inputs:
+            taught = inputs["labels"] != NO_LABEL
+        else:
+            taught = is_annotated(inputs["annotators"], inputs["annotations"])
+        mixed = draw_blends(taught, self.args.mixup_alpha)
+        return mixed._replace(share=self._gather(mixed.share.repeat(len(taught)))[0])
 
     def _note_main_input(self, inputs: dict[str, Any]) -> None:
         """Have `Trainer` count and hand on what is in the batches: features, say, and no pictures."""
@@ -977,6 +996,8 @@ class CrowdTrainer(TunedTrainer):
             listed["aggregator_learning_rate"] = self.aggregator_rate
         if self.found_strength is not None:
             listed["aggregator_strength"] = round(self.found_strength, 3)
+        if self.args.mixup_alpha:
+            listed["mixup_alpha"] = self.args.mixup_alpha
         return listed
 
     # Evaluation

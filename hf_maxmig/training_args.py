@@ -33,6 +33,7 @@ _PAPER: dict[str, Any] = {
     "name_classes": False,
     "select_by_gain": False,
     "search_strength": False,
+    "mixup_alpha": 0.0,
 }
 PAPER_PRESETS: dict[str, dict[str, Any]] = {
     # Rates and batch sizes are the paper's (Appendix B.2); the epochs are those of the authors'
@@ -101,6 +102,8 @@ class MaxMIGTrainingArguments(TrainingArguments):
             it.
         search_strength: with an evaluation set that has votes, multiply W by the strength at which the
             gain on it is highest, when training has ended; see `strength.best_strength`.
+        mixup_alpha: of the Beta distribution of the share in which two items are blended (mixup); 0 for
+            none.
         guards: warn of what almost surely went wrong.
         preset: the paper's protocol for one of its data sets.
         hub_annotators: what the Hub sees of the crowd; other than with `names`, no callback sees them
@@ -220,6 +223,14 @@ class MaxMIGTrainingArguments(TrainingArguments):
             "help": "With an `eval_dataset` that has votes, after training multiply the aggregator's W by the number at "
             "which the gain on it is highest (nearer to 1, the fewer votes it has): where the classifier has learned items "
             "by heart, the votes would count too much. Not with `init=cross_fit`, where left-out votes have said it."
+        },
+    )
+    mixup_alpha: float = field(
+        default=0.0,
+        metadata={
+            "help": "Train on blends of two items of a batch (mixup): their inputs, and what is learned of them, are mixed "
+            "to a share that is drawn from Beta(alpha, alpha) for each batch. 0 turns it off. Only where the classifier "
+            "reads fractions (`pixel_values`, `features`, `input_features`, `input_values`)."
         },
     )
     guards: bool = field(

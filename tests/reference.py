@@ -67,6 +67,33 @@ def gain(
     return agree / len(taken) - chance / (len(taken) * (len(taken) - 1))
 
 
+def gain_of_blends(
+    h: Tensor,
+    g: Tensor,
+    p: Tensor,
+    row: tuple[Curve, Curve],
+    share: float,
+    partner: list[int],
+    annotated: Tensor | None = None,
+) -> Tensor:
+    """The gain where row i of h is of item i, to a share, and for the rest of `partner[i]`; differentiable."""
+    assert h.dtype == g.dtype == p.dtype == torch.float64
+    reward, penalty = row
+    taken = [i for i in range(len(h)) if annotated is None or bool(annotated[i])]
+    agree, chance = [], []
+    for i in taken:
+        j = partner[i]
+        if j not in taken:
+            continue
+        K = [
+            sum((h[i, c] * g[k, c] / p[c] for c in range(len(p))), h.new_zeros(()))
+            for k in range(len(h))
+        ]
+        agree.append(share * reward(K[i]) + (1 - share) * reward(K[j]))
+        chance += [penalty(K[k]) for k in taken if k not in (i, j)]
+    return torch.stack(agree).mean() - torch.stack(chance).mean()
+
+
 def aggregate(weight: Tensor, p: Tensor, annotators: Tensor, annotations: Tensor) -> Tensor:
     """Softmax of sum_m W^m e(y^m) + log p, as (B, C) probabilities."""
     W, num_classes = weight.tolist(), len(p)

@@ -203,6 +203,7 @@ WORKS: dict[str, list[Works]] = {
     "name_classes": [Works(False, "same")],
     "select_by_gain": [Works(False, "same")],
     "search_strength": [Works(True, lambda t: t.found_strength != 1.0), Works(False, lambda t: t.found_strength is None)],
+    "mixup_alpha": [Works(0.4, "changes"), Works(0.0, "same")],
     "guards": [Works(False, "same")],
     "preset": [Works("paper_cifar10", lambda t: t.args.lr_scheduler_type == "constant")],
 }  # fmt: skip

@@ -13,6 +13,7 @@ FLOORS = [
     "finite",
     "divergences",
     "functional",
+    "mixup",
     "rows",
     "aggregator",
     "class_names",

@@ -16,7 +16,7 @@ from transformers import initialization as init
 from ..aggregator import WeightedAverageAggregator
 from ..configuration_maxmig import MaxMIGConfig
 from ..functional import confusion_counts, initial_weight, is_given, vote_share
-from ..modeling_maxmig import Gather, MaxMIGModel, MaxMIGOutput, Told, is_annotated
+from ..modeling_maxmig import CrowdModel, Gather, MaxMIGModel, MaxMIGOutput, Told, is_annotated
 from .cross_entropy import mean_of_given
 
 
@@ -154,6 +154,7 @@ class AggNetModel(MaxMIGModel):
     least_items = 1
     aggregator_class = ConfusionAggregator
     aggregator: ConfusionAggregator
+    blended_loss = CrowdModel.blended_loss  # the loss is of each item by itself
 
     def build_crowd(self, config: MaxMIGConfig) -> None:
         """Make prior and aggregator, and count the M-steps."""

@@ -172,6 +172,7 @@ class DoctorNetModel(CrowdModel):
         "Guan, Gulshan, Dai, Hinton. Who Said What: Modeling Individual Labelers Improves "
         "Classification. AAAI 2018."
     )
+    takes_blends = False  # the heads are those of the item's own annotators
     _keep_in_fp32_modules_strict = ["heads"]
     heads: AnnotatorHeads
 

@@ -1,0 +1,78 @@
+"""Mixup: a classifier learns from blends of two items of a batch, as much as from the items themselves.
+
+H. Zhang, M. Cisse, Y. N. Dauphin, D. Lopez-Paz. mixup: Beyond Empirical Risk Minimization. ICLR 2018.
+
+Here it is drawn which items are blended, and their inputs are. What a method learns from a blend is in
+`CrowdModel.blended_loss`, the gain of blends in `functional.mutual_information_gain`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .functional import Mixed
+
+LEAST_ITEMS = 3  # a blend of two is compared with a third
+
+
+def draw_blends(taught: Tensor, alpha: float) -> Mixed:
+    """Draw a partner for each item of a batch, and one share for all of them.
+
+    All of it comes from torch's generator of the processor, whose state checkpoints restore.
+
+    Args:
+        taught: (B,) bool, which items there is something to learn from. They are blended with each
+            other, and so are the rest; with fewer than three of them nothing is blended.
+        alpha: of the Beta distribution, symmetrical, of the share.
+
+    Returns:
+        Share and partners, on the device of `taught`.
+
+    Example:
+        >>> mixed = draw_blends(torch.tensor([True, False, True, True]), alpha=1.0)
+        >>> int(mixed.partner[1]), sorted(mixed.partner.tolist())
+        (1, [0, 1, 2, 3])
+    """
+    share = torch.distributions.Beta(alpha, alpha).sample().to(taught.device, non_blocking=True)
+    order = torch.rand(len(taught)).to(taught.device, non_blocking=True) + taught
+    partner = torch.empty_like(taught, dtype=torch.int64)
+    partner[taught.to(torch.uint8).argsort(stable=True)] = order.argsort()
+    itself = torch.arange(len(taught), device=taught.device)
+    return Mixed(share, torch.where(taught.sum() < LEAST_ITEMS, itself, partner))
+
+
+def blended_inputs(inputs: Mapping[str, Any], mixed: Mixed) -> dict[str, Any]:
+    """Blend what a classifier reads: fractions item by item, and of masks what either item has.
+
+    Args:
+        inputs: of a batch: (B, ...) tensors; what is no tensor, or has no row an item, stays.
+        mixed: how.
+
+    Returns:
+        The inputs of the blends.
+
+    Raises:
+        ValueError: if an input is of whole numbers, as the numbers of words are.
+
+    Example:
+        >>> mixed = Mixed(torch.tensor(0.75), torch.tensor([1, 0]))
+        >>> blended_inputs({"features": torch.tensor([[0.0], [4.0]])}, mixed)
+        {'features': tensor([[1.],
+                [3.]])}
+    """
+    return {name: _blended(name, value, mixed) for name, value in inputs.items()}
+
+
+def _blended(name: str, value: Any, mixed: Mixed) -> Any:
+    if not isinstance(value, Tensor) or value.shape[:1] != mixed.partner.shape:
+        return value
+    if value.dtype == torch.bool or name.endswith("mask"):
+        return torch.maximum(value, value[mixed.partner])
+    if not value.is_floating_point():
+        raise ValueError(
+            f"`mixup_alpha` must be 0 where the classifier reads whole numbers, got `{name}` of "
+            f"{str(value.dtype).removeprefix('torch.')}: numbers of words cannot be blended. Set `mixup_alpha=0`."
+        )
+    return mixed.blend(value)
