@@ -122,6 +122,7 @@ class MaxMIGConfig(PreTrainedConfig):
         aggregator: `"weighted_average"`, the paper's; `"interaction"`, which also hears what two
             labels say only together; or `"factored"`, for crowds that are too large for a matrix of
             C^2 numbers an annotator.
+        gold_labels_used: how many gold labels it has learned from, beside the crowd's; None if none.
         hf_maxmig_version: of the package that saved the pair; set by itself.
 
     Raises:
@@ -151,6 +152,7 @@ class MaxMIGConfig(PreTrainedConfig):
     divergence: str = "kl"
     prior: str | list[float] = "uniform"
     aggregator: str = "weighted_average"
+    gold_labels_used: int | None = None
     hf_maxmig_version: str | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:

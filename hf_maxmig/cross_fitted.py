@@ -125,6 +125,7 @@ def start_of_training(
     crowd: tuple[Tensor, Tensor],
     prior: Tensor | None = None,
     quiet: bool = True,
+    gold: Tensor | None = None,
 ) -> Start:
     """Find the start of a training; the model stays as it is.
 
@@ -135,6 +136,7 @@ def start_of_training(
         crowd: (N, K) annotators and annotations, int64, padded with -1.
         prior: (C,) log prior, if it is given; else left-out votes choose one.
         quiet: whether to show no progress.
+        gold: (N,) int64, gold labels that the user hands over, -1 for an item without.
 
     Returns:
         The start.
@@ -142,7 +144,7 @@ def start_of_training(
     config = model.config
     found = find_start(
         features, crowd, config.num_annotators, config.num_labels, prior, args.seed,
-        steps=network_steps(args, len(features)), quiet=quiet,
+        steps=network_steps(args, len(features)), quiet=quiet, gold=gold,
     )  # fmt: skip
     if not found.tells_apart:
         logger.warning(
@@ -169,21 +171,30 @@ def network_steps(args: MaxMIGTrainingArguments, num_items: int) -> int:
     return max(LEAST_STEPS, min(STEPS, round(planned * STEPS_A_STEP)))
 
 
-def check_found_for(found: Start, dataset: Any) -> None:
-    """Refuse to go on with what was found out about other items.
+def check_found_for(found: Start, dataset: Any, gold: Tensor | None = None) -> None:
+    """Refuse to go on with what was found out about other items, or by other gold labels.
 
     Args:
         found: of a checkpoint.
         dataset: the training set.
+        gold: (N,) int64, its gold labels that the user hands over, -1 for an item without.
 
     Raises:
-        ValueError: if the items are not as many as the start has, or nobody knows how many.
+        ValueError: if the items are not as many as the start has, or nobody knows how many; or if other
+            gold labels were used.
     """
     items = len(dataset) if has_length(dataset) else None
     if items != len(found.targets):
         raise ValueError(
             f"the training set must be that of the checkpoint, N = {len(found.targets)} items, got "
             f"{'a stream' if items is None else items}: what the classifier learns was found out for each of them."
+        )
+    used = torch.full((items,), -1) if found.gold is None else found.gold
+    if not torch.equal(used, torch.full((items,), -1) if gold is None else gold):
+        counts = [int((g >= 0).sum()) if g is not None else 0 for g in (found.gold, gold)]
+        raise ValueError(
+            f"the gold labels that are used must be those of the checkpoint, {counts[0]} of them, got "
+            f"{f'others on {counts[1]} items' if counts[1] else 'none'}: set `use_gold_labels` as it was, or train anew."
         )
 
 

@@ -6,10 +6,51 @@ the M annotators and not saved. What it says of an item is a column of log-proba
 the votes say. How sure forecasts may be by gold labels is in `tempering.py`.
 """
 
+from typing import Any
+
 import torch
+from datasets import Dataset
 from torch import Tensor
 
+from .data.collator import CrowdCollator, gold_labels
+from .modeling_maxmig import CrowdModel
+
 TRUSTED_ERRS = 0.01  # eps: gold labels come from people, too
+
+
+def handed_over(dataset: Any, model: CrowdModel) -> Tensor:
+    """Read the gold labels that a training is to use, checked.
+
+    Args:
+        dataset: the training set.
+        model: what is trained.
+
+    Returns:
+        (N,) int64, -1 where there is none.
+
+    Raises:
+        ValueError: if the method uses none, the training set is no `datasets.Dataset` or has none, or one
+            of them is no class.
+    """
+    config = model.config
+    if not (model.loss_is_minus_gain or model.learns_from_gold_labels):
+        raise ValueError(
+            f"`use_gold_labels` must be False for {model.method}, got True: of the rivals only `true_labels` learns from "
+            "gold labels. Train a `MaxMIGModel`."
+        )
+    if not isinstance(dataset, Dataset):
+        raise ValueError(
+            f"`use_gold_labels` needs a datasets.Dataset to train on, got {type(dataset).__name__}: which items have a "
+            "gold label must be known before the training. Leave the option off, or make one of it."
+        )
+    gold = gold_labels(dataset, CrowdCollator(config.num_annotators, config.num_labels))
+    if not (gold >= 0).any():
+        raise ValueError(
+            f"`use_gold_labels` needs gold labels in the column `labels` or `label` of the training set, got none on "
+            f"{len(gold)} items: add the column (`add_annotations` makes one of a column `gold` of the votes), or leave "
+            "the option off."
+        )
+    return gold
 
 
 def trusted_columns(gold: Tensor, num_classes: int) -> Tensor:

@@ -123,6 +123,7 @@ def model_card(
         method=model.method,
         reference=model.reference,
         learns_from_gold=model.learns_from_gold_labels,
+        gold_labels_used=config.gold_labels_used,
         classes=config.class_names,
         classifier=type(model.classifier).__name__,
         num_annotators=config.num_annotators,

@@ -13,10 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .aggregator import check_any_label
+from .aggregator import Weigh, check_any_label
 from .data.collator import POSTERIOR_COLUMN
 from .data.numbered import part_of
-from .functional import ConfusionSums, confusion_sums, is_given, voted_classes
+from .functional import (
+    ConfusionSums,
+    confusion_sums,
+    initial_weight,
+    is_given,
+    vote_share,
+    voted_classes,
+)
+from .gold import taught, trusted_columns, with_trusted
 from .modeling_maxmig import MaxMIGModel, is_annotated
 from .peers.aggregated import WithPosterior
 from .peers.soft_vote import SoftVoteModel
@@ -173,7 +181,13 @@ def informed_share(
 
 @torch.no_grad()
 def start_from_share(
-    model: MaxMIGModel, crowd: Crowd, share: Tensor, smoothing: float, strength: float
+    model: MaxMIGModel,
+    crowd: Crowd,
+    share: Tensor,
+    smoothing: float,
+    strength: float,
+    weigh: Weigh = shrunk_weight,
+    gold: Tensor | None = None,
 ) -> None:
     """Start aggregator and prior from a share, see `shrunk_weight`.
 
@@ -183,9 +197,28 @@ def start_from_share(
         share: (N, C), as from `informed_share`.
         smoothing: pseudo-labels in each cell.
         strength: what W is multiplied by.
+        weigh: what makes log-probabilities of confusion counts.
+        gold: (N,) int64, gold labels that the user hands over: they name classes, as votes do.
     """
-    mass = model.aggregator.start_from(_parts(crowd, share), smoothing, strength, shrunk_weight)
-    model.prior.initialize(mass, voted_classes(crowd, len(mass)))
+    mass = model.aggregator.start_from(_parts(crowd, share), smoothing, strength, weigh)
+    voted = voted_classes(crowd, len(mass))
+    if gold is not None:
+        voted[gold[gold >= 0]] = True
+    model.prior.initialize(mass, voted)
+
+
+def start_from_votes_and_gold(trainer: CrowdTraining) -> None:
+    """Start aggregator and prior by equation 2, with the trusted annotator's answers among the votes.
+
+    Args:
+        trainer: with `gold_labels`.
+    """
+    args, model, gold = trainer.args, trainer.crowd_model, trainer.gold_labels
+    assert gold is not None
+    crowd, C = list(trainer.crowd_of(trainer.train_dataset)), model.config.num_labels
+    share = torch.cat([vote_share(said, C) for _, said in crowd])
+    share = taught(share, trusted_columns(gold, C))
+    start_from_share(model, crowd, share, args.smoothing, args.init_strength, initial_weight, gold)
 
 
 def start_from_information(trainer: CrowdTraining, seed: int) -> None:
@@ -201,6 +234,8 @@ def start_from_information(trainer: CrowdTraining, seed: int) -> None:
     args, model, dataset = trainer.args, trainer.crowd_model, trainer.train_dataset
     crowd = list(trainer.crowd_of(dataset))
     check_any_label(any(bool(is_annotated(*pair).any()) for pair in crowd))
+    gold = trainer.gold_labels
+    trusted = None if gold is None else trusted_columns(gold, model.config.num_labels)
 
     def train(rows: list[int], share: Tensor) -> CrowdTraining:
         config = model.config
@@ -210,7 +245,7 @@ def start_from_information(trainer: CrowdTraining, seed: int) -> None:
             annotators=config.annotators,
             id2label=config.id2label,
         )
-        brief.shares = share[rows]
+        brief.shares = taught(share, trusted)[rows]
         learner = trainer.sibling(brief, rows, BRIEF, seed=seed)
         learner.train()
         return learner
@@ -220,10 +255,12 @@ def start_from_information(trainer: CrowdTraining, seed: int) -> None:
         for learned, told in folds(len(share), seed):
             output = train(learned, share).predict(part_of(dataset, told))
             log_h[told] = torch.from_numpy(output.predictions[0]).to(log_h.dtype)
-        return log_h
+        looked_at = log_h.isfinite().any(dim=1, keepdim=True)
+        return torch.where(looked_at, with_trusted(log_h, trusted), log_h)
 
     share = informed_share(crowd, model.config.num_annotators, model.config.num_labels, predict)
-    start_from_share(model, crowd, share, args.smoothing, args.init_strength)
+    share = taught(share, trusted)
+    start_from_share(model, crowd, share, args.smoothing, args.init_strength, gold=gold)
     warm = train(list(range(len(dataset))), share).crowd_model.classifier
     model.classifier.load_state_dict(warm.state_dict())
 

@@ -429,7 +429,8 @@ class CrowdModel(PreTrainedModel):
             outputs: of `forward` on this batch.
             batch: `annotators` and `annotations`, each (B, K) int64 padded with -1;
                 `crowd_posterior`, (B, C), if `prepare` has added it; `labels`, (B,) gold labels,
-                only if the method learns from them.
+                only if the method learns from them; `crowd_trusted`, (B, C), what a trusted annotator adds to
+                log g, only if the user hands gold labels over to a method that maximises the gain.
             gather: joins a (B, ...) tensor over the devices, with gradient; may add rows of zeros,
                 False.
 
@@ -740,10 +741,15 @@ class MaxMIGModel(CrowdModel):
         gather: Gather,
         mixed: Mixed | None = None,
     ) -> tuple[Tensor, Tensor]:
-        annotated = gather(is_annotated(batch["annotators"], batch["annotations"]))
+        annotated = is_annotated(batch["annotators"], batch["annotations"])
+        log_g = cast(Tensor, outputs.aggregator_logits)
+        if "crowd_trusted" in batch:
+            annotated = annotated | (batch["crowd_trusted"] != 0).any(dim=1)
+            log_g = (log_g + batch["crowd_trusted"]).log_softmax(dim=-1)
+        annotated = gather(annotated)
         reward, penalty = reward_and_penalty(
             gather(outputs.log_h),
-            gather(cast(Tensor, outputs.aggregator_logits)),
+            gather(log_g),
             self.prior(),
             self.config.divergence,
             annotated,

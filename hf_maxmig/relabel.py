@@ -30,6 +30,7 @@ RELABELLED = (
     "forecast", "confidence", "plurality", "suspect", "suspicion", "classifier_posterior",
     "aggregator_posterior", "forecast_posterior",
 )  # fmt: skip
+GOLD_USED = "gold_used"  # a further column, where gold labels were used in the training
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # how what a spreadsheet computes may begin
 _ROWS_AT_ONCE = 1000  # with pictures of 100 kB, 100 MB
 
@@ -41,6 +42,7 @@ def relabelled(
     log_forecast: np.ndarray,
     collator: CrowdCollator,
     classes: Sequence[str],
+    gold_used: np.ndarray | None = None,
 ) -> Dataset:
     """Put the three posteriors and what follows from them beside an item's own columns.
 
@@ -52,6 +54,8 @@ def relabelled(
             item has no votes.
         collator: checks the crowd columns.
         classes: C names.
+        gold_used: (N,) bool, of which items the training used the gold label, and the forecaster does;
+            None adds no column.
 
     Returns:
         The data set with these columns added, in its own order:
@@ -64,6 +68,7 @@ def relabelled(
         | `suspect` | whether the forecast is none of the classes with the most votes |
         | `suspicion` | probability that those are all wrong; None without votes |
         | `classifier_posterior`, `aggregator_posterior`, `forecast_posterior` | C probabilities |
+        | `gold_used` | whether the item's gold label was used; only if `gold_used` is given |
 
     Raises:
         ValueError: if the data set has one of these columns already, or the posteriors are not of
@@ -99,6 +104,8 @@ def relabelled(
         "aggregator_posterior": _rows(np.exp(log_g)),
         "forecast_posterior": _rows(probability),
     }
+    if gold_used is not None:
+        columns[GOLD_USED] = pa.array(gold_used)
     if taken := [name for name in columns if name in dataset.column_names]:
         raise ValueError(
             f"`dataset` must not have a column {taken[0]!r} yet: remove or rename it, nothing is "
@@ -111,6 +118,7 @@ def relabelled(
         "plurality": Value("string"),
         "suspect": Value("bool"),
         "suspicion": Value("float32"),
+        GOLD_USED: Value("bool"),
     }
     return with_columns(dataset, Features({n: kinds.get(n, posterior) for n in columns}), columns)
 

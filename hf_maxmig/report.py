@@ -39,7 +39,7 @@ from .plots import (
     reliability_plot,
     short,
 )
-from .relabel import RELABELLED, Suspects
+from .relabel import GOLD_USED, RELABELLED, Suspects
 from .staging import staged
 from .version import __version__
 
@@ -73,6 +73,7 @@ def write_report(
     metrics: Mapping[str, float] | None = None,
     max_annotators: int = 50,
     max_suspects: int = 60,
+    gold_labels_used: int = 0,
 ) -> Path:
     """Write what was found as one HTML page that needs nothing beside it.
 
@@ -88,6 +89,8 @@ def write_report(
         metrics: measured on an evaluation set, by their names in `all_results.json`.
         max_annotators: rows of the annotators' table; those to act on come first.
         max_suspects: items shown, the most suspect first.
+        gold_labels_used: how many gold labels the training used. Those of `relabelled` that its column
+            `gold_used` names are not measured against.
 
     Returns:
         Where the page is.
@@ -127,6 +130,8 @@ def write_report(
         relabelled = relabelled.with_format(None)
         _check_posteriors(relabelled, annotators.classes)
         gold = _gold(align_gold(relabelled, annotators.classes), len(annotators.classes))
+        if GOLD_USED in relabelled.column_names:
+            gold = np.where(np.asarray(_column(relabelled, GOLD_USED)), -1, gold)
         items = _items(relabelled, gold, annotators.classes)
         cards = _suspects(relabelled, gold, annotators, max_suspects)
     group = np.array([_GROUP[verdict] for verdict in annotators.verdict])
@@ -148,6 +153,8 @@ def write_report(
         verdicts=VERDICTS,
         at_most=math.log(len(annotators.classes)),
         named=_MAX_NAMED,
+        gold_labels_used=gold_labels_used,
+        gold_left_out=relabelled is not None and GOLD_USED in relabelled.column_names,
         versions=_versions(),
     )
     with staged(Path(path)) as place:
@@ -365,7 +372,11 @@ def _suspects(
     suspicion = np.asarray(pc.fill_null(_column(dataset, "suspicion"), 0.0))
     rows = np.flatnonzero(suspect)
     rows = rows[np.argsort(-suspicion[rows], kind="stable")][:most]
-    own = [n for n in dataset.column_names if n not in (*RELABELLED, *CROWD_COLUMNS, *GOLD_COLUMNS)]
+    own = [
+        n
+        for n in dataset.column_names
+        if n not in (*RELABELLED, GOLD_USED, *CROWD_COLUMNS, *GOLD_COLUMNS)
+    ]
     kinds = {name: dataset.features[name] for name in own}
     picture = next((name for name, kind in kinds.items() if isinstance(kind, Image)), None)
     called = next((n for n in _ID_COLUMNS if isinstance(kinds.get(n), Value)), None)

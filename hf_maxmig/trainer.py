@@ -62,6 +62,7 @@ from .cross_fitted import (
 from .data.collator import (
     NOT_INPUTS,
     POSTERIOR_COLUMN,
+    TRUSTED_COLUMN,
     CrowdCollator,
     arrow_rows,
     crowd_batches,
@@ -83,7 +84,9 @@ from .data.numbered import (
 )
 from .distributed import WholeBatches, gather_with_gradient, whole_parameters
 from .functional import NO_MASS, Mixed, forecast, vote_share, voted_classes
+from .gold import handed_over, taught, trusted_columns, with_trusted
 from .hub import portable_processor
+from .information import start_from_votes_and_gold
 from .metrics import LEAST_ITEMS, NO_LABEL, accuracies, check_predicted, gain_ceiling, gain_interval
 from .mixup import blended_inputs, draw_blends
 from .modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
@@ -122,8 +125,9 @@ LEFT_OPEN = (
 class CrowdTrainer(TunedTrainer):
     """Train a crowd model: a classifier learns from the columns `annotators` and `annotations`.
 
-    Gold labels, where the data set has them, are only measured against. Everything else of `Trainer` works
-    as ever, with two defaults more:
+    Gold labels, where the data set has them, are only measured against, unless `use_gold_labels=True` says
+    that those of the training set are to be learned from. Everything else of `Trainer` works as ever, with
+    two defaults more:
 
     - Where it can be (`init="cross_fit"`), networks that have not seen an item say what it is before the
       training, and the classifier learns that (`hf_maxmig.start`). Of the items of `train_dataset`
@@ -151,7 +155,8 @@ class CrowdTrainer(TunedTrainer):
     Raises:
         TypeError: if `args` are not `MaxMIGTrainingArguments`.
         ValueError: if a data set's annotators or classes are not the model's; if `start_from` is no
-            positive number; or where several devices cannot do what is asked: evaluate a stream,
+            positive number; if `use_gold_labels` is set and the method uses none, or `train_dataset` is no
+            `datasets.Dataset` or has none; or where several devices cannot do what is asked: evaluate a stream,
             share the items of a batch, spread adapters.
     """
 
@@ -265,6 +270,7 @@ class CrowdTrainer(TunedTrainer):
         self.found_strength: float | None = None  # of the aggregator, after training
         self._tries: list[Try] = []
         self._found: Start | None = None  # by cross-fitting, of the items of the training set
+        self._gold_read: tuple[Any, Tensor] | None = None  # of which data set, see `gold_labels`
         self._of_training = False  # whether they are what is predicted now
         self._short_trainings: Any = None  # a progress bar
         by_gain = self.crowd_model.loss_is_minus_gain and self._init != "cross_fit"
@@ -273,6 +279,7 @@ class CrowdTrainer(TunedTrainer):
         self._check_names(start_from)
         self.train_dataset = self._by_name(train_dataset)
         self.eval_dataset = self._by_name(eval_dataset)
+        _ = self.gold_labels  # what cannot be used is refused now
         self._check_devices()
 
     def _check_devices(self) -> None:
@@ -310,6 +317,24 @@ class CrowdTrainer(TunedTrainer):
                 "last batch with items of the first. Give a `datasets.Dataset`, such as "
                 "`Dataset.from_list(list(stream.take(1000)), features=stream.features)`."
             )
+
+    @property
+    def gold_labels(self) -> Tensor | None:
+        """(N,) int64, the gold labels of the training items that the training uses, -1 for none.
+
+        None unless `use_gold_labels` is set.
+        """
+        dataset = self.train_dataset
+        if not self.args.use_gold_labels or dataset is None:
+            return None
+        if self._gold_read is None or self._gold_read[0] is not dataset:
+            self._gold_read = dataset, handed_over(dataset, self.crowd_model)
+        return self._gold_read[1]
+
+    @property
+    def _gold_labels_used(self) -> int:
+        gold = self.gold_labels
+        return 0 if gold is None else int((gold >= 0).sum())
 
     def _select_by_gain(self) -> None:
         """Let the gain on the evaluation set choose the epoch, if the arguments leave that open."""
@@ -390,6 +415,8 @@ class CrowdTrainer(TunedTrainer):
         if self._tries or self._found is not None:
             output.metrics["prior"] = self.crowd_model.config.prior
             output.metrics["aggregator"] = self.crowd_model.config.aggregator
+        if self._gold_labels_used:
+            output.metrics["gold_labels_used"] = self._gold_labels_used
         self.found_strength = self._strengthen()
         if self.found_strength is not None:
             output.metrics["aggregator_strength"] = self.found_strength
@@ -408,7 +435,15 @@ class CrowdTrainer(TunedTrainer):
             path = Path(self._resumed_from, STARTED)
             self._found = Start.load(path) if path.is_file() else None
             if self._found is not None:
-                check_found_for(self._found, self.train_dataset)
+                check_found_for(self._found, self.train_dataset, self.gold_labels)
+            used = self._resumed.get("gold_labels_used", 0)
+            if used != self._gold_labels_used:
+                raise ValueError(
+                    f"the gold labels that are used must be those of the checkpoint, {used} of them, got "
+                    f"{self._gold_labels_used}: set `use_gold_labels` as it was, or train anew."
+                )
+        if self._gold_labels_used:
+            self.crowd_model.config.gold_labels_used = self._gold_labels_used
         if self._resumed_from and self.pair_is_ours:
             found = type(self.crowd_model.config).from_pretrained(self._resumed_from)
             self.crowd_model.use_aggregator(found.aggregator)
@@ -498,6 +533,8 @@ class CrowdTrainer(TunedTrainer):
                 model.initialize_crowd(
                     crowd, args.smoothing, args.init_strength, self._voted_classes()
                 )
+                if model.loss_is_minus_gain and self.start_from is None and self._gold_labels_used:
+                    start_from_votes_and_gold(self)
                 if self.searches and can:
                     self._tries = search_rate(self)
             else:
@@ -517,10 +554,14 @@ class CrowdTrainer(TunedTrainer):
         problem = missing_for_start(model, args, dataset, self.start_from)
         if problem is not None:
             raise ValueError(f"`init='cross_fit'` needs {problem}. Use another `init`.")
-        crowd, prior = padded(self.crowd_of(dataset)), None
+        crowd, prior, gold = padded(self.crowd_of(dataset)), None, self.gold_labels
         if not self.pair_is_ours or args.prior != "auto":
-            shares = vote_share(crowd[1], model.config.num_labels).sum(dim=0)
-            model.prior.initialize(shares, shares > 0)
+            shares = vote_share(crowd[1], model.config.num_labels)
+            voted = shares.sum(dim=0) > 0
+            if gold is not None:
+                shares = taught(shares, trusted_columns(gold, model.config.num_labels))
+                voted[gold[gold >= 0]] = True
+            model.prior.initialize(shares.sum(dim=0), voted)
             prior = model.log_prior().detach().cpu()
         batches = map(self._prepare_inputs, self.get_test_dataloader(dataset))
         with self.autocast_smart_context_manager():
@@ -528,7 +569,7 @@ class CrowdTrainer(TunedTrainer):
                 model.classifier, batches, model.config.num_labels, len(dataset), args.seed
             )
         quiet = args.disable_tqdm or not self.is_local_process_zero()
-        self._found = start_of_training(model, args, features, crowd, prior, quiet)
+        self._found = start_of_training(model, args, features, crowd, prior, quiet, gold)
         model.use_start(self._found.weight, self._found.log_p)
         self.optimizer = None  # that of an earlier training has its rates
 
@@ -623,7 +664,10 @@ class CrowdTrainer(TunedTrainer):
                 self._end_epoch(1.0)  # killed between the last step and the end of its epoch
 
     def _manifest_facts(self) -> dict[str, Any]:
-        return {"epoch_ended": self._epoch_end.done_at == self.state.global_step}
+        facts: dict[str, Any] = {"epoch_ended": self._epoch_end.done_at == self.state.global_step}
+        return facts | (
+            {"gold_labels_used": self._gold_labels_used} if self._gold_labels_used else {}
+        )
 
     def sibling(
         self, model: CrowdModel, rows: list[int], share: float, **changes: Any
@@ -644,6 +688,7 @@ class CrowdTrainer(TunedTrainer):
         args.max_steps = -1 if args.max_steps < 0 else math.ceil(share * args.max_steps)
         args.eval_strategy = args.save_strategy = args.logging_strategy = "no"
         args.load_best_model_at_end = args.push_to_hub = args.name_classes = args.guards = False
+        args.use_gold_labels = False
         args.report_to, args.disable_tqdm, args.init = [], True, "keep"
         args.eval_on_start, args.skip_memory_metrics = False, True
         args.neftune_noise_alpha = None  # a copy of the model has this training's noise already
@@ -686,7 +731,11 @@ class CrowdTrainer(TunedTrainer):
                 f"{', '.join(inputs) or 'nothing'}: see `add_annotations`."
             )
         self._note_main_input(inputs)
-        found, beside = self._found, {POSTERIOR_COLUMN, ROW}
+        found, beside = self._found, {POSTERIOR_COLUMN, TRUSTED_COLUMN, ROW}
+        gold = self.gold_labels
+        if found is None and gold is not None and crowd_model.loss_is_minus_gain:
+            columns = trusted_columns(gold[inputs[ROW].cpu()], crowd_model.config.num_labels)
+            inputs[TRUSTED_COLUMN] = columns.to(self.args.device)
         if found is not None:
             beside |= {"annotators", "annotations"}  # what they say is in the targets
         given = {n: value for n, value in inputs.items() if n not in beside}
@@ -715,6 +764,8 @@ class CrowdTrainer(TunedTrainer):
             taught = inputs["labels"] != NO_LABEL
         else:
             taught = is_annotated(inputs["annotators"], inputs["annotations"])
+            if self.gold_labels is not None:
+                taught |= (self.gold_labels[inputs[ROW].cpu()] >= 0).to(taught.device)
         mixed = draw_blends(taught, self.args.mixup_alpha)
         return mixed._replace(share=self._gather(mixed.share.repeat(len(taught)))[0])
 
@@ -787,7 +838,7 @@ class CrowdTrainer(TunedTrainer):
         def sampler(_: Any) -> Sampler | None:  # what draws the items may look at columns
             return None if sampler_fn is None else sampler_fn(dataset)
 
-        keep = not is_training or self._found is not None
+        keep = not is_training or self._found is not None or self.gold_labels is not None
         collate = NumberedCollator(self.data_collator, keep)
         ordered = self.args.dataloader_in_order if is_training else True
         with (
@@ -941,11 +992,18 @@ class CrowdTrainer(TunedTrainer):
         if not model.blind_to_class_names:
             return torch.arange(model.config.num_labels)
         device = model.aggregator.table.device
+        gold = self.gold_labels if self.start_from is None else None
 
         def posteriors() -> Iterator[tuple[Tensor, Tensor]]:
+            start = 0
             for annotators, annotations in self.crowd_of(self._start_items()):
                 g = model.aggregator(model.prior(), annotators.to(device), annotations.to(device))
-                yield g.exp().cpu(), torch.where(annotators >= 0, annotations, -1)
+                said = torch.where(annotators >= 0, annotations, -1)
+                if gold is not None:  # it outvotes all others on its item
+                    own = gold[start : start + len(said), None]
+                    said = torch.cat([said, own.expand(-1, said.shape[1] + 1)], dim=1)
+                start += len(said)
+                yield g.exp().cpu(), said
 
         # It may drop out; only now is it asked.
         with (
@@ -1028,9 +1086,11 @@ class CrowdTrainer(TunedTrainer):
         )
 
     def _is_training_set(self, dataset: Any) -> bool:
-        """Whether items are those that networks were cross-fitted on, in their order."""
+        """Whether items are the training set's, in their order: those that networks were cross-fitted on."""
         own = self.train_dataset
-        if self._found is None or not has_length(dataset) or len(dataset) != len(self._found.log_h):
+        if not has_length(dataset) or not has_length(own) or len(dataset) != len(own):
+            return False
+        if self._found is not None and len(dataset) != len(self._found.log_h):
             return False
         mark = getattr(dataset, "_fingerprint", None)
         return dataset is own or (mark is not None and mark == getattr(own, "_fingerprint", None))
@@ -1071,11 +1131,18 @@ class CrowdTrainer(TunedTrainer):
                 log_g, log_forecast = log_p.expand_as(log_h).contiguous(), log_h
             else:
                 annotated = is_annotated(inputs["annotators"], inputs["annotations"])
-        if self._of_training and rows is not None:
+        found = self._found if self._of_training and rows is not None else None
+        if found is not None:
             # Of an item that it has learned the classifier says what the votes have said.
-            found = cast(Start, self._found)
             log_h = found.log_h[rows.cpu()].to(log_h)
             log_forecast = forecast(log_h, log_g, self.crowd_model.log_prior())
+        if self._of_training and rows is not None and self.gold_labels is not None:
+            gold = self.gold_labels[rows.cpu()]
+            if self.crowd_model.loss_is_minus_gain:
+                columns = trusted_columns(gold, log_h.shape[1]).to(log_forecast)
+                log_forecast = with_trusted(log_forecast, columns)
+            if labels is not None:  # nothing is measured on what was learned
+                labels = labels.masked_fill((gold >= 0).to(labels.device), NO_LABEL)
         if labels is None:
             labels = torch.full_like(annotated, NO_LABEL, dtype=torch.int64)
         if rows is None:
@@ -1097,7 +1164,8 @@ class CrowdTrainer(TunedTrainer):
 
         Returns:
             `predictions`: three (N, C) arrays, the log-probabilities of h, g and the forecast, in the
-            order of the data set; `label_ids`: (N,) gold labels, -100 for none; `metrics`.
+            order of the data set; `label_ids`: (N,) gold labels, -100 for none and for those that
+            the training used; `metrics`.
 
         Raises:
             ValueError: if not each item was predicted, or it is not known which were.
@@ -1142,7 +1210,9 @@ class CrowdTrainer(TunedTrainer):
     ) -> Dataset:
         names = self.crowd_model.config.class_names
         log_h, log_g, log_forecast = output.predictions
-        told = relabelled(dataset, log_h, log_g, log_forecast, self._pair_checker(), names)
+        gold = self.gold_labels if self._is_training_set(self._by_name(dataset)) else None
+        used = None if gold is None else (gold >= 0).numpy()
+        told = relabelled(dataset, log_h, log_g, log_forecast, self._pair_checker(), names, used)
         told = most_suspect_first(told)
         if self.is_world_process_zero():
             file = Path(path or self._report_folder / "relabelled.parquet")
@@ -1226,6 +1296,12 @@ class CrowdTrainer(TunedTrainer):
             if model.loss_is_minus_gain:
                 metrics["loss"] = -gain
         metrics |= accuracies(log_h, log_g, log_forecast, labels, annotated)
+        if self._of_training and self._gold_labels_used:
+            metrics["gold_labels_used"] = self._gold_labels_used
+            logger.warning_once(
+                f"{self._gold_labels_used} gold labels of the training set were used in the training: accuracies on it "
+                "leave them out."
+            )
         if self._user_metrics is not None:
             seen = prediction.inputs
             metrics |= self._user_metrics(
@@ -1266,6 +1342,11 @@ class CrowdTrainer(TunedTrainer):
 
 class MaxMIGTrainer(CrowdTrainer):
     """Train a classifier and an aggregator together by Max-MIG.
+
+    With `use_gold_labels=True` a gold label on a training item counts as the answer of one more
+    annotator, who is trusted (`hf_maxmig.gold`). Results on the training set leave these gold labels
+    out, and its forecasts include them. A subset of the training set or a copy in another order cannot
+    be recognised.
 
     Args:
         model: a `MaxMIGModel`; or a classifier of transformers or timm, which is wrapped in one:
@@ -1369,6 +1450,7 @@ class MaxMIGTrainer(CrowdTrainer):
                 folder / "report.html", judged, title=title or Path(self.args.output_dir).resolve().name,
                 summary=str(summary), log_history=self.state.log_history,
                 relabelled=told.with_format(None), metrics=metrics,
+                gold_labels_used=model.config.gold_labels_used or 0,
             )  # fmt: skip
         self._judged = judged
         return judged

@@ -27,6 +27,10 @@ class CrowdTraining(Protocol):
         """The pair, without what accelerate has put around it."""
 
     @property
+    def gold_labels(self) -> Tensor | None:
+        """(N,) int64, those of the training items that the user hands over, -1 for none."""
+
+    @property
     def searches(self) -> bool:
         """Whether the rate is searched for."""
 

@@ -104,6 +104,7 @@ class MaxMIGTrainingArguments(TrainingArguments):
             gain on it is highest, when training has ended; see `strength.best_strength`.
         mixup_alpha: of the Beta distribution of the share in which two items are blended (mixup); 0 for
             none.
+        use_gold_labels: learn from the gold labels of the training items, too (`hf_maxmig.gold`).
         guards: warn of what almost surely went wrong.
         preset: the paper's protocol for one of its data sets.
         hub_annotators: what the Hub sees of the crowd; other than with `names`, no callback sees them
@@ -231,6 +232,15 @@ class MaxMIGTrainingArguments(TrainingArguments):
             "help": "Train on blends of two items of a batch (mixup): their inputs, and what is learned of them, are mixed "
             "to a share that is drawn from Beta(alpha, alpha) for each batch. 0 turns it off. Only where the classifier "
             "reads fractions (`pixel_values`, `features`, `input_features`, `input_values`)."
+        },
+    )
+    use_gold_labels: bool = field(
+        default=False,
+        metadata={
+            "help": "Learn from gold labels, too: those in the column `labels` or `label` of the training set, on as many "
+            "items as have one (-100, -1 or None elsewhere). They count as the answers of one more annotator, who is "
+            "trusted, and tell how sure forecasts may be, for which they should be of items drawn at random. Results on "
+            "the training set leave them out. Without this, gold labels are only measured against."
         },
     )
     guards: bool = field(

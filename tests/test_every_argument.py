@@ -204,6 +204,7 @@ WORKS: dict[str, list[Works]] = {
     "select_by_gain": [Works(False, "same")],
     "search_strength": [Works(True, lambda t: t.found_strength != 1.0), Works(False, lambda t: t.found_strength is None)],
     "mixup_alpha": [Works(0.4, "changes"), Works(0.0, "same")],
+    "use_gold_labels": [Works(True, lambda t: t.moved and t.crowd_model.config.gold_labels_used == len(t.train_dataset))],
     "guards": [Works(False, "same")],
     "preset": [Works("paper_cifar10", lambda t: t.args.lr_scheduler_type == "constant")],
 }  # fmt: skip

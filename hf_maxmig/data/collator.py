@@ -39,7 +39,8 @@ POSTERIOR_COLUMN = "crowd_posterior"  # C numbers an item, for methods that prep
 
 _CELLS = 2**22  # places of a padded chunk: one item with very many labels must not widen a million
 
-NOT_INPUTS = (*CROWD_COLUMNS, POSTERIOR_COLUMN, *GOLD_COLUMNS)
+TRUSTED_COLUMN = "crowd_trusted"  # C numbers an item, of a training with gold labels
+NOT_INPUTS = (*CROWD_COLUMNS, POSTERIOR_COLUMN, TRUSTED_COLUMN, *GOLD_COLUMNS)
 
 FlatLists = tuple[np.ndarray, np.ndarray]  # all values in a row, and the length of each list
 Columns = dict[
@@ -180,6 +181,11 @@ class CrowdCollator:
 
     # Gold labels
 
+    def gold(self, examples: list[dict[str, Any]] | pa.Table, items: Sequence[int]) -> Tensor:
+        """Check the gold labels of some examples: (n,) int64, `NO_LABEL` where there is none."""
+        labels = self._gold(_columns(examples, items), items)
+        return torch.full((len(examples),), NO_LABEL) if labels is None else labels
+
     def _gold(self, columns: Columns, items: Sequence[int]) -> Tensor | None:
         column = next((name for name in GOLD_COLUMNS if name in columns), None)
         if column is None:
@@ -298,6 +304,36 @@ def crowd_batches(
     """
     for columns, start in _flat_chunks(dataset, batch_size):
         yield from _padded(columns, EVERY[start:], collator)
+
+
+def gold_labels(dataset: Dataset, collator: CrowdCollator, batch_size: int = 65_536) -> Tensor:
+    """Read only the gold labels of a data set, through Arrow, without its transform.
+
+    Args:
+        dataset: with a column `labels` or `label`, or without.
+        collator: checks them.
+        batch_size: items in a chunk.
+
+    Returns:
+        (N,) int64, -1 where there is none.
+
+    Raises:
+        ValueError: naming the item, if a gold label is no class.
+
+    Example:
+        >>> items = Dataset.from_dict({"label": [1, None, -100]})
+        >>> gold_labels(items, CrowdCollator(num_annotators=3, num_classes=2))
+        tensor([ 1, -1, -1])
+    """
+    found = torch.full((len(dataset),), -1)
+    column = next((name for name in GOLD_COLUMNS if name in dataset.column_names), None)
+    if column is None:
+        return found
+    rows = dataset.with_format("arrow", columns=[column])
+    for start in range(0, len(rows), batch_size):
+        labels = collator.gold(rows[start : start + batch_size], EVERY[start:])
+        found[start : start + len(labels)] = labels.clamp(min=-1)
+    return found
 
 
 def _flat_chunks(dataset: Any, batch_size: int) -> Iterator[tuple[dict[str, FlatLists], int]]:

@@ -1,6 +1,7 @@
 """True labels: the ceiling, what the same classifier reaches if the truth is known.
 
-The only place of the package where gold labels train.
+The only method of the package that always trains on gold labels; for Max-MIG a user may hand some over
+(`gold.py`).
 """
 
 from collections.abc import Mapping
