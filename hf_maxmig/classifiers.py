@@ -500,34 +500,76 @@ def penultimate_features(
 ) -> Tensor | None:
     """Give what a classifier's output layer reads: one vector an item.
 
+    Where the layer reads several places of an item, as the tokens of a decoder, the vector is their mean
+    with the weights that their outputs have in the item's logits: the token that the logits are those
+    of, and never padding.
+
     Args:
         classifier: any.
         inputs: a batch for it.
         num_classes: C.
 
     Returns:
-        (B, D); what a `HeadClassifier` reads itself; None where there is no such layer.
+        (B, D); what a `HeadClassifier` reads itself; None where there is no such layer, it does not read
+        each item by itself, or the logits do not come from it.
+
+    Example:
+        >>> head = HeadClassifier(HeadConfig(input_size=5, num_labels=3))
+        >>> penultimate_features(head, {"features": torch.zeros(2, 5)}, num_classes=3).shape
+        torch.Size([2, 5])
     """
     if isinstance(classifier, HeadClassifier):
         return classifier.read(inputs.get("pixel_values"), inputs.get("features"))
     layers = output_layers(classifier, num_classes)
     if not layers:
         return None
-    seen: list[Tensor] = []
-    hook = layers[-1].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def look(_: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        seen.append((given[0], output.detach().requires_grad_()))
+        torch.set_grad_enabled(True)  # what follows the layer is little
+        return seen[-1][1]
+
+    hook = layers[-1].register_forward_hook(look)
     training = classifier.training
     classifier.eval()
     try:
-        number = len(logits_of(classifier, inputs))
+        logits = logits_of(classifier, inputs)
     finally:
+        torch.set_grad_enabled(False)
         hook.remove()
         classifier.train(training)
-    if not seen or len(seen[-1]) != number:
+    if not seen or len(seen[-1][0]) != len(logits) or not logits.requires_grad:
         return None
-    read = seen[-1].float()
-    if isinstance(layers[-1], nn.Conv2d) or read.ndim == 4:
-        return read.flatten(2).mean(dim=2)
-    return read.mean(dim=1) if read.ndim == 3 else read
+    read, output = seen[-1]
+    if isinstance(layers[-1], nn.Conv2d):
+        read = read.movedim(1, -1)
+    read = read.float().reshape(len(read), -1, read.shape[-1])
+    if read.shape[1] == 1:
+        return read[:, 0]
+    weights = _weights_of_places(logits, output, 1 if isinstance(layers[-1], nn.Conv2d) else -1)
+    if weights.shape[1] != read.shape[1]:
+        return read.mean(dim=1)  # a convolution that reads several places at once
+    if not weights.isfinite().all():
+        return None
+    read = torch.where(weights[..., None] == 0, 0.0, read)
+    return (weights[..., None] * read).sum(dim=1)
+
+
+@torch.enable_grad()
+def _weights_of_places(logits: Tensor, output: Tensor, class_axis: int) -> Tensor:
+    """Tell how much each place of an item counts in its logits: (B, P), summing to one.
+
+    Args:
+        logits: (B, C), computed from `output`.
+        output: of the layer, one score a class and place.
+        class_axis: which of its axes is that of the classes.
+    """
+    # A direction in which logits change also where they are normalised.
+    direction = torch.linspace(1, 2, logits.shape[1], device=logits.device)
+    (gradient,) = torch.autograd.grad((logits.float() @ direction).sum(), output)
+    weights = (gradient.movedim(class_axis, -1).float() @ direction).flatten(1)
+    return weights / weights.sum(dim=1, keepdim=True)
 
 
 def _change_outputs(

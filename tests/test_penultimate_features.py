@@ -1,0 +1,246 @@
+"""What a classifier's output layer reads of an item, whatever the architecture and the batch are."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    ASTConfig,
+    ASTForAudioClassification,
+    BertConfig,
+    BertForSequenceClassification,
+    ConvNextConfig,
+    ConvNextForImageClassification,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    LlamaConfig,
+    LlamaForSequenceClassification,
+    T5Config,
+    T5ForSequenceClassification,
+    Wav2Vec2Config,
+    Wav2Vec2ForSequenceClassification,
+)
+from transformers.modeling_outputs import ImageClassifierOutput
+
+from hf_maxmig.classifiers import output_layers, penultimate_features
+from tests.worlds import small_vit
+
+C, PAD, EOS = 3, 0, 1
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}  # fmt: skip
+
+
+def words(number, size):
+    """Tokens of an item, without padding."""
+    generator = torch.Generator().manual_seed(number)
+    tokens = torch.randint(2, 40, (size,), generator=generator)
+    tokens[-1] = EOS
+    return tokens
+
+
+def padded_words(items, side, width):
+    """A batch of items, padded at one side."""
+    ids = torch.full((len(items), width), PAD)
+    mask = torch.zeros_like(ids)
+    for i, item in enumerate(items):
+        place = slice(0, len(item)) if side == "right" else slice(width - len(item), width)
+        ids[i, place], mask[i, place] = item, 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+TEXT = {
+    "bert": (BertForSequenceClassification, BertConfig(vocab_size=40, **SIZES), ("right",)),
+    "distilbert": (
+        DistilBertForSequenceClassification,
+        DistilBertConfig(vocab_size=40, dim=16, n_layers=2, n_heads=2, hidden_dim=24),
+        ("right",),
+    ),
+    "gpt2": (
+        GPT2ForSequenceClassification,
+        GPT2Config(vocab_size=40, n_embd=16, n_layer=2, n_head=2),
+        ("right",),  # left padding shifts its positions
+    ),
+    "llama": (
+        LlamaForSequenceClassification,
+        LlamaConfig(vocab_size=40, num_key_value_heads=2, **SIZES),
+        ("right", "left"),
+    ),
+    "t5": (
+        T5ForSequenceClassification,
+        T5Config(
+            vocab_size=40,
+            d_model=16,
+            d_kv=8,
+            d_ff=24,
+            num_layers=2,
+            num_heads=2,
+            decoder_start_token_id=PAD,
+        ),
+        ("right",),
+    ),
+}
+
+
+@pytest.fixture
+def build():
+    def of(kind, config):
+        torch.manual_seed(0)
+        config.num_labels, config.pad_token_id, config.eos_token_id = C, PAD, EOS
+        return kind(config).eval()
+
+    return of
+
+
+def logits_again(model, features):
+    """What the output layer makes of features."""
+    layer = output_layers(model, C)[-1]
+    if isinstance(layer, nn.Conv2d):
+        features = features[:, :, None, None]
+    return layer(features).flatten(1).detach()
+
+
+@pytest.mark.parametrize(("name", "side"), [(n, s) for n, (*_, sides) in TEXT.items() for s in sides])  # fmt: skip
+def test_features_of_a_text_do_not_depend_on_the_padding_of_its_batch(name, side, build):
+    """An average over padding says how long the longest text of the batch is."""
+    kind, config, _ = TEXT[name]
+    model = build(kind, config)
+    items = [words(number, size) for number, size in enumerate((3, 9, 5))]
+    alone = []
+    for item in items:
+        inputs = padded_words([item], side, len(item))
+        alone.append(penultimate_features(model, inputs, C))
+        assert torch.equal(alone[-1], penultimate_features(model, inputs, C))
+    alone = torch.cat(alone)
+    assert torch.pdist(alone).min() > 1e-2
+    for width in (9, 14):
+        inputs = padded_words(items, side, width)
+        together = penultimate_features(model.train(), inputs, C)
+        assert model.training
+        assert not together.requires_grad
+        torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+        with torch.no_grad():
+            logits = model.eval()(**inputs).logits
+        torch.testing.assert_close(logits_again(model, together), logits, atol=1e-5, rtol=1e-5)
+
+
+OTHERS = {
+    "vit": lambda: (small_vit(), {"pixel_values": torch.randn(4, 3, 16, 16)}),
+    "convnext": lambda: (
+        ConvNextForImageClassification(
+            ConvNextConfig(num_stages=2, hidden_sizes=[8, 12], depths=[1, 1], num_labels=C)
+        ),
+        {"pixel_values": torch.randn(4, 3, 32, 32)},
+    ),
+    "ast": lambda: (
+        ASTForAudioClassification(
+            ASTConfig(patch_size=8, max_length=24, num_mel_bins=16, num_labels=C, **SIZES)
+        ),
+        {"input_values": torch.randn(4, 24, 16)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_features_of_pictures_and_sounds_are_what_the_logits_are_a_line_of(name):
+    """And of each item by itself."""
+    torch.manual_seed(0)
+    model, inputs = OTHERS[name]()
+    model.eval()
+    features = penultimate_features(model, inputs, C)
+    with torch.no_grad():
+        logits = model(**inputs).logits
+    torch.testing.assert_close(logits_again(model, features), logits, atol=1e-5, rtol=1e-5)
+    first = penultimate_features(model, {n: t[:1] for n, t in inputs.items()}, C)
+    torch.testing.assert_close(first, features[:1], atol=1e-5, rtol=1e-5)
+    assert torch.pdist(features).min() > 0
+
+
+def test_features_of_sounds_do_not_depend_on_the_padding_of_their_batch(build):
+    """As the logits do not: frames of silence that was put behind a sound are left out."""
+    config = Wav2Vec2Config(
+        conv_dim=(8, 8), conv_kernel=(5, 3), conv_stride=(5, 2), num_feat_extract_layers=2, vocab_size=40,
+        feat_extract_norm="layer", num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2,
+        classifier_proj_size=12, **SIZES,
+    )  # fmt: skip
+    model = build(Wav2Vec2ForSequenceClassification, config)
+    sound = torch.randn(1, 200)
+    found = []
+    for width in (200, 320):
+        values, mask = torch.zeros(2, width), torch.zeros(2, width, dtype=torch.int64)
+        values[0, :200], mask[0, :200] = sound, 1
+        values[1], mask[1] = torch.randn(width), 1
+        inputs = {"input_values": values, "attention_mask": mask}
+        found.append(penultimate_features(model, inputs, C))
+        with torch.no_grad():
+            logits = model(**inputs).logits
+        torch.testing.assert_close(logits_again(model, found[-1]), logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-4, rtol=1e-4)
+
+
+class OfPlaces(nn.Module):
+    """A classifier whose output layer reads each of several places, and what is made of their scores."""
+
+    def __init__(self, pool, output=None):
+        super().__init__()
+        self.output, self.pool = output or nn.Linear(6, C), pool
+
+    def forward(self, places, mask):
+        return ImageClassifierOutput(logits=self.pool(self.output(places), mask))
+
+
+def masked_mean(scores, mask):
+    return (scores * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("pool", "expected"),
+    [
+        (masked_mean, masked_mean),
+        (lambda s, m: 3 * masked_mean(s, m) + 1, masked_mean),
+        (lambda s, m: masked_mean(s, m).log_softmax(-1), masked_mean),
+        (lambda s, m: s[:, 1].softmax(-1), lambda s, m: s[:, 1]),
+    ],
+    ids=["mean", "scaled", "normalised", "one"],
+)
+def test_places_count_as_much_as_in_the_logits(pool, expected):
+    """Whatever comes after the layer; what is masked may even be no number."""
+    torch.manual_seed(0)
+    places, mask = torch.randn(4, 5, 6), torch.ones(4, 5)
+    mask[:, 3:] = 0
+    inputs = {"places": places, "mask": mask}
+    found = penultimate_features(OfPlaces(pool), inputs, C)
+    torch.testing.assert_close(found, expected(places, mask))
+
+
+@pytest.mark.parametrize("shape", [(4, 5, 6), (4, 2, 3, 6)], ids=["tokens", "a map"])
+def test_places_of_a_map_are_read_in_the_layers_own_axis(shape):
+    """A linear layer reads the last axis, also where there are four."""
+    places = torch.randn(shape)
+    model = OfPlaces(lambda s, m: s.flatten(1, -2).mean(dim=1))
+    found = penultimate_features(model, {"places": places, "mask": None}, C)
+    torch.testing.assert_close(found, places.flatten(1, -2).mean(dim=1))
+
+
+def test_a_convolution_of_several_places_gives_their_mean():
+    """Its outputs lie between them."""
+    places = torch.randn(4, 6, 5, 5)
+    model = OfPlaces(lambda s, m: s.mean(dim=(2, 3)), nn.Conv2d(6, C, 3))
+    found = penultimate_features(model, {"places": places, "mask": None}, C)
+    torch.testing.assert_close(found, places.mean(dim=(2, 3)))
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        lambda s, m: s[:, 0].detach(),
+        lambda s, m: torch.zeros(len(s), C) + 0 * s.sum(),
+        lambda s, m: s.mean(dim=1)[:2],
+    ],
+    ids=["not from it", "none counts", "other items"],
+)
+def test_no_features_where_the_logits_do_not_come_from_the_layer(pool):
+    """What it reads says nothing about the item then."""
+    inputs = {"places": torch.randn(4, 5, 6), "mask": None}
+    assert penultimate_features(OfPlaces(pool), inputs, C) is None
+    assert not torch.is_inference_mode_enabled()
+    assert torch.is_grad_enabled()
