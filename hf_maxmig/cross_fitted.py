@@ -6,6 +6,8 @@ by the classifier; how long the networks are trained; and the classifier's last 
 left-out votes say. Nothing here knows the trainer, which applies the `Start` in one place.
 """
 
+import dataclasses
+import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,17 +20,18 @@ from transformers.utils import logging
 
 from .classifiers import HeadClassifier, output_layers, penultimate_features, scale_outputs
 from .crossfit import MOST_FEATURES
-from .data.collator import NOT_INPUTS
+from .data.collator import NOT_INPUTS, CrowdCollator, crowd_batches
 from .data.columns import has_votes
 from .data.numbered import ROW
 from .metrics import LEAST_ITEMS
 from .modeling_maxmig import CrowdModel, MaxMIGModel
-from .start import MOST_CELLS, STEPS, STEPS_A_STEP, Start, find_start
+from .start import MOST_CELLS, STEPS, STEPS_A_STEP, Start, find_start, padded
 from .training_args import MaxMIGTrainingArguments
 
 logger = logging.get_logger(__name__)
 
 MOST_NUMBERS = 2**28  # of features that are kept, a gigabyte
+SAME = 1e-6  # of the largest feature: by less than this they differ by rounding alone
 LEAST_STEPS = 200  # of a short training before the training, if an epoch has as many
 
 
@@ -84,7 +87,7 @@ def features_of(
     num_classes: int,
     num_items: int,
     seed: int,
-) -> Tensor:
+) -> Tensor | None:
     """Compute what the classifier's output layer reads of each item.
 
     Args:
@@ -95,7 +98,7 @@ def features_of(
         seed: of the random directions that too many features are projected on.
 
     Returns:
-        (N, D) float32, on the CPU.
+        (N, D) float32, on the CPU; None if it does not read one vector an item.
 
     Example:
         >>> head = HeadClassifier(HeadClassifier.config_class(input_size=2, num_labels=3))
@@ -107,7 +110,8 @@ def features_of(
     for batch in batches:
         inputs = {n: t for n, t in batch.items() if n not in (*NOT_INPUTS, "labels", ROW)}
         features = penultimate_features(classifier, inputs, num_classes)
-        assert features is not None
+        if features is None:
+            return None
         features = features.float().cpu()
         size = features.shape[1], 2 * MOST_FEATURES
         if size[0] * num_items > MOST_NUMBERS and size[0] > size[1]:
@@ -116,6 +120,37 @@ def features_of(
             features = features @ torch.randn(size, generator=generator) / size[0] ** 0.5
         found.append(features)
     return torch.cat(found)
+
+
+def missing_in_features(features: Tensor | None) -> str | None:
+    """Say what features lack for networks to learn from them.
+
+    Args:
+        features: (N, D), of the items; None if there are none.
+
+    Returns:
+        What is missing; None if nothing is.
+
+    Example:
+        >>> missing_in_features(torch.tensor([[0.5, 1.0], [0.5, 2.0]]))
+        >>> missing_in_features(torch.tensor([[0.5, 1.0], [0.5, 1.0]]))
+        "features that differ between items, got the same for all 2 from the classifier's last layer"
+    """
+    if features is None:
+        return "a classifier whose output layer reads one vector an item"
+    finite = features.isfinite().all(dim=1)
+    if not finite.all():
+        return (
+            f"finite features, got others from the classifier's last layer for {int((~finite).sum())} of "
+            f"{len(features)} items, the first of them item {int((~finite).nonzero()[0])}"
+        )
+    spread = (features.amax(dim=0) - features.amin(dim=0)).max()
+    if spread <= SAME * features.abs().max():
+        return (
+            f"features that differ between items, got the same for all {len(features)} from the classifier's last "
+            "layer"
+        )
+    return None
 
 
 def start_of_training(
@@ -152,7 +187,41 @@ def start_of_training(
             "alike: the forecasts keep to the plurality of the votes, and the classifier learns that. More votes "
             "by each annotator would tell."
         )
-    return found
+    return dataclasses.replace(found, votes=votes_digest(crowd))
+
+
+def votes_digest(crowd: tuple[Tensor, Tensor]) -> str:
+    """Hash votes in the order of the items: who said what of which.
+
+    Args:
+        crowd: (N, K) annotators and annotations, int64, padded with -1 to the widest K.
+
+    Returns:
+        32 hexadecimal digits.
+
+    Example:
+        >>> ann = torch.zeros(2, 1, dtype=torch.int64)
+        >>> votes_digest((ann, torch.tensor([[0], [1]]))) == votes_digest((ann, torch.tensor([[1], [0]])))
+        False
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for table in crowd:
+        digest.update(f"{tuple(table.shape)}".encode())
+        digest.update(table.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def has_votes_of(found: Start, dataset: Any) -> bool:
+    """Tell whether the votes of a data set are those that a start was found by; all are read for it.
+
+    Args:
+        found: the start; of one that does not know its votes this is taken for granted.
+        dataset: with crowd columns.
+    """
+    if not found.votes:
+        return True
+    collator = CrowdCollator(*found.weight.shape[:2])
+    return votes_digest(padded(crowd_batches(dataset, collator))) == found.votes
 
 
 def network_steps(args: MaxMIGTrainingArguments, num_items: int) -> int:
@@ -180,14 +249,19 @@ def check_found_for(found: Start, dataset: Any, gold: Tensor | None = None) -> N
         gold: (N,) int64, its gold labels that the user hands over, -1 for an item without.
 
     Raises:
-        ValueError: if the items are not as many as the start has, or nobody knows how many; or if other
-            gold labels were used.
+        ValueError: if the items are not as many as the start has, nobody knows how many, or they have
+            other votes; or if other gold labels were used.
     """
     items = len(dataset) if has_length(dataset) else None
     if items != len(found.targets):
         raise ValueError(
             f"the training set must be that of the checkpoint, N = {len(found.targets)} items, got "
             f"{'a stream' if items is None else items}: what the classifier learns was found out for each of them."
+        )
+    if not has_votes_of(found, dataset):
+        raise ValueError(
+            "the training set must be that of the checkpoint, with its votes in its order, got other votes on as many "
+            "items: what the classifier learns was found out by those. Train anew, without `resume_from_checkpoint`."
         )
     used = torch.full((items,), -1) if found.gold is None else found.gold
     if not torch.equal(used, torch.full((items,), -1) if gold is None else gold):

@@ -63,6 +63,7 @@ class Start:
         tells_apart: whether left-out votes are foretold clearly better where annotators are told apart
             than where all votes count alike; if not, that is what `targets` and `weight` do.
         gold: (N,) int64, the gold labels that were used, -1 for an item without; None if none was.
+        votes: digest of the votes that it was found by (`cross_fitted.votes_digest`); empty if unknown.
     """
 
     targets: Tensor
@@ -73,6 +74,7 @@ class Start:
     likelihoods: dict[str, float]
     tells_apart: bool = True
     gold: Tensor | None = None
+    votes: str = ""
 
     def save(self, path: Path) -> None:
         """Write a safetensors file."""
@@ -80,13 +82,16 @@ class Start:
         if self.gold is not None:
             tensors["gold"] = self.gold
         numbers = self.likelihoods | {"classifier": self.classifier, "apart": self.tells_apart}
-        save_file(tensors, path, {name: repr(float(value)) for name, value in numbers.items()})
+        texts = {name: repr(float(value)) for name, value in numbers.items()}
+        save_file(tensors, path, texts | {"votes": self.votes})
 
     @classmethod
     def load(cls, path: Path) -> "Start":
         """Read what `save` wrote."""
         with safe_open(path, "pt") as file:
-            numbers = {name: float(value) for name, value in file.metadata().items()}
+            texts = file.metadata()
+            votes = texts.pop("votes", "")  # an earlier version wrote none
+            numbers = {name: float(value) for name, value in texts.items()}
             named: list[str] = file.keys()
             tensors = {name: file.get_tensor(name) for name in named}
         return cls(
@@ -94,6 +99,7 @@ class Start:
             classifier=numbers.pop("classifier"),
             tells_apart=bool(numbers.pop("apart")),
             likelihoods=numbers,
+            votes=votes,
         )
 
 

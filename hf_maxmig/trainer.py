@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -47,15 +48,19 @@ from .checkpoints import swapped
 from .class_names import differences, listed
 from .class_order import align_gold, align_outputs, hub_parts
 from .classifiers import (
+    HeadClassifier,
     adapter_layers,
     output_layers,
     without_peft_model,
 )
 from .cross_fitted import (
     LEAST_STEPS,
+    MOST_NUMBERS,
     check_found_for,
     features_of,
+    has_votes_of,
     missing_for_start,
+    missing_in_features,
     start_of_training,
     temper,
 )
@@ -77,6 +82,7 @@ from .data.numbered import (
     NumberedItems,
     check_each_once,
     check_first,
+    first_batch,
     in_order,
     is_sequential,
     part_of,
@@ -271,6 +277,11 @@ class CrowdTrainer(TunedTrainer):
         self._tries: list[Try] = []
         self._found: Start | None = None  # by cross-fitting, of the items of the training set
         self._gold_read: tuple[Any, Tensor] | None = None  # of which data set, see `gold_labels`
+        # Tables of the training items, and what of them is where the batches are: see `_rows_of`.
+        self._moved: dict[int, tuple[Tensor, Tensor]] = {}
+        # What the features of a classifier lack for that, as far as it is known.
+        self._unread: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()
+        self._own_votes: WeakKeyDictionary[Dataset, bool] = WeakKeyDictionary()
         self._of_training = False  # whether they are what is predicted now
         self._short_trainings: Any = None  # a progress bar
         by_gain = self.crowd_model.loss_is_minus_gain and self._init != "cross_fit"
@@ -401,6 +412,9 @@ class CrowdTrainer(TunedTrainer):
         self, checkpoint: str | None, trial: Any, ignore_keys_for_eval: list[str] | None
     ) -> TrainOutput:
         self._fresh, self._tries, self._found = checkpoint is None, [], None
+        self._moved.clear()
+        self._unread.clear()
+        self._own_votes.clear()
         self._resumed_from, self.found_strength = checkpoint, None
         self._empty_steps.zero_()
         self._started = False
@@ -503,8 +517,7 @@ class CrowdTrainer(TunedTrainer):
     def _start(self) -> None:
         args, model = self.args, self.crowd_model
         self._tries, self.found_rate = [], None
-        if self._init == "cross_fit":
-            self._start_by_cross_fitting()
+        if self._init == "cross_fit" and self._start_by_cross_fitting():
             return
         can = can_start_from_information(self)
         if args.init == "information" and not model.loss_is_minus_gain:
@@ -548,10 +561,28 @@ class CrowdTrainer(TunedTrainer):
                 model.use_prior(best.prior, self.crowd_of(self.train_dataset))
             self.optimizer = None  # that of an earlier training has its rates
 
-    def _start_by_cross_fitting(self) -> None:
-        """Find out what each item is, and give W and the prior what was found."""
+    def _start_by_cross_fitting(self) -> bool:
+        """Find out what each item is, and give W and the prior what was found.
+
+        Returns:
+            Whether it was found: if features show only now that it cannot be, another start is taken,
+            unless `init` asks for this one.
+        """
         args, model, dataset = self.args, self.crowd_model, self.train_dataset
-        problem = missing_for_start(model, args, dataset, self.start_from)
+        problem = self._missing_for_cross_fit()
+        if problem is None:
+            batches = map(self._prepare_inputs, self.get_test_dataloader(dataset))
+            with self.autocast_smart_context_manager():
+                features = features_of(
+                    model.classifier, batches, model.config.num_labels, len(dataset), args.seed
+                )
+            problem = self._unread[model.classifier] = missing_in_features(features)
+            if problem is not None and args.init is None:
+                logger.warning(
+                    "The training does not start as it does by default, for which it needs %s: it starts from `%s`.",
+                    problem, self._init,
+                )  # fmt: skip
+                return False
         if problem is not None:
             raise ValueError(f"`init='cross_fit'` needs {problem}. Use another `init`.")
         crowd, prior, gold = padded(self.crowd_of(dataset)), None, self.gold_labels
@@ -563,15 +594,30 @@ class CrowdTrainer(TunedTrainer):
                 voted[gold[gold >= 0]] = True
             model.prior.initialize(shares.sum(dim=0), voted)
             prior = model.log_prior().detach().cpu()
-        batches = map(self._prepare_inputs, self.get_test_dataloader(dataset))
-        with self.autocast_smart_context_manager():
-            features = features_of(
-                model.classifier, batches, model.config.num_labels, len(dataset), args.seed
-            )
         quiet = args.disable_tqdm or not self.is_local_process_zero()
-        self._found = start_of_training(model, args, features, crowd, prior, quiet, gold)
+        self._found = start_of_training(
+            model, args, cast(Tensor, features), crowd, prior, quiet, gold
+        )
         model.use_start(self._found.weight, self._found.log_p)
         self.optimizer = None  # that of an earlier training has its rates
+        return True
+
+    def _missing_for_cross_fit(self) -> str | None:
+        """Say what is missing for a start by cross-fitting; None if nothing is.
+
+        What a pretrained classifier's output layer reads is looked at on two items, once.
+        """
+        model, dataset = self.crowd_model, self.train_dataset
+        missing = missing_for_start(model, self.args, dataset, self.start_from)
+        if missing is not None or isinstance(model.classifier, HeadClassifier):
+            return missing or self._unread.get(model.classifier)
+        if model.classifier not in self._unread:
+            batch = first_batch(dataset, self.data_collator, 2)
+            inputs = {n: t.to(model.device) for n, t in batch.items() if isinstance(t, Tensor)}
+            with self.autocast_smart_context_manager():
+                few = features_of(model.classifier, [inputs], model.config.num_labels, 2, 0)
+            self._unread[model.classifier] = missing_in_features(None) if few is None else None
+        return self._unread[model.classifier]
 
     def _temper(self) -> bool:
         found = self._found
@@ -590,8 +636,7 @@ class CrowdTrainer(TunedTrainer):
         if self.args.init is not None:
             return self.args.init
         rates = self.args.searches_rate and not self._optimizer_given
-        missing = (self.crowd_model, self.args, self.train_dataset, self.start_from)
-        if rates and missing_for_start(*missing) is None:
+        if rates and self._missing_for_cross_fit() is None:
             return "cross_fit"
         # A rival starts as its authors start it.
         asks_items = self.crowd_model.loss_is_minus_gain and self.start_from is None
@@ -734,8 +779,8 @@ class CrowdTrainer(TunedTrainer):
         found, beside = self._found, {POSTERIOR_COLUMN, TRUSTED_COLUMN, ROW}
         gold = self.gold_labels
         if found is None and gold is not None and crowd_model.loss_is_minus_gain:
-            columns = trusted_columns(gold[inputs[ROW].cpu()], crowd_model.config.num_labels)
-            inputs[TRUSTED_COLUMN] = columns.to(self.args.device)
+            known_gold = self._rows_of(gold, inputs[ROW])
+            inputs[TRUSTED_COLUMN] = trusted_columns(known_gold, crowd_model.config.num_labels)
         if found is not None:
             beside |= {"annotators", "annotations"}  # what they say is in the targets
         given = {n: value for n, value in inputs.items() if n not in beside}
@@ -745,7 +790,7 @@ class CrowdTrainer(TunedTrainer):
             given |= blended_inputs(read, mixed)
         outputs = model(**given)
         if found is not None:
-            targets = found.targets[inputs[ROW].cpu()].to(outputs.log_h)
+            targets = self._rows_of(found.targets, inputs[ROW]).to(outputs.log_h)
             targets = targets if mixed is None else mixed.blend(targets)
             loss, empty = against_targets(outputs.log_h, targets, self._gather)
         elif mixed is not None:
@@ -765,9 +810,17 @@ class CrowdTrainer(TunedTrainer):
         else:
             taught = is_annotated(inputs["annotators"], inputs["annotations"])
             if self.gold_labels is not None:
-                taught |= (self.gold_labels[inputs[ROW].cpu()] >= 0).to(taught.device)
+                taught |= self._rows_of(self.gold_labels, inputs[ROW]) >= 0
         mixed = draw_blends(taught, self.args.mixup_alpha)
         return mixed._replace(share=self._gather(mixed.share.repeat(len(taught)))[0])
+
+    def _rows_of(self, table: Tensor, rows: Tensor) -> Tensor:
+        """Look up what is known of a batch's items, on its own device: the host waits for no row numbers."""
+        kept, moved = self._moved.get(id(table), (None, table))
+        if kept is not table:
+            moved = table.to(rows.device if table.numel() <= MOST_NUMBERS else "cpu")
+            self._moved[id(table)] = table, moved
+        return moved[rows.to(moved.device)]
 
     def _note_main_input(self, inputs: dict[str, Any]) -> None:
         """Have `Trainer` count and hand on what is in the batches: features, say, and no pictures."""
@@ -1093,7 +1146,13 @@ class CrowdTrainer(TunedTrainer):
         if self._found is not None and len(dataset) != len(self._found.log_h):
             return False
         mark = getattr(dataset, "_fingerprint", None)
-        return dataset is own or (mark is not None and mark == getattr(own, "_fingerprint", None))
+        if dataset is not own and (mark is None or mark != getattr(own, "_fingerprint", None)):
+            return False
+        if self._found is None:
+            return True
+        if own not in self._own_votes:  # it may be another than the one that was trained on
+            self._own_votes[own] = has_crowd_columns(own) and has_votes_of(self._found, own)
+        return self._own_votes[own]
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         name = self.args.metric_for_best_model

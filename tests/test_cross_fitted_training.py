@@ -55,6 +55,13 @@ def cross_fit(make_model, make_args, crowd):
     return build
 
 
+@pytest.fixture
+def warned(caplog):
+    logging.get_logger("hf_maxmig").propagate = True
+    with caplog.at_level("WARNING"):
+        yield lambda: [r.getMessage() for r in caplog.records if r.name.startswith("hf_maxmig.")]
+
+
 def state(trainer):
     return {name: t.clone() for name, t in trainer.crowd_model.state_dict().items()}
 
@@ -125,18 +132,70 @@ def test_stream_starts_otherwise(crowd, make_model, make_args):
 
 
 def test_classifier_from_scratch_starts_otherwise_and_a_pretrained_one_so(
-    crowd, make_args, tmp_path
+    pictures, pretrained, make_args
 ):
     """Networks on random features learn nothing; on those of a pretrained classifier they do."""
-    pictures = np.random.default_rng(0).normal(size=(len(crowd), 3, 16, 16)).astype("float32")
-    crowd = crowd.remove_columns("features").add_column("pixel_values", pictures.tolist())
-    settings = {"args": make_args(init=None, search_rate=True), "train_dataset": crowd}
+    settings = {"args": make_args(init=None, search_rate=True), "train_dataset": pictures}
     scratch = FourLayerCNN(FourLayerCNNConfig(image_size=16, num_labels=3))
     assert MaxMIGTrainer(model=scratch, **settings)._init == "information"
     assert MaxMIGTrainer(model=small_vit(), **settings)._init == "information"
-    small_vit().save_pretrained(tmp_path / "vit")
-    pretrained = type(small_vit()).from_pretrained(tmp_path / "vit")
     assert MaxMIGTrainer(model=pretrained, **settings)._init == "cross_fit"
+
+
+def read_in_one_row(layer):
+    """Have an output layer read the tokens of all items in one row."""
+    layer.register_forward_pre_hook(
+        lambda _, given: torch.stack([given[0], -given[0]], 1).flatten(0, 1)
+    )
+    layer.register_forward_hook(lambda _, given, scores: scores.view(-1, 2, 3).mean(dim=1))
+
+
+class Drawing:
+    """A collator that draws at random, as augmentation does."""
+
+    def __init__(self, collate):
+        self.collate = collate
+
+    def __call__(self, examples):
+        torch.rand(1)
+        return self.collate(examples)
+
+
+@pytest.fixture
+def pictures(crowd):
+    values = np.random.default_rng(0).normal(size=(len(crowd), 3, 16, 16)).astype("float32")
+    return crowd.remove_columns("features").add_column("pixel_values", values.tolist())
+
+
+@pytest.fixture
+def pretrained(tmp_path):
+    """A network for pictures that was loaded."""
+    torch.manual_seed(0)
+    small_vit().save_pretrained(tmp_path / "vit")
+    return type(small_vit()).from_pretrained(tmp_path / "vit")
+
+
+def test_output_layer_that_reads_no_vector_an_item_starts_otherwise(
+    pictures, pretrained, make_args, monkeypatch
+):
+    """It is found out before the training, once; whoever asks for this start is told."""
+    read_in_one_row(pretrained.classifier)
+    asked, look = [], hf_maxmig.trainer.features_of
+    monkeypatch.setattr(hf_maxmig.trainer, "features_of", lambda *a: asked.append(a) or look(*a))
+    args = make_args(init=None, search_rate=True)
+    trainer = MaxMIGTrainer(model=pretrained, args=args, train_dataset=pictures)
+    trainer.data_collator = Drawing(trainer.data_collator)
+    trainer._unread.clear()
+    asked.clear()
+    before = torch.random.get_rng_state()
+    for _ in range(3):
+        assert trainer._init == "information"
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert len(asked) == 1
+    args = make_args(init="cross_fit", search_rate=True)
+    told = MaxMIGTrainer(model=pretrained, args=args, train_dataset=pictures)
+    with pytest.raises(ValueError, match="needs a classifier whose output layer reads one vector"):
+        told.train()
 
 
 def test_rival_starts_as_its_authors_start_it(crowd, make_args, make_model):
@@ -163,6 +222,33 @@ def test_start_that_cannot_be_is_refused_with_what_is_missing(
     trainer = cross_fit(model=make_model(**fields), init="cross_fit", **changes)
     with pytest.raises(ValueError, match=re.escape(f"`init='cross_fit'` needs {missing}. Use")):
         trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (torch.ones_like, "features that differ between items, got the same for all 90"),
+        (lambda x: x.masked_fill(x == x.max(), math.nan), "finite features, got others from"),
+        (lambda x: x.masked_fill(x == x.max(), math.inf), "finite features, got others from"),
+    ],
+    ids=["same", "nan", "infinite"],
+)
+def test_features_that_say_nothing_start_otherwise_or_are_refused(
+    spoil, message, cross_fit, monkeypatch, warned
+):
+    """Networks on them come to garbage, which the classifier would then learn."""
+    look = hf_maxmig.cross_fitted.penultimate_features
+    monkeypatch.setattr(
+        hf_maxmig.cross_fitted, "penultimate_features", lambda *given: spoil(look(*given))
+    )
+    trainer = cross_fit(max_steps=2, search_rate=True)
+    assert trainer._init == "cross_fit"
+    trainer.train()
+    assert trainer._found is None
+    assert trainer.listed_arguments()["init"] == "information"
+    assert [message in m for m in warned() if "does not start as it does by default" in m] == [True]
+    with pytest.raises(ValueError, match=message):
+        cross_fit(init="cross_fit").train()
 
 
 def test_start_that_cannot_be_of_stream_or_scratch_or_rival_is_refused(
@@ -270,6 +356,39 @@ def test_other_items_are_predicted_by_the_model(trained, crowd):
     # And after one of them the training set is itself again.
     log_h = torch.tensor(trained.predict(crowd).predictions[0])
     torch.testing.assert_close(log_h, trained._found.log_h)
+
+
+def test_votes_of_the_training_set_are_read_once_to_know_it(trained, crowd, monkeypatch):
+    """A set of a million items is evaluated each epoch; one put in its place afterwards is another."""
+    read, look = [], hf_maxmig.trainer.has_votes_of
+    monkeypatch.setattr(hf_maxmig.trainer, "has_votes_of", lambda *a: read.append(a) or look(*a))
+    for _ in range(3):
+        trained.evaluate(crowd)
+    trained.evaluate(make_crowd(seed=1))
+    assert len(read) == 1
+    other = make_crowd(seed=1)
+    assert len(other) == len(crowd)
+    trained.train_dataset = other
+    expected = by_hand(trained, other)
+    np.testing.assert_allclose(trained.predict(other).predictions[0], expected[0], atol=1e-5)
+    assert len(read) == 2
+
+
+def test_targets_are_looked_up_where_the_batch_is(cross_fit, brief, monkeypatch):
+    """A look at the host's memory waits for all that the device has still to do, in each step."""
+    trainer = cross_fit(max_steps=1)
+    trainer.train()
+    batch = next(iter(trainer.get_train_dataloader()))
+    table, rows = trainer._found.targets, batch["crowd_row"]
+    assert torch.equal(trainer._rows_of(table, rows), table[rows])
+    for method in ("cpu", "item", "tolist"):
+        monkeypatch.setattr(torch.Tensor, method, lambda *a: pytest.fail("the host waits"))
+    moved = trainer._moved[id(table)][1]
+    trainer.compute_loss(trainer.model, dict(batch))
+    assert trainer._moved[id(table)][1] is moved
+    assert len(trainer._moved) == 1
+    trainer._moved.clear()
+    assert trainer._rows_of(table, rows.to("meta")).device.type == "meta"
 
 
 def test_evaluation_of_the_training_set_is_out_of_fold(trained, crowd):
@@ -402,6 +521,30 @@ def test_checkpoint_of_other_items_is_refused(checkpoints, cross_fit, crowd, tmp
     stream = cross_fit(dataset=crowd.to_iterable_dataset(), max_steps=12, **settings)
     with pytest.raises(ValueError, match="N = 90 items, got a stream"):
         stream.train(resume_from_checkpoint=folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [True, False])
+def test_checkpoint_of_other_votes_on_as_many_items_is_refused(
+    known, checkpoints, cross_fit, crowd, tmp_path, monkeypatch
+):
+    """In another order too: item 7 would learn what another item 7 is. One that does not know them goes on."""
+    if not known:  # an earlier version has written none
+        monkeypatch.setattr(hf_maxmig.cross_fitted, "votes_digest", lambda votes: "")
+    checkpoints().train()
+    folder = str(tmp_path / "out" / "checkpoint-4")
+    assert bool(Start.load(tmp_path / "out" / "checkpoint-4" / "start.safetensors").votes) == known
+    settings = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4}
+    same = crowd.add_column("number", list(range(len(crowd))))
+    cross_fit(dataset=same, **settings).train(resume_from_checkpoint=folder)
+    for other in (make_crowd(seed=1), crowd.select(range(len(crowd) - 1, -1, -1))):
+        assert len(other) == len(crowd)
+        trainer = cross_fit(dataset=other, **settings)
+        if known:
+            with pytest.raises(ValueError, match="got other votes on as many items"):
+                trainer.train(resume_from_checkpoint=folder)
+        else:
+            trainer.train(resume_from_checkpoint=folder)
 
 
 @pytest.mark.slow
@@ -565,13 +708,6 @@ def test_classifier_that_counts_half_is_half_as_sure_also_by_itself(
 
 
 # Warnings
-
-
-@pytest.fixture
-def warned(caplog):
-    logging.get_logger("hf_maxmig").propagate = True
-    with caplog.at_level("WARNING"):
-        yield lambda: [r.getMessage() for r in caplog.records if r.name.startswith("hf_maxmig.")]
 
 
 @pytest.mark.parametrize("apart", [True, False])

@@ -181,16 +181,35 @@ def check_first(dataset: Any, collate: Any) -> None:
         return
     items = arrow_rows(dataset, collate)
     if len(dataset):
-        states = random.getstate(), np.random.get_state()
-        with torch.random.fork_rng(devices=[]):
-            try:
-                batch = NumberedItems(items, dataset).__getitems__([0])
-                NumberedCollator(collate, keep=False)(batch)
-            finally:
-                random.setstate(states[0])
-                np.random.set_state(states[1])
+        first_batch(dataset, collate, 1)
     if isinstance(items, Dataset) and len(items):
         _check_files(items)
+
+
+def first_batch(dataset: Any, collate: Any, number: int) -> Any:
+    """Read and collate the first items; what is drawn at random afterwards is as if they had not been read.
+
+    Args:
+        dataset: with a length.
+        collate: any collator.
+        number: of items, fewer if there are no more.
+
+    Raises:
+        ValueError, OSError, TypeError or ImportError: as reading and collating do.
+
+    Example:
+        >>> first_batch([{"x": 0.5}, {"x": 1.5}], CrowdCollator(num_annotators=3, num_classes=2), 1)
+        {'x': tensor([0.5000])}
+    """
+    items = NumberedItems(arrow_rows(dataset, collate), dataset)
+    states = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            batch = items.__getitems__([*range(min(number, len(dataset)))])
+            return NumberedCollator(collate, keep=False)(batch)
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
 
 
 def _check_files(dataset: Dataset) -> None:
