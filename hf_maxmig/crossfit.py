@@ -11,13 +11,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import dropout, embedding
+from torch import Tensor
+from torch.nn.functional import embedding
 
 from .functional import is_given
 
 FOLDS = 3
 HIDDEN, DROPOUT, RATE, BATCH = 128, 0.5, 1e-3, 64  # the paper's head on LabelMe
+MOST_IN_BATCH, EPOCH = 256, 80  # a batch is larger where an epoch would have more steps
 MOST_FEATURES = 128  # principal components; more cost time and change little
 UNLIKE = 30.0  # how many times as much some features differ as others, if they are of unlike scales
 MOST_ITEMS = 20_000  # that the networks learn from; the others are judged by all of them
@@ -104,46 +105,74 @@ def divide(
     return fold
 
 
-class Networks(nn.Module):
+class Networks:
     """Networks of two layers side by side, which read the same items: an (n, ...) batch of matrices.
 
+    Their gradient is written out, which takes half the time: the matrices are small.
+
     Args:
-        number: n, how many.
-        num_features: D.
-        num_classes: C.
-        generator: of their first weights.
+        flat: (n (D + 1) H + n (H + 1) C,), all parameters one after the other.
+        shapes: of first (n, D, H), its bias (n, 1, H), output (n, H, C), its bias (n, 1, C).
     """
 
-    def __init__(
-        self, number: int, num_features: int, num_classes: int, generator: torch.Generator
-    ) -> None:
-        super().__init__()
+    def __init__(self, flat: Tensor, shapes: list[tuple[int, int, int]]) -> None:
+        self.flat, self.shapes = flat, shapes
+        self.number = shapes[0][0]
+        self.gradient = torch.zeros_like(flat)
+        self.moments = torch.zeros_like(flat), torch.zeros_like(flat)
+        self.steps = 0
+        self.first, self.first_bias, self.output, self.output_bias = self._views(flat)
+        self._gradients = self._views(self.gradient)
 
-        def drawn(*shape: int, size_in: int) -> nn.Parameter:
-            return nn.Parameter(
-                (2 * torch.rand(*shape, generator=generator) - 1) / math.sqrt(size_in)
-            )
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        parts = flat.split([math.prod(shape) for shape in self.shapes])
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
-        self.first = drawn(number, num_features, HIDDEN, size_in=num_features)
-        self.first_bias = drawn(number, 1, HIDDEN, size_in=num_features)
-        self.output = drawn(number, HIDDEN, num_classes, size_in=HIDDEN)
-        self.output_bias = drawn(number, 1, num_classes, size_in=HIDDEN)
+    @classmethod
+    def drawn(
+        cls, number: int, num_features: int, num_classes: int, generator: torch.Generator
+    ) -> "Networks":
+        """Draw the first weights of n networks."""
+        parts, shapes = [], []
+        for size_in, size_out in ((num_features, HIDDEN), (HIDDEN, num_classes)):
+            for rows in (size_in, 1):
+                uniform = torch.rand(number * rows * size_out, generator=generator)
+                parts.append((2 * uniform - 1) / math.sqrt(size_in))
+                shapes.append((number, rows, size_out))
+        return cls(torch.cat(parts), shapes)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Turn (B, D) features into (n, B, C) log-probabilities."""
-        same = features.expand(len(self.first), -1, -1)
-        hidden = torch.baddbmm(self.first_bias, same, self.first).relu()
-        hidden = dropout(hidden, DROPOUT, self.training)
-        return torch.baddbmm(self.output_bias, hidden, self.output).log_softmax(dim=-1)
-
-    @torch.no_grad()
     def repeated(self, times: int) -> "Networks":
         """Return as many copies of all, one after the other."""
-        copied = Networks.__new__(Networks)
-        nn.Module.__init__(copied)
-        for name, value in self.named_parameters():
-            setattr(copied, name, nn.Parameter(value.repeat(times, 1, 1)))
-        return copied
+        shapes = [(times * number, rows, columns) for number, rows, columns in self.shapes]
+        parts = [part.repeat(times, 1, 1).flatten() for part in self._views(self.flat)]
+        return Networks(torch.cat(parts), shapes)
+
+    def hidden(self, features: Tensor) -> Tensor:
+        """Turn (B, D) features into (n, B, H) hidden units, of which none drops out."""
+        same = features.expand(self.number, -1, -1)
+        return torch.baddbmm(self.first_bias, same, self.first).relu_()
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Turn (n, B, H) hidden units into (n, B, C) logits."""
+        return torch.baddbmm(self.output_bias, hidden, self.output)
+
+    def step(self, features: Tensor, hidden: Tensor, slope: Tensor, rate: float) -> None:
+        """Take a step of Adam downhill.
+
+        Args:
+            features: (B, D).
+            hidden: (n, B, H), those units that did not drop out, zeros for the others.
+            slope: (n, B, C), of the loss by the logits.
+            rate: of the step.
+        """
+        inner = (slope @ self.output.mT).mul_(hidden > 0).div_(1 - DROPOUT)
+        first, first_bias, output, output_bias = self._gradients
+        torch.bmm(features.T.expand(self.number, -1, -1), inner, out=first)
+        torch.sum(inner, dim=1, keepdim=True, out=first_bias)
+        torch.bmm(hidden.mT, slope, out=output)
+        torch.sum(slope, dim=1, keepdim=True, out=output_bias)
+        self.steps += 1
+        _adam_step(self.flat, self.gradient, self.moments, rate, self.steps)
 
 
 class CrossFit:
@@ -179,13 +208,13 @@ class CrossFit:
 
     def _fresh(self) -> Networks:
         generator = torch.Generator().manual_seed(self.seed)
-        return Networks(self.folds, self.features.shape[1], self.num_classes, generator)
+        return Networks.drawn(self.folds, self.features.shape[1], self.num_classes, generator)
 
     def _batches(self, steps: int) -> "list[Tensor]":
         """Draw the items of each step: each once before one comes again."""
         generator = torch.Generator().manual_seed(self.seed)
         rows = (self.fold >= 0).nonzero()[:, 0]
-        size = min(BATCH, len(rows))
+        size = min(len(rows), MOST_IN_BATCH, max(BATCH, len(rows) // EPOCH))
         parts: list[Tensor] = []
         while len(parts) < steps:
             order = rows[torch.randperm(len(rows), generator=generator)]
@@ -195,15 +224,15 @@ class CrossFit:
     @torch.no_grad()
     def _out_of_fold(self, networks: Networks) -> Tensor:
         """Say of each item what the networks say that have not seen it: (settings, N, C)."""
-        networks.eval()
-        settings, found = len(networks.first) // self.folds, []
-        rows = max(1, 2**24 // (len(networks.first) * max(HIDDEN, self.num_classes)))
+        number, found = networks.number, []
+        settings = number // self.folds
+        rows = max(1, 2**24 // (number * max(HIDDEN, self.num_classes)))
         for features, fold in zip(self.features.split(rows), self.fold.split(rows), strict=True):
-            log_h = networks(features).unflatten(0, (settings, self.folds))
+            log_h = networks.logits(networks.hidden(features)).log_softmax(dim=-1)
+            log_h = log_h.unflatten(0, (settings, self.folds))
             own = log_h[:, fold.clamp(min=0), torch.arange(len(fold))]
             everyone = log_h.exp().mean(dim=1).log()
             found.append(torch.where((fold < 0)[None, :, None], everyone, own))
-        networks.train()
         return torch.cat(found, dim=1)
 
     def learn(self, targets: Tensor, steps: int) -> Tensor:
@@ -217,17 +246,17 @@ class CrossFit:
             (N, C), log-probabilities by networks that have not learned from the item.
         """
         networks = self._fresh()
-        optimizer = torch.optim.Adam(networks.parameters(), lr=RATE, foreach=True)
+        others = self.fold[None] != torch.arange(self.folds)[:, None]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             for step, batch in enumerate(self._batches(steps)):
-                optimizer.param_groups[0]["lr"] = RATE * _cosine(step / steps)
-                learns = (self.fold[batch][None] != torch.arange(self.folds)[:, None]).float()
-                said = (targets[batch] * networks(self.features[batch])).sum(dim=-1)
-                loss = -(said * learns).sum() / learns.sum(dim=1).mean()
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
+                features, target, learns = self.features[batch], targets[batch], others[:, batch]
+                hidden = networks.hidden(features)
+                hidden *= _kept(hidden)
+                slope = networks.logits(hidden).softmax(dim=-1)
+                slope = slope.mul_(target.sum(dim=1, keepdim=True)).sub_(target)
+                slope.mul_((learns / learns.sum(dim=1).float().mean())[..., None])
+                networks.step(features, hidden, slope, RATE * _cosine(step / steps))
                 self.tick()
         self.networks = networks
         return self._out_of_fold(networks)[0]
@@ -260,7 +289,7 @@ class CrossFit:
         """
         K, R, C, M = self.folds, len(settings), self.num_classes, len(weight)
         networks = (self._fresh() if self.networks is None else self.networks).repeated(R)
-        optimizer = torch.optim.Adam(networks.parameters(), lr=RATE, foreach=True)
+        others = self.fold[None] != torch.arange(self.folds)[:, None]
         annotators, annotations = crowd
         given = is_given(annotators, annotations)
         cell = torch.where(given, annotators * C + annotations, 0)
@@ -268,8 +297,8 @@ class CrossFit:
         multiple = torch.tensor([multiple for _, multiple in settings])[:, None, None, None]
         # Kept as (annotator, reported) rows of all settings: a vote reads one.
         W = weight[None].repeat(R, 1, 1, 1).permute(1, 3, 0, 2).reshape(M * C, R * C).clone()
-        W.requires_grad_(True)
         moments = torch.zeros_like(W), torch.zeros_like(W)
+        gradient = torch.zeros_like(W)
         scale = multiple.expand(R, M, C, C).permute(1, 3, 0, 2).reshape(M * C, R * C)
         looked_at = {max(1, round(share * steps)) for share in looks}
         found = []
@@ -277,27 +306,25 @@ class CrossFit:
             torch.manual_seed(self.seed)
             for step, batch in enumerate(self._batches(steps), start=1):
                 features, fold, number = self.features[batch], self.fold[batch], len(batch)
-                optimizer.param_groups[0]["lr"] = RATE * _cosine((step - 1) / steps)
-                log_h = networks(features).view(R, K, number, C)
-                networks.eval()
-                with torch.no_grad():
-                    unseen = networks(features).view(R, K, number, C)
-                networks.train()
-                unseen = unseen[:, fold, torch.arange(number)]
-                scores = (embedding(cell[batch], W) * given[batch][..., None]).sum(dim=1)
+                hidden, rate = networks.hidden(features), RATE * _cosine((step - 1) / steps)
+                unseen = networks.logits(hidden).view(R, K, number, C)
+                unseen = unseen[:, fold, torch.arange(number)].log_softmax(dim=-1)
+                hidden *= _kept(hidden)
+                log_h = networks.logits(hidden).view(R, K, number, C).log_softmax(dim=-1)
+                votes, voted = cell[batch], given[batch]
+                scores = (embedding(votes, W) * voted[..., None]).sum(dim=1)
                 scores = scores.view(number, R, C).transpose(0, 1) + log_p[:, None]
                 if trusted is not None:
                     scores = scores + trusted[batch]
                 log_g = scores.log_softmax(dim=-1)  # (R, B, C)
-                learns = (fold[None] != torch.arange(K)[:, None]).float()
-                gained = _gains(log_h, log_g.detach()[:, None], log_p, learns[None]).sum()
-                gained = gained + _gains(unseen[:, None], log_g[:, None], log_p, None).sum()
-                optimizer.zero_grad()
-                W.grad = None
-                (-gained).backward()
-                optimizer.step()
-                rate = RATE * _cosine((step - 1) / steps) * min(1.0, (step / (RISE * steps)) ** 2)
-                _adam_step(W, moments, rate * scale, step)
+                slope = _slope(log_h, log_g[:, None], log_p, others[:, batch].float())
+                networks.step(features, hidden, slope.flatten(0, 1).neg_(), rate)
+                slope = _slope(log_g, unseen, log_p)
+                slope = slope.transpose(0, 1).reshape(number, 1, R * C)
+                slope = slope.expand(-1, votes.shape[1], -1)  # of each vote on the item
+                gradient.zero_().index_add_(0, votes[voted], slope[voted], alpha=-1)
+                rate *= min(1.0, (step / (RISE * steps)) ** 2)
+                _adam_step(W, gradient, moments, rate * scale, step)
                 self.tick()
                 if step in looked_at:
                     seen = self._out_of_fold(networks)
@@ -309,32 +336,58 @@ class CrossFit:
         return found
 
 
+def _kept(hidden: Tensor) -> Tensor:
+    """Draw which of the (n, B, H) hidden units do not drop out, the same in all networks: (B, H)."""
+    return (torch.rand(hidden.shape[1:]) >= DROPOUT) / (1 - DROPOUT)
+
+
 def _cosine(progress: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def _gains(log_h: Tensor, log_g: Tensor, log_p: Tensor, taken: Tensor | None) -> Tensor:
-    """Compute the gain (KL) of many networks at once, each over the items that it takes.
+def _slope(own: Tensor, other: Tensor, log_p: Tensor, taken: Tensor | None = None) -> Tensor:
+    """Differentiate the gain (KL) by the scores of one side, of many networks at once.
 
-    `functional.mutual_information_gain` for (R, n, B, C) and (R, 1, B, C): one call instead of R n.
+    `functional.mutual_information_gain` by what `own` is the log-softmax of, written out: one call
+    instead of one for each network, and no graph.
+
+    Args:
+        own: (R, ..., B, C), log-probabilities of the side.
+        other: as many of the other side, or what is broadcast to them.
+        log_p: (R, C), log of the class priors.
+        taken: (..., B), 1 for the items that the gain is of, 0 for the others; all by default.
+
+    Returns:
+        (R, ..., B, C), zeros for items that are not taken.
     """
-    h_over_p = log_h - log_p[:, None, None]
-    log_k = (h_over_p + log_g).logsumexp(dim=-1)
+    log_p = log_p.view(len(log_p), *[1] * (own.dim() - 2), -1)
+    probability, ratio = own.exp(), (other - log_p).exp()
+    agreed = (own + other - log_p).softmax(dim=-1)
     if taken is None:
-        taken = torch.ones_like(log_k)
-    count = taken.sum(dim=-1).clamp(min=2)
-    h, g = ((t.exp() * taken[..., None]).sum(dim=2) for t in (h_over_p, log_g))
-    others = (h * g).sum(dim=-1) - (log_k.exp() * taken).sum(dim=-1)
-    return 1 + (log_k * taken).sum(dim=-1) / count - others / (count * (count - 1))
+        count, together = torch.tensor(own.shape[-2]).clamp(min=2), ratio.sum(dim=-2, keepdim=True)
+    else:
+        count = taken.sum(dim=-1)[..., None, None].clamp(min=2)
+        together = (ratio * taken[..., None]).sum(dim=-2, keepdim=True)
+    slope = agreed.div_(count)
+    slope.sub_((together - ratio).div(count * (count - 1)) * probability)
+    slope.sub_(probability * slope.sum(dim=-1, keepdim=True))
+    return slope if taken is None else slope.mul_(taken[..., None])
 
 
-@torch.no_grad()
-def _adam_step(parameter: Tensor, moments: tuple[Tensor, Tensor], rate: Tensor, step: int) -> None:
-    """Take a step of Adam with a rate an element, which no optimizer of torch has."""
-    gradient = parameter.grad
-    assert gradient is not None
+def _adam_step(
+    parameter: Tensor,
+    gradient: Tensor,
+    moments: tuple[Tensor, Tensor],
+    rate: float | Tensor,
+    step: int,
+) -> None:
+    """Take a step of Adam, with a rate an element if need be: torch's has one, and takes as long as the step."""
     mean, square = moments
     mean.lerp_(gradient, 0.1)
     square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-    mean_now, square_now = mean / (1 - 0.9**step), square / (1 - 0.999**step)
-    parameter.sub_(rate * mean_now / (square_now.sqrt() + 1e-8))
+    spread = (square / (1 - 0.999**step)).sqrt_().add_(1e-8)
+    moved = mean / spread.mul_(1 - 0.9**step)
+    if isinstance(rate, Tensor):
+        parameter.sub_(rate * moved)
+    else:
+        parameter.sub_(moved, alpha=rate)

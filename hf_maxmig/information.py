@@ -135,21 +135,24 @@ def shrunk_weight(counts: Tensor, smoothing: float | Tensor) -> Tensor:
     """
     together = counts.sum(dim=0).double() + smoothing
     together = together / together.sum(dim=1, keepdim=True)
-    best = max(STRENGTHS, key=lambda strength: float(_log_likelihood(counts, strength * together)))
+    likely = _log_likelihoods(counts, torch.tensor(STRENGTHS)[:, None, None] * together)
+    best = STRENGTHS[int(likely.argmax())]
     shrunk = counts + smoothing + (best * together).to(counts.dtype)
     return (shrunk / shrunk.sum(dim=2, keepdim=True)).log()
 
 
-def _log_likelihood(counts: Tensor, concentration: Tensor) -> Tensor:
-    """Log-likelihood of (M, C, R) counts, each row Dirichlet-multinomial, but for a constant."""
-    total = concentration.new_zeros(())
-    for chunk in counts.split(4096):  # float64 of many annotators takes room
+def _log_likelihoods(counts: Tensor, concentrations: Tensor) -> Tensor:
+    """Log-likelihood of (M, C, R) counts, each row Dirichlet-multinomial, but for a constant: (S,) for (S, C, R)."""
+    likely = concentrations.new_zeros(len(concentrations))
+    least, prior = torch.lgamma(concentrations), concentrations.sum(dim=2)
+    least_rows = torch.lgamma(prior)
+    for chunk in counts.split(max(1, 2**18 // counts[0].numel())):  # float64 of many takes room
         some = chunk.double()
-        mass, prior = some.sum(dim=2), concentration.sum(dim=1)
-        rows = torch.lgamma(prior) - torch.lgamma(mass + prior)
-        cells = torch.lgamma(some + concentration) - torch.lgamma(concentration)
-        total = total + rows.sum() + cells.sum()
-    return total
+        some = some[some.sum(dim=(1, 2)) > 0]  # of the others all are equally likely
+        cells = torch.lgamma(some + concentrations[:, None]).sum(dim=1) - len(some) * least
+        rows = len(some) * least_rows - torch.lgamma(some.sum(dim=2) + prior[:, None]).sum(dim=1)
+        likely += rows.sum(dim=1) + cells.sum(dim=(1, 2))
+    return likely
 
 
 def informed_share(

@@ -20,13 +20,11 @@ from .information import shrunk_weight
 
 SMOOTHING = 0.01  # pseudo-votes in each cell of everybody's confusion
 CLASSIFIER_COUNTS = (0.1, 0.25, 0.5, 0.75, 1.0)
-VOTES_COUNT = (0.5, 0.75, 1.0)
+VOTES_COUNT = (0.5, 0.75)  # or 1.0
 ITERATIONS = 10
 OWN = 0.5  # of what a vote says of its item, in counting it: see `LeftOutVotes.learn`
-TIES, ALIKE = (
-    0.1,
-    (0.5, 1.0, 2.0, 3.0),
-)  # of the classifier and of a vote, where all votes count alike
+# Of the classifier and of a vote, where all votes count alike; the first of each overrules the fewest.
+ALIKE_CLASSIFIER, ALIKE_VOTE = (0.1, 0.25, 0.5, 1.0), (3.0, 1.0, 0.5, 0.25)
 
 
 class Judged(NamedTuple):
@@ -173,17 +171,21 @@ class LeftOutVotes:
             The best way.
         """
         weight = self.learn(0.5 * (log_h + log_p), posterior)
-        found: Judged | None = None
-        for classifier in CLASSIFIER_COUNTS:
-            base = classifier * log_h + (1 - classifier) * log_p
-            for votes in VOTES_COUNT:
-                total, without = self.forecasts(base, weight, votes)
-                parts = self.foretold(without)
-                score = float((parts * self.share).sum() / self.share.sum())
-                if found is None or score > found.score:
-                    found = Judged(score, parts, classifier, votes, weight, total.log_softmax(-1))
-        assert found is not None
+        tried = [self._judged(log_h, log_p, weight, how, 1.0) for how in CLASSIFIER_COUNTS]
+        how = max(tried, key=lambda one: one.score).classifier
+        tried += [self._judged(log_h, log_p, weight, how, votes) for votes in VOTES_COUNT]
+        found = max(tried, key=lambda one: one.score)
         return found._replace(weight=weight * (found.votes * self._voices())[:, None, None])
+
+    def _judged(
+        self, log_h: Tensor, log_p: Tensor, weight: Tensor, classifier: float, votes: float
+    ) -> Judged:
+        """Judge one way to combine a classifier and the votes."""
+        base = classifier * log_h + (1 - classifier) * log_p
+        total, without = self.forecasts(base, weight, votes)
+        parts = self.foretold(without)
+        score = float((parts * self.share).sum() / self.share.sum())
+        return Judged(score, parts, classifier, votes, weight, total.log_softmax(dim=-1))
 
     def _voices(self) -> Tensor:
         """How much of a voice each annotator is on average, (M,): copies share one."""
@@ -192,26 +194,29 @@ class LeftOutVotes:
         return torch.where(votes[1] > 0, votes[0] / votes[1].clamp(min=1), 1.0)
 
     def alike(self, log_h: Tensor, log_p: Tensor) -> Judged:
-        """Count all votes alike: the plurality, with a classifier that hardly does more than break ties.
+        """Count all votes alike: the plurality, with a classifier that breaks ties.
 
         Args:
             log_h: (N, C), log-probabilities of classifiers that have not learned from the item.
             log_p: (C,), log of the class prior.
 
         Returns:
-            What comes of it, with the strength that foretells left-out votes best.
+            Of the ways in which no item comes out as a class that fewer have voted for, the one that
+            foretells left-out votes best.
         """
-        base, each = TIES * log_h + (1 - TIES) * log_p, torch.eye(self.num_classes)
+        each = torch.eye(self.num_classes).expand(self.num_annotators, -1, -1)
+        votes, _ = self.forecasts(torch.zeros_like(log_h), each, 1.0)
+        most = votes.max(dim=1).values - 1e-6  # votes of copies are parts, and their sums inexact
         found: Judged | None = None
-        for strength in ALIKE:
-            weight = (strength * each).expand(self.num_annotators, -1, -1)
-            total, without = self.forecasts(base, weight, 1.0)
-            parts = self.foretold(without)
-            score = float((parts * self.share).sum() / self.share.sum())
-            if found is None or score > found.score:
-                found = Judged(score, parts, TIES, strength, weight, total.log_softmax(-1))
+        for classifier in ALIKE_CLASSIFIER:
+            for vote in ALIKE_VOTE:
+                one = self._judged(log_h, log_p, each, classifier, vote)
+                says = one.log_forecast.argmax(dim=1, keepdim=True)
+                kept = bool((votes.gather(1, says)[:, 0] >= most).all())
+                if found is None or (kept and one.score > found.score):
+                    found = one
         assert found is not None
-        return found._replace(weight=found.weight * self._voices()[:, None, None])
+        return found._replace(weight=each * (found.votes * self._voices())[:, None, None])
 
     def clearly_better(self, one: Judged, other: Judged, errors: float = 1.0) -> bool:
         """Whether one foretells votes better, by more than so many standard errors of the difference."""

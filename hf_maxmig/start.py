@@ -38,7 +38,7 @@ STEPS, STEPS_A_STEP = 600, 0.75  # of the networks, at the most and a step of th
 BRIEF = 100  # steps of those that only say whom to listen to
 MULTIPLES = (10.0, 100.0)  # of the networks' rate: W's
 LOOKS = (0.25, 1.0)  # where networks and annotators err alike, all gets worse while the gain rises
-ROUNDS = 2  # in which networks learn what came out, and are asked again
+MOST_JUDGED = 5_000  # items whose votes judge the settings of the race
 FIRST_STRENGTH = 0.5  # of the first W: shares of votes are surer than they should be
 # Nats between the votes' class shares and equal ones, above which they say how often a class occurs. What lies
 # below can be a leaning of the annotators to some classes; one class of 1 : 3 is 0.13, of 1 : 7 0.31.
@@ -165,7 +165,7 @@ def find_start(
     if gold is not None:
         labelled |= gold >= 0
     given = None if prior is None else prior[classes].log_softmax(dim=0)
-    total = 3 * min(BRIEF, steps) + (1 + ROUNDS) * steps
+    total = 3 * min(BRIEF, steps) + 2 * steps
     with tqdm(desc="Cross-fitting", total=total, unit="step", disable=quiet) as bar:
         fitted = CrossFit(
             principal_components(features),
@@ -231,10 +231,13 @@ def _find(
     settings = [(log_p, multiple) for log_p in priors.values() for multiple in MULTIPLES]
     raced = fitted.race(crowd, weight, settings, steps, LOOKS, trusted)
     known = fitted.fold >= 0  # what the networks learn from is enough to judge by
-    some = annotators[known], annotations[known]
-    sure = None if trusted is None else trusted[known]
+    # Which items come first says nothing, but gold labels are worth more than votes.
+    worth = known.int() if trusted is None else known.int() + (trusted != 0).any(dim=1)
+    rows = worth.argsort(descending=True, stable=True)[: min(MOST_JUDGED, int(known.sum()))]
+    sure = None if trusted is None else trusted[rows]
+    some = annotators[rows], annotations[rows]
     groups = _one_voice(
-        [one._replace(log_h=with_trusted(one.log_h[known], sure)) for one in raced[-len(settings) :]],
+        [one._replace(log_h=with_trusted(one.log_h[rows], sure)) for one in raced[-len(settings) :]],
         some,
     )  # fmt: skip
     votes = LeftOutVotes(*some, M, C, groups, seed, sure)
@@ -244,52 +247,55 @@ def _find(
         tried = []
         for one in raced:
             if one.log_p is log_p:
-                _, without = votes.forecasts(one.log_h[known], one.weight, 1.0)
-                tried.append((votes.best(one.log_h[known], log_p, without.exp()), one))
+                log_h = one.log_h[rows]
+                _, without = votes.forecasts(log_h, one.weight, 1.0)
+                tried.append((votes.best(log_h, log_p, without.exp()), one))
         judged = max(tried, key=lambda pair: pair[0].score)
         likelihoods[f"search_prior_{name}"] = judged[0].score
         # What was tried later must be clearly better.
         if best is None or votes.clearly_better(judged[0], best[0]):
             best = judged
     assert best is not None
-    combined, log_p, seen = best[0], best[1].log_p, [best[1].log_h]
+    combined, log_p, log_h = best[0], best[1].log_p, best[1].log_h
     if trusted is not None:
-        combined = GoldLabels(votes, seen[0][known], log_p).best(combined).found
-    targets = torch.zeros_like(share)
-    for number in range(1, ROUNDS + 1):
-        fitted.seed = seed + number
-        targets[known] = combined.log_forecast.exp()
-        seen.append(fitted.learn(targets, steps))
-        # Several are surer than one, and each was asked without the items that it has learned.
-        log_h = torch.stack(seen).logsumexp(dim=0).log_softmax(dim=-1)
-        combined = votes.best(log_h[known], log_p, log_h[known].exp()[votes.item])
-        likelihoods[f"search_round_{number}"] = combined.score
-        if trusted is not None:
-            tempered = GoldLabels(votes, log_h[known], log_p).best(combined)
-            combined = tempered.found
-    alike = votes.alike(log_h[known], log_p)
-    likelihoods["search_votes_alike"] = alike.score
+        combined = GoldLabels(votes, log_h[rows], log_p).best(combined).found
+
+    def forecasts() -> Tensor:
+        """Say what each item is, by `log_h` and what `combined` has found: (N, C), zeros without votes."""
+        counted = combined.classifier * log_h + (1 - combined.classifier) * log_p
+        log_g = aggregate(combined.weight, log_p, annotators, annotations)
+        log_forecast = forecast(counted.log_softmax(dim=-1), log_g, log_p)
+        log_forecast = with_trusted(log_forecast, trusted)
+        log_forecast[rows] = combined.log_forecast  # where a voice counts by who else has voted
+        return torch.where(labelled[:, None], log_forecast.exp(), 0.0)
+
+    fitted.seed = seed + 1
+    # Two are surer than one, and each was asked without the items that it has learned.
+    both = torch.stack([log_h, fitted.learn(forecasts(), steps)])
+    log_h = both.logsumexp(dim=0).log_softmax(dim=-1)
+    if len(rows) < int(known.sum()):
+        rows = known.nonzero()[:, 0]
+        sure = None if trusted is None else trusted[rows]
+        votes = LeftOutVotes(annotators[rows], annotations[rows], M, C, groups, seed, sure)
+    combined = votes.best(log_h[rows], log_p, log_h[rows].exp()[votes.item])
+    alike = votes.alike(log_h[rows], log_p)
+    likelihoods |= {"search_taught": combined.score, "search_votes_alike": alike.score}
     tells_apart = votes.clearly_better(combined, alike, TELLS_APART)
     if trusted is not None:
-        even = GoldLabels(votes, log_h[known], log_p).alike(alike)
-        tells_apart, alike = tells_apart or clearly_likelier(tempered, even), even.found
-    counts_for = combined.classifier
+        gold = GoldLabels(votes, log_h[rows], log_p)
+        tempered, even = gold.best(combined), gold.alike(alike)
+        tells_apart |= clearly_likelier(tempered, even)
+        combined, alike = tempered.found, even.found
     if not tells_apart:
-        # A classifier counts as much as it is sure: so the votes count more instead.
-        combined, counts_for = alike._replace(weight=alike.weight / alike.classifier), 1.0
-    log_h = (counts_for * log_h + (1 - counts_for) * log_p).log_softmax(dim=-1)
-    targets[known] = combined.log_forecast.exp()
-    rest = labelled & ~known
-    if rest.any():
-        log_g = aggregate(combined.weight, log_p, annotators[rest], annotations[rest])
-        sure = None if trusted is None else trusted[rest]
-        targets[rest] = with_trusted(forecast(log_h[rest], log_g, log_p), sure).exp()
+        combined = alike
+    targets = forecasts()
+    log_h = combined.classifier * log_h + (1 - combined.classifier) * log_p
     return Start(
         targets=targets,
-        log_h=log_h,
+        log_h=log_h.log_softmax(dim=-1),
         weight=torch.where(silent[:, None, None], 0.0, combined.weight),
         log_p=log_p,
-        classifier=counts_for,
+        classifier=combined.classifier,
         likelihoods=likelihoods,
         tells_apart=tells_apart,
     )

@@ -13,7 +13,6 @@ from hf_maxmig.left_out import (
     CLASSIFIER_COUNTS,
     OWN,
     SMOOTHING,
-    TIES,
     LeftOutVotes,
 )
 
@@ -364,4 +363,3 @@ def test_where_all_votes_count_alike_the_classifier_only_breaks_ties():
     assert ties.sum() > 20
     expected = torch.where(best, log_h, -math.inf).argmax(dim=1)
     assert torch.equal(chosen[ties], expected[ties])
-    assert alike.classifier == TIES
