@@ -257,12 +257,13 @@ def _find(
             best = judged
     assert best is not None
     combined, log_p, log_h = best[0], best[1].log_p, best[1].log_h
+    shift = torch.zeros(C)  # of the classes' scores: only gold labels know it
     if trusted is not None:
-        combined = GoldLabels(votes, log_h[rows], log_p).best(combined).found
+        combined, _, shift = GoldLabels(votes, log_h[rows], log_p).best(combined)
 
     def forecasts() -> Tensor:
         """Say what each item is, by `log_h` and what `combined` has found: (N, C), zeros without votes."""
-        counted = combined.classifier * log_h + (1 - combined.classifier) * log_p
+        counted = combined.classifier * log_h + (1 - combined.classifier) * log_p + shift
         log_g = aggregate(combined.weight, log_p, annotators, annotations)
         log_forecast = forecast(counted.log_softmax(dim=-1), log_g, log_p)
         log_forecast = with_trusted(log_forecast, trusted)
@@ -286,10 +287,11 @@ def _find(
         tempered, even = gold.best(combined), gold.alike(alike)
         tells_apart |= clearly_likelier(tempered, even)
         combined, alike = tempered.found, even.found
+        shift = tempered.shift if tells_apart else even.shift
     if not tells_apart:
         combined = alike
     targets = forecasts()
-    log_h = combined.classifier * log_h + (1 - combined.classifier) * log_p
+    log_h = combined.classifier * log_h + (1 - combined.classifier) * log_p + shift
     return Start(
         targets=targets,
         log_h=log_h.log_softmax(dim=-1),

@@ -1,8 +1,8 @@
 """How much the classifier and the votes count in a forecast, by gold labels that were left out.
 
 Left-out votes say it first (`left_out`). They foretell what annotators say, and where classifier and
-annotators err alike they take both for surer than they are. A gold label is foretold by the same forecast,
-made without it.
+annotators err alike they take both for surer than they are, and two classes that are mistaken for each other
+for what they are called. A gold label is foretold by the same forecast, made without it.
 """
 
 import copy
@@ -14,8 +14,8 @@ from torch import Tensor
 from .left_out import Judged, LeftOutVotes
 
 FOLDS = 5  # of the gold labels; each is foretold by confusions that were counted without it
-RATIOS = 2.0 ** torch.linspace(-2.5, 1.5, 17)  # of what left-out votes say, tried for both scalars
 DOUBT = 0.5  # standard deviation, in nats, of a scalar's logarithm around what left-out votes say
+SHIFT = 0.5  # standard deviation, in nats, of what is added to the scores of a class
 
 
 class Tempered(NamedTuple):
@@ -24,10 +24,12 @@ class Tempered(NamedTuple):
     Args:
         found: the way, with the scalars that gold labels say.
         likely: (G,), log-probability of each gold label, by the forecast without it.
+        shift: (C,), d, added to the scores of each class.
     """
 
     found: Judged
     likely: Tensor
+    shift: Tensor
 
 
 class GoldLabels:
@@ -58,65 +60,74 @@ class GoldLabels:
             heard[held] = others.forecasts(torch.zeros_like(log_h), weight, 1.0)[0][held]
         return heard[self.rows]
 
-    def temper(self, found: Judged, heard: Tensor) -> Tempered:
-        """Let gold labels say how much the classifier and the votes count.
+    def temper(self, found: Judged, heard: Tensor, shifts: float = SHIFT) -> Tempered:
+        """Let gold labels say how much the classifier and the votes count, and which classes too little.
 
-        The forecast of an item is log p + s_h (log h - log p) + s_g (sum of its votes' columns). Each
-        gold label is foretold without itself. s_h and s_g are what the gold labels say on average, where
-        log s has a normal prior around what left-out votes have said (`DOUBT`): few gold labels change
-        little.
+        The forecast of an item is log p + s_h (log h - log p) + s_g (sum of its votes' columns) + d. Each
+        gold label is foretold without itself. s_h, s_g and the C numbers d are the likeliest under the gold
+        labels and a normal prior: of log s around what left-out votes have said (`DOUBT`), of d around
+        zero. So few gold labels change little. Votes cannot say d: where most annotators call
+        one class by another's name, it is the other one that they know.
 
         Args:
             found: a way that left-out votes have judged.
             heard: (G, C), the sum of the columns of the votes on each gold item, as `found.votes`
                 multiplies it.
+            shifts: standard deviation of d.
 
         Returns:
-            The way with other scalars.
+            The way with what the gold labels say.
         """
-        log_p, log_ratio = self.log_p, RATIOS.log()
+        log_p, C = self.log_p, len(self.log_p)
         seen = found.classifier * (self.log_h - log_p)[self.rows]
         heard = found.votes * heard
+        said = torch.zeros(2 + C, requires_grad=True)  # log ratios of the two scalars, and d
+        doubt = torch.tensor([DOUBT, DOUBT, *[shifts] * C])
 
-        def likely(a: float, b: float) -> Tensor:
-            log_posterior = (log_p + a * seen + b * heard).log_softmax(dim=-1)
-            return log_posterior.gather(1, self.gold[:, None])[:, 0]
+        def likely() -> Tensor:
+            scores = log_p + said[0].exp() * seen + said[1].exp() * heard + said[2:]
+            return scores.log_softmax(dim=-1).gather(1, self.gold[:, None])[:, 0]
 
-        ratios = RATIOS.tolist()
-        scores = torch.tensor([[float(likely(a, b).sum()) for b in ratios] for a in ratios])
-        scores = scores - (log_ratio[:, None] ** 2 + log_ratio**2) / (2 * DOUBT**2)
-        weights = scores.flatten().softmax(dim=0).view_as(scores)
-        a = float((weights.sum(dim=1) @ log_ratio).exp())
-        b = float((weights.sum(dim=0) @ log_ratio).exp())
+        def minus_log_posterior() -> Tensor:
+            optimizer.zero_grad()
+            loss = (said / doubt).square().sum() / 2 - likely().sum()
+            loss.backward()
+            return loss
+
+        optimizer = torch.optim.LBFGS([said], max_iter=100, line_search_fn="strong_wolfe")
+        with torch.enable_grad():
+            optimizer.step(minus_log_posterior)
+        said = said.detach()
+        a, b, shift = float(said[0].exp()), float(said[1].exp()), said[2:]
         classifier = a * found.classifier
         before = found.classifier * self.log_h + (1 - found.classifier) * log_p + self.trusted
-        after = classifier * self.log_h + (1 - classifier) * log_p + self.trusted
+        after = classifier * self.log_h + (1 - classifier) * log_p + self.trusted + shift
         tempered = found._replace(
             classifier=classifier,
             votes=b * found.votes,
             weight=b * found.weight,
             log_forecast=(after + b * (found.log_forecast - before)).log_softmax(dim=-1),
         )
-        return Tempered(tempered, likely(a, b))
+        return Tempered(tempered, likely(), shift)
 
     def best(self, found: Judged) -> Tempered:
         """Temper what `LeftOutVotes.best` has found."""
         return self.temper(found, self.heard())
 
     def alike(self, found: Judged) -> Tempered:
-        """Temper what `LeftOutVotes.alike` has found: there is no confusion to be counted."""
+        """Temper what `LeftOutVotes.alike` has found: no confusion is counted, no class is shifted."""
         each = torch.eye(len(self.log_p)).expand(self.votes.num_annotators, -1, -1)
         others = copy.copy(self.votes)
         others.trusted = None
         heard, _ = others.forecasts(torch.zeros_like(self.log_h), each, 1.0)
-        return self.temper(found, heard[self.rows])
+        return self.temper(found, heard[self.rows], shifts=1e-6)
 
 
 def clearly_likelier(one: Tempered, other: Tempered) -> bool:
     """Whether gold labels are foretold better, by more than a standard error of the difference.
 
     Example:
-        >>> one, other = Tempered(None, torch.tensor([-0.1, -0.3])), Tempered(None, torch.tensor([-0.9, -1.2]))
+        >>> one, other = Tempered(None, torch.tensor([-0.1, -0.3]), None), Tempered(None, torch.tensor([-0.9, -1.2]), None)
         >>> clearly_likelier(one, other), clearly_likelier(other, one)
         (True, False)
     """

@@ -134,7 +134,7 @@ def calibrated_by(gold, world, log_h):
     _, who, said, _ = world
     votes = LeftOutVotes(who, said, 6, 3, trusted=trusted_columns(gold, 3))
     found = votes.best(log_h, uniform(3), vote_share(said, 3)[votes.item])
-    return votes, found, GoldLabels(votes, log_h, uniform(3)).best(found).found
+    return votes, found, GoldLabels(votes, log_h, uniform(3)).best(found)
 
 
 def test_classifier_that_errs_where_the_crowd_does_counts_less_by_gold_labels():
@@ -147,13 +147,13 @@ def test_classifier_that_errs_where_the_crowd_does_counts_less_by_gold_labels():
     said = torch.where(hard[:, None] & (said >= 0), (said + 1) % 3, said)
     log_h = as_sure((truth + hard.long()) % 3, 0.97, 3)
     gold = torch.where(torch.arange(900) % 3 == 0, truth, -1)
-    votes, found, known = calibrated_by(gold, (truth, who, said, None), log_h)
+    votes, found, (known, _, shift) = calibrated_by(gold, (truth, who, said, None), log_h)
     assert known.classifier < 0.8 * found.classifier
     assert known.votes < 0.8 * found.votes
     ratio = known.votes / found.votes
     torch.testing.assert_close(known.weight, found.weight * ratio)
     # What comes out is what these scalars make of it, gold label and all.
-    base = known.classifier * log_h + (1 - known.classifier) * uniform(3)
+    base = known.classifier * log_h + (1 - known.classifier) * uniform(3) + shift
     total, _ = votes.forecasts(base, found.weight, ratio)
     torch.testing.assert_close(known.log_forecast, total.log_softmax(dim=1), atol=1e-4, rtol=0)
     others = gold < 0
@@ -167,12 +167,53 @@ def test_few_gold_labels_change_little(seed):
     world = make_world(seed=seed)
     truth, *_, log_h = world
     few = torch.arange(len(truth)) < 5
-    _, found, right = calibrated_by(torch.where(few, truth, -1), world, log_h)
+    _, found, (right, _, shift) = calibrated_by(torch.where(few, truth, -1), world, log_h)
+    assert shift.abs().max() < 0.4
     assert 0.7 < right.classifier / found.classifier < 1.4
     assert 0.7 < right.votes / found.votes < 1.4
-    _, found, wrong = calibrated_by(torch.where(few, (truth + 1) % 3, -1), world, log_h)
+    _, found, (wrong, *_) = calibrated_by(torch.where(few, (truth + 1) % 3, -1), world, log_h)
     assert 0.2 < wrong.classifier / found.classifier < right.classifier / found.classifier
     assert 0.2 < wrong.votes / found.votes < right.votes / found.votes
+
+
+def test_class_that_goes_by_another_name_is_shifted_by_gold_labels_alone():
+    """Half of the first class is called the second by annotators and classifier: votes know no better."""
+    generator = torch.Generator().manual_seed(0)
+    world = make_world(items=900, votes=3, right=(0.8, 0.95), seed=2)
+    truth, who, said, _ = world
+    hard = (truth == 0) & (torch.rand(900, generator=generator) < 0.5)
+    said = torch.where(hard[:, None] & (said >= 0), torch.where(said == 0, 1, said), said)
+    log_h = as_sure(torch.where(hard, 1, truth), 0.7, 3)
+    gold = torch.where(torch.arange(900) % 6 == 0, truth, -1)
+    _, found, (known, likely, shift) = calibrated_by(gold, (truth, who, said, None), log_h)
+    assert float(shift[0] - shift[1]) > 0.9
+    assert abs(float(shift.sum())) < 0.05
+    assert likely.shape == (150,)
+    others = gold < 0
+    nll = [-float(j.log_forecast[others].gather(1, truth[others, None]).mean()) for j in (found, known)]  # fmt: skip
+    assert nll[1] < nll[0] - 0.1
+
+
+def test_gold_labels_that_agree_with_the_forecasts_shift_nothing():
+    """Where nothing is wrong, nothing is to be put right."""
+    world = make_world(items=900)
+    truth, *_, log_h = world
+    gold = torch.where(torch.arange(900) % 6 == 0, truth, -1)
+    _, _, (_, _, shift) = calibrated_by(gold, world, log_h)
+    assert shift.abs().max() < 0.45
+
+
+def test_where_all_votes_count_alike_no_class_is_shifted():
+    """There the classifier only breaks ties: what is added would outweigh it."""
+    world = make_world(items=300)
+    truth, who, said, log_h = world
+    gold = torch.where(torch.arange(300) % 3 == 0, (truth + 1) % 3, -1)
+    votes = LeftOutVotes(who, said, 6, 3, trusted=trusted_columns(gold, 3))
+    alike = votes.alike(log_h, uniform(3))
+    even = GoldLabels(votes, log_h, uniform(3)).alike(alike)
+    assert even.shift.abs().max() < 1e-6
+    assert even.found.votes < 0.8 * alike.votes  # the gold labels contradict the votes
+    torch.testing.assert_close(even.found.weight, alike.weight * even.found.votes / alike.votes)
 
 
 def test_gold_label_is_foretold_without_itself(monkeypatch):
