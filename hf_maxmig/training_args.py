@@ -230,8 +230,9 @@ class MaxMIGTrainingArguments(TrainingArguments):
         default=0.0,
         metadata={
             "help": "Train on blends of two items of a batch (mixup): their inputs, and what is learned of them, are mixed "
-            "to a share that is drawn from Beta(alpha, alpha) for each batch. 0 turns it off. Only where the classifier "
-            "reads fractions (`pixel_values`, `features`, `input_features`, `input_values`)."
+            "to a share that is drawn from Beta(alpha, alpha) for each batch. 0 turns it off. It makes the classifier less "
+            "sure, which helps where it is too sure and harms where it is not: see `docs/training_arguments.md`. Only "
+            "where the classifier reads fractions (`pixel_values`, `features`, `input_features`, `input_values`)."
         },
     )
     use_gold_labels: bool = field(
