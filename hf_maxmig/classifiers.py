@@ -550,15 +550,16 @@ def penultimate_features(
     weights = _weights_of_places(logits, output, 1 if isinstance(layers[-1], nn.Conv2d) else -1)
     if weights.shape[1] != read.shape[1]:
         return read.mean(dim=1)  # a convolution that reads several places at once
-    if not weights.isfinite().all():
+    whole = weights.sum(dim=1, keepdim=True)
+    if (whole == 0).any():
         return None
     read = torch.where(weights[..., None] == 0, 0.0, read)
-    return (weights[..., None] * read).sum(dim=1)
+    return (weights[..., None] * read).sum(dim=1) / whole
 
 
 @torch.enable_grad()
 def _weights_of_places(logits: Tensor, output: Tensor, class_axis: int) -> Tensor:
-    """Tell how much each place of an item counts in its logits: (B, P), summing to one.
+    """Tell how much each place of an item counts in its logits: (B, P), up to a factor an item.
 
     Args:
         logits: (B, C), computed from `output`.
@@ -568,8 +569,7 @@ def _weights_of_places(logits: Tensor, output: Tensor, class_axis: int) -> Tenso
     # A direction in which logits change also where they are normalised.
     direction = torch.linspace(1, 2, logits.shape[1], device=logits.device)
     (gradient,) = torch.autograd.grad((logits.float() @ direction).sum(), output)
-    weights = (gradient.movedim(class_axis, -1).float() @ direction).flatten(1)
-    return weights / weights.sum(dim=1, keepdim=True)
+    return (gradient.movedim(class_axis, -1).float() @ direction).flatten(1)
 
 
 def _change_outputs(

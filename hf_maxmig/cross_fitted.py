@@ -9,9 +9,10 @@ left-out votes say. Nothing here knows the trainer, which applies the `Start` in
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from .classifiers import HeadClassifier, output_layers, penultimate_features, sc
 from .crossfit import MOST_FEATURES
 from .data.collator import NOT_INPUTS, CrowdCollator, crowd_batches
 from .data.columns import has_votes
-from .data.numbered import ROW
+from .data.numbered import ROW, UNKNOWN, check_each_once, in_order
 from .metrics import LEAST_ITEMS
 from .modeling_maxmig import CrowdModel, MaxMIGModel
 from .start import MOST_CELLS, STEPS, STEPS_A_STEP, Start, find_start, padded
@@ -57,13 +58,12 @@ def missing_for_start(
     """
     config = model.config
     cells = config.num_annotators * config.num_labels**2
-    alone = args.world_size == 1 and not (args.fsdp or args.deepspeed)
     needed = (
         (type(model) is MaxMIGModel, "a MaxMIGModel"),
         (getattr(config, "aggregator", None) == "weighted_average", "the aggregator 'weighted_average'"),
         (getattr(config, "divergence", None) == "kl", "the divergence 'kl'"),
         (getattr(config, "prior", None) != "learned", "a prior that is not learned"),
-        (alone, "one device, without FSDP or DeepSpeed"),
+        (not (args.fsdp or args.deepspeed), "a whole model on each device, without FSDP or DeepSpeed"),
         (start_from is None, "no `start_from`"),
         (isinstance(dataset, Dataset) and has_votes(dataset, 3 * LEAST_ITEMS), f"a datasets.Dataset with votes on {3 * LEAST_ITEMS} items"),
         (cells <= MOST_CELLS, f"M C^2 of at most {MOST_CELLS:,}"),
@@ -87,24 +87,31 @@ def features_of(
     num_classes: int,
     num_items: int,
     seed: int,
+    gather: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> Tensor | None:
     """Compute what the classifier's output layer reads of each item.
 
     Args:
         classifier: whose features they are.
-        batches: of all items in their order, on the classifier's device.
+        batches: of all items, on the classifier's device; `crowd_row` says which they are. Where several
+            processes share the items, those of this one.
         num_classes: C.
         num_items: N.
         seed: of the random directions that too many features are projected on.
+        gather: joins (B, ...) tensors of all processes.
 
     Returns:
-        (N, D) float32, on the CPU; None if it does not read one vector an item.
+        (N, D) float32, on the CPU, in the order of the items; None if it does not read one vector an item.
+
+    Raises:
+        ValueError: if there are no features of an item, or it is not known which are whose.
 
     Example:
         >>> head = HeadClassifier(HeadClassifier.config_class(input_size=2, num_labels=3))
-        >>> features_of(head, [{"features": torch.eye(2)}], num_classes=3, num_items=2, seed=0)
-        tensor([[1., 0.],
-                [0., 1.]])
+        >>> batch = {"features": torch.eye(2), "crowd_row": torch.tensor([1, 0])}
+        >>> features_of(head, [batch], num_classes=3, num_items=2, seed=0)
+        tensor([[0., 1.],
+                [1., 0.]])
     """
     found = []
     for batch in batches:
@@ -112,14 +119,36 @@ def features_of(
         features = penultimate_features(classifier, inputs, num_classes)
         if features is None:
             return None
-        features = features.float().cpu()
+        features = features.float()
         size = features.shape[1], 2 * MOST_FEATURES
         if size[0] * num_items > MOST_NUMBERS and size[0] > size[1]:
             # Distances outlive a projection on random directions.
             generator = torch.Generator().manual_seed(seed)
-            features = features @ torch.randn(size, generator=generator) / size[0] ** 0.5
-        found.append(features)
-    return torch.cat(found)
+            directions = torch.randn(size, generator=generator).to(features.device)
+            features = features @ directions / size[0] ** 0.5
+        unknown = torch.full((len(features),), UNKNOWN, device=features.device)
+        found.append((gather(features).cpu(), gather(batch.get(ROW, unknown)).cpu().numpy()))
+    rows = np.concatenate([part[1] for part in found])
+    order = in_order(rows)
+    check_each_once(rows[order], num_items)
+    return torch.cat([part[0] for part in found])[torch.from_numpy(order)]
+
+
+def reads_items(classifier: nn.Module, batch: Mapping[str, Tensor], num_classes: int) -> bool:
+    """Whether a classifier's output layer reads one vector an item.
+
+    Args:
+        classifier: any.
+        batch: of two items or more, on its device.
+        num_classes: C.
+
+    Example:
+        >>> head = HeadClassifier(HeadClassifier.config_class(input_size=2, num_labels=3))
+        >>> reads_items(head, {"features": torch.eye(2)}, num_classes=3)
+        True
+    """
+    inputs = {n: t for n, t in batch.items() if n not in (*NOT_INPUTS, "labels", ROW)}
+    return penultimate_features(classifier, inputs, num_classes) is not None
 
 
 def missing_in_features(features: Tensor | None) -> str | None:
@@ -235,7 +264,8 @@ def network_steps(args: MaxMIGTrainingArguments, num_items: int) -> int:
         >>> network_steps(MaxMIGTrainingArguments("out", use_cpu=True, max_steps=400), num_items=90)
         300
     """
-    epoch = math.ceil(num_items / (args.train_batch_size * args.gradient_accumulation_steps))
+    batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    epoch = math.ceil(num_items / batch)
     planned = args.max_steps if args.max_steps > 0 else epoch * (args.num_train_epochs or 1)
     return max(LEAST_STEPS, min(STEPS, round(planned * STEPS_A_STEP)))
 

@@ -16,13 +16,15 @@ What normalises over the items of a device, as batch normalisation does, still d
 """
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
+
+T = TypeVar("T")
 
 
 class _GatherWithGradient(torch.autograd.Function):
@@ -86,6 +88,37 @@ def gather_with_gradient(tensor: Tensor, size: int | None = None) -> Tensor:
 def several_processes() -> bool:
     """Whether this is one of several processes."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def from_first_process(compute: Callable[[], T]) -> T:
+    """Compute on the first process, and hand what comes of it to all.
+
+    Args:
+        compute: what the first process calls; its result must be one that can be pickled.
+
+    Returns:
+        The result of the first process, on each.
+
+    Raises:
+        Exception: what `compute` has raised, on each: one that went on alone would wait for the others.
+
+    Example:
+        >>> from_first_process(lambda: 2)
+        2
+    """
+    if not several_processes():
+        return compute()
+    outcome: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            outcome[0] = compute()
+        except Exception as error:
+            outcome[1] = error
+    dist.broadcast_object_list(outcome)
+    result, problem = outcome
+    if problem is not None:
+        raise problem
+    return result
 
 
 class WholeBatches(IterableDataset):
@@ -162,6 +195,31 @@ def whole_parameters(model: nn.Module) -> Iterator[None]:
             whole, spread_out.device_mesh, spread_out.placements, src_data_rank=None
         )
         spread_out.detach().copy_(part)
+
+
+@contextlib.contextmanager
+def without_gradient(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Have no gradient of parameters for a while, which DDP would wait for: they have no part in the loss.
+
+    Args:
+        parameters: any; those that have no gradient anyway stay as they are.
+
+    Example:
+        >>> model = nn.Linear(2, 2)
+        >>> with without_gradient([model.bias]):
+        ...     print(model.bias.requires_grad)
+        False
+        >>> model.bias.requires_grad
+        True
+    """
+    changed = [parameter for parameter in parameters if parameter.requires_grad]
+    for parameter in changed:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in changed:
+            parameter.requires_grad_(True)
 
 
 @contextlib.contextmanager

@@ -61,6 +61,7 @@ from .cross_fitted import (
     has_votes_of,
     missing_for_start,
     missing_in_features,
+    reads_items,
     start_of_training,
     temper,
 )
@@ -88,7 +89,13 @@ from .data.numbered import (
     part_of,
     taken,
 )
-from .distributed import WholeBatches, gather_with_gradient, whole_parameters
+from .distributed import (
+    WholeBatches,
+    from_first_process,
+    gather_with_gradient,
+    whole_parameters,
+    without_gradient,
+)
 from .functional import NO_MASS, Mixed, forecast, vote_share, voted_classes
 from .gold import handed_over, taught, trusted_columns, with_trusted
 from .hub import portable_processor
@@ -281,7 +288,7 @@ class CrowdTrainer(TunedTrainer):
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
         # What the features of a classifier lack for that, as far as it is known.
         self._unread: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()
-        self._own_votes: WeakKeyDictionary[Dataset, bool] = WeakKeyDictionary()
+        self._own_votes: tuple[Any, bool] = (None, False)  # whether a training set has those of it
         self._of_training = False  # whether they are what is predicted now
         self._short_trainings: Any = None  # a progress bar
         by_gain = self.crowd_model.loss_is_minus_gain and self._init != "cross_fit"
@@ -414,7 +421,7 @@ class CrowdTrainer(TunedTrainer):
         self._fresh, self._tries, self._found = checkpoint is None, [], None
         self._moved.clear()
         self._unread.clear()
-        self._own_votes.clear()
+        self._own_votes = None, False
         self._resumed_from, self.found_strength = checkpoint, None
         self._empty_steps.zero_()
         self._started = False
@@ -512,7 +519,10 @@ class CrowdTrainer(TunedTrainer):
             self._started = True
             with whole_parameters(self.model):
                 self._start()
-        return super()._inner_training_loop(*args, **kwargs)
+        # What was found stays: W has no part in the loss.
+        stays = [] if self._found is None else self.crowd_model.crowd_parameters()
+        with without_gradient(stays):
+            return super()._inner_training_loop(*args, **kwargs)
 
     def _start(self) -> None:
         args, model = self.args, self.crowd_model
@@ -574,8 +584,9 @@ class CrowdTrainer(TunedTrainer):
             batches = map(self._prepare_inputs, self.get_test_dataloader(dataset))
             with self.autocast_smart_context_manager():
                 features = features_of(
-                    model.classifier, batches, model.config.num_labels, len(dataset), args.seed
-                )
+                    model.classifier, batches, model.config.num_labels, len(dataset), args.seed,
+                    self.accelerator.gather,
+                )  # fmt: skip
             problem = self._unread[model.classifier] = missing_in_features(features)
             if problem is not None and args.init is None:
                 logger.warning(
@@ -594,9 +605,9 @@ class CrowdTrainer(TunedTrainer):
                 voted[gold[gold >= 0]] = True
             model.prior.initialize(shares.sum(dim=0), voted)
             prior = model.log_prior().detach().cpu()
-        quiet = args.disable_tqdm or not self.is_local_process_zero()
-        self._found = start_of_training(
-            model, args, cast(Tensor, features), crowd, prior, quiet, gold
+        quiet, seen = args.disable_tqdm, cast(Tensor, features)
+        self._found = from_first_process(
+            lambda: start_of_training(model, args, seen, crowd, prior, quiet, gold)
         )
         model.use_start(self._found.weight, self._found.log_p)
         self.optimizer = None  # that of an earlier training has its rates
@@ -614,9 +625,8 @@ class CrowdTrainer(TunedTrainer):
         if model.classifier not in self._unread:
             batch = first_batch(dataset, self.data_collator, 2)
             inputs = {n: t.to(model.device) for n, t in batch.items() if isinstance(t, Tensor)}
-            with self.autocast_smart_context_manager():
-                few = features_of(model.classifier, [inputs], model.config.num_labels, 2, 0)
-            self._unread[model.classifier] = missing_in_features(None) if few is None else None
+            reads = reads_items(model.classifier, inputs, model.config.num_labels)
+            self._unread[model.classifier] = None if reads else missing_in_features(None)
         return self._unread[model.classifier]
 
     def _temper(self) -> bool:
@@ -1150,9 +1160,9 @@ class CrowdTrainer(TunedTrainer):
             return False
         if self._found is None:
             return True
-        if own not in self._own_votes:  # it may be another than the one that was trained on
-            self._own_votes[own] = has_crowd_columns(own) and has_votes_of(self._found, own)
-        return self._own_votes[own]
+        if self._own_votes[0] is not own:  # it may be another than the one that was trained on
+            self._own_votes = own, has_crowd_columns(own) and has_votes_of(self._found, own)
+        return self._own_votes[1]
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         name = self.args.metric_for_best_model

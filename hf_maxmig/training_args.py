@@ -182,7 +182,7 @@ class MaxMIGTrainingArguments(TrainingArguments):
             "gain together, from one of three starts: `information`, in which annotators count as much as they agree with "
             "briefly trained classifiers, and the classifier starts from what they say (a sixth of the time of the "
             "training); `vote_share` (paper, equation 2); or `keep` what the model has. A resumed run always keeps it. "
-            "Default: `cross_fit` for the paper's aggregator and divergence on one device; else `information`, and "
+            "Default: `cross_fit` for the paper's aggregator and divergence; else `information`, and "
             "`vote_share` where that cannot be, for a stream, with FSDP or DeepSpeed, and for methods that do not "
             "maximise the gain."
         },

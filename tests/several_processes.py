@@ -17,8 +17,11 @@ from accelerate.utils import DistributedType
 from datasets import Dataset, concatenate_datasets
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel, MaxMIGTrainingArguments
+from hf_maxmig import cross_fitted as start_of_one
+from hf_maxmig.checkpoints import swapped
 from hf_maxmig.distributed import gather_with_gradient
 from hf_maxmig.functional import Mixed
+from hf_maxmig.start import find_start
 from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd, small_vit
 
 GLOBAL_BATCH = 16
@@ -75,7 +78,7 @@ def make_trainer(
         classifier,
         annotators=ANNOTATORS,
         id2label=dict(enumerate(CLASSES)),
-        prior="learned",
+        prior=changes.pop("prior", "learned"),
         divergence=divergence,
     )
     settings = {
@@ -135,6 +138,44 @@ def train(out, name):
         again = make_trainer(out, head(), dataset, start_from=start, **RUNS[name])
         again.train(resume_from_checkpoint=f"{out}.run/checkpoint-6")
         told["resumed"] = again.crowd_model.state_dict()
+    return told
+
+
+def cross_fitted(out):
+    """Train from a start by cross-fitting, which the first process finds; tell what each has of it."""
+    crowd = make_crowd(num_items=ITEMS, unlabelled=20)
+    changes = {"init": "cross_fit", "name_classes": False, "prior": "uniform"}
+    seen = []
+
+    def spied(features, *args, **kwargs):
+        seen.append(features)
+        return find_start(features, *args, **kwargs)
+
+    with (
+        swapped(start_of_one, "network_steps", lambda *_: 8),
+        swapped(start_of_one, "find_start", spied),
+    ):
+        saved = {"save_strategy": "steps", "save_steps": 5}
+        trainer = make_trainer(out, head(), crowd, **changes, **saved)
+        trainer.train()
+        again = make_trainer(out, head(), crowd, **changes, **saved)
+        again.train(resume_from_checkpoint=f"{out}.run/checkpoint-5")
+        told = learned(trainer, crowd) | {"found": vars(trainer._found), "searched": len(seen)}
+        told["resumed"] = {n: t.clone() for n, t in again.crowd_model.state_dict().items()}
+        told["targets"] = trainer._moved[id(trainer._found.targets)][1]
+        # Features that a network computes, of items that the processes share.
+        torch.manual_seed(0)
+        vit = small_vit()
+        vit.config.name_or_path = "loaded"
+        pictures = make_pictures(num_items=ITEMS, unlabelled=20)
+        make_trainer(out, vit, pictures, **changes, max_steps=1).train()
+        told["features"] = seen[1] if seen else None
+        # What nobody can start from is refused by all.
+        alike = crowd.map(lambda row: {"annotations": [0] * len(row["annotations"])})
+        try:
+            make_trainer(out, head(), alike, **changes).train()
+        except ValueError as error:
+            told["refused"] = str(error)
     return told
 
 
@@ -290,6 +331,7 @@ def main(out, names, fsdp):
             told["gathers"] = uneven_gathers()
             told["stopped"] = stopped(out)
             told["predicted"] = predictions(out)
+            told["cross_fitted"] = cross_fitted(out)
     torch.save(told, f"{out}.{dist.get_rank()}")
     # Whoever leaves at once may leave while a thread of gloo still holds a tensor, and is then aborted.
     state = PartialState()

@@ -19,7 +19,8 @@ def brief(monkeypatch):
 
 def batches(collator, dataset, size=16):
     for start in range(0, len(dataset), size):
-        yield collator([dataset[i] for i in range(start, min(start + size, len(dataset)))])
+        rows = range(start, min(start + size, len(dataset)))
+        yield collator([dataset[i] for i in rows]) | {"crowd_row": torch.tensor(rows)}
 
 
 def test_start_without_a_trainer_is_the_trainers(make_model, make_args, crowd, brief):
@@ -42,12 +43,28 @@ def test_start_without_a_trainer_is_the_trainers(make_model, make_args, crowd, b
     assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
 
 
+def numbered(x, rows):
+    return {"features": x[list(rows)], "crowd_row": torch.tensor(rows)}
+
+
+def test_features_are_in_the_order_of_the_items_or_refused():
+    """A collator may put its examples in another order; votes would meet other items' features."""
+    x = torch.randn(10, 4)
+    head = HeadClassifier(HeadConfig(input_size=4, num_labels=3))
+    parts = [numbered(x, [3, 9, 5, 0, 1]), numbered(x, [8, 2, 7, 6, 4])]
+    assert torch.equal(cross_fitted.features_of(head, parts, 3, 10, 0), x)
+    with pytest.raises(ValueError, match="for each of 10 items, got 5"):
+        cross_fitted.features_of(head, parts[:1], 3, 10, 0)
+    with pytest.raises(ValueError, match="must say of which item it is"):
+        cross_fitted.features_of(head, [{"features": x}], 3, 10, 0)
+
+
 def test_very_many_features_are_projected(monkeypatch):
     """A gigabyte of them would be kept; distances between items must outlive it, but for one factor."""
     x = torch.randn(40, 700, generator=torch.Generator().manual_seed(0))
     x[20:] *= 3
     head = HeadClassifier(HeadConfig(input_size=700, num_labels=3))
-    parts = [{"features": x[:25]}, {"features": x[25:]}]
+    parts = [numbered(x, range(15, 40)), numbered(x, range(20))]  # an accelerator fills up a batch
     assert torch.equal(cross_fitted.features_of(head, parts, 3, len(x), 0), x)
     monkeypatch.setattr(cross_fitted, "MOST_NUMBERS", x.numel() - 1)
     less = cross_fitted.features_of(head, parts, 3, len(x), 0)
@@ -55,5 +72,6 @@ def test_very_many_features_are_projected(monkeypatch):
     one, other = torch.pdist(x), torch.pdist(less)
     assert one.max() > 2.5 * one.min()
     torch.testing.assert_close(one / one.mean(), other / other.mean(), rtol=0.2, atol=0)
-    few = [{"features": x[:, :5]}]
-    assert cross_fitted.features_of(head, few, 3, 10**10, 0).shape == (len(x), 5)
+    monkeypatch.setattr(cross_fitted, "MOST_NUMBERS", 0)
+    few = cross_fitted.features_of(head, [numbered(x[:, :5], range(40))], 3, len(x), 0)
+    assert torch.equal(few, x[:, :5])

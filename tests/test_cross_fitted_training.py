@@ -95,6 +95,7 @@ def test_training_starts_so_by_default(cross_fit, make_model, brief):
     trainer.train()
     found, model = trainer._found, trainer.crowd_model
     assert torch.equal(model.aggregator.weight, found.weight)
+    assert model.aggregator.table.requires_grad  # whoever trains it next may train W too
     torch.testing.assert_close(model.log_prior(), found.log_p)
     logged = set().union(*trainer.state.log_history)
     assert set(found.likelihoods) <= logged
@@ -180,8 +181,8 @@ def test_output_layer_that_reads_no_vector_an_item_starts_otherwise(
 ):
     """It is found out before the training, once; whoever asks for this start is told."""
     read_in_one_row(pretrained.classifier)
-    asked, look = [], hf_maxmig.trainer.features_of
-    monkeypatch.setattr(hf_maxmig.trainer, "features_of", lambda *a: asked.append(a) or look(*a))
+    asked, look = [], hf_maxmig.trainer.reads_items
+    monkeypatch.setattr(hf_maxmig.trainer, "reads_items", lambda *a: asked.append(a) or look(*a))
     args = make_args(init=None, search_rate=True)
     trainer = MaxMIGTrainer(model=pretrained, args=args, train_dataset=pictures)
     trainer.data_collator = Drawing(trainer.data_collator)

@@ -17,7 +17,7 @@ from hf_maxmig.distributed import WholeBatches, gather_with_gradient, whole_para
 from tests import several_processes
 from tests.processes import run_script
 from tests.several_processes import GLOBAL_BATCH, ITEMS, RUNS
-from tests.worlds import CLASSES, small_vit
+from tests.worlds import CLASSES, make_crowd, small_vit
 
 # A launch costs ten seconds, so much is looked at in each; that on four takes what may depend on their number.
 INEXACT = ("bf16", "each_alone")
@@ -162,6 +162,65 @@ def test_several_processes_predict_items_in_their_order(launched):
             for told in (predicted, joined):
                 assert told.shape == expected.shape, name
                 torch.testing.assert_close(told, expected, rtol=0, atol=1e-5, msg=name)
+
+
+@pytest.fixture(scope="module")
+def cross_fitted(launched, tmp_path_factory):
+    """What two processes come to from a start by cross-fitting, and what one does."""
+    one = several_processes.cross_fitted(tmp_path_factory.mktemp("one") / "told")
+    return [each["cross_fitted"] for each in launched(2)[0]], one
+
+
+@pytest.mark.slow
+def test_several_processes_train_from_one_start(cross_fitted):
+    """Each with a start of its own, they would train classifiers for other targets."""
+    several, one = cross_fitted
+    assert [each["searched"] for each in (*several, one)] == [1, 0, 1]
+    assert one["found"]["targets"].sum() == pytest.approx(50)
+    for each in several:
+        assert each["found"].keys() == one["found"].keys()
+        for name, expected in one["found"].items():
+            told = each["found"][name]
+            equal = torch.equal(told, expected) if torch.is_tensor(told) else told == expected
+            assert equal, name
+        assert torch.equal(each["targets"], one["found"]["targets"])
+        assert each["steps"] == one["steps"] > 0
+        assert largest_gap(each["parameters"], one["parameters"]) < 1e-6
+        assert largest_gap(each["parameters"], each["resumed"]) < 1e-6
+        assert_same_outcome(each, one, 1e-5)
+    start = several_processes.head().state_dict()
+    moved = {name: one["parameters"][f"classifier.{name}"] for name in start}
+    assert largest_gap(start, moved) > 1e-3
+
+
+@pytest.mark.slow
+def test_several_processes_predict_the_training_set_out_of_fold(cross_fitted):
+    """In its order, though each has other items; and not by the classifier, which has learned them."""
+    several, one = cross_fitted
+    for each in (*several, one):
+        torch.testing.assert_close(each["posteriors"][0], each["found"]["log_h"])
+        gold = torch.tensor(make_crowd(num_items=ITEMS, unlabelled=20)["label"])
+        right = float((each["found"]["log_h"].argmax(dim=1) == gold).float().mean())
+        assert each["metrics"]["eval_accuracy"] == pytest.approx(right)
+    assert one["found"]["log_h"].std(dim=0).min() > 1e-3
+
+
+@pytest.mark.slow
+def test_features_that_several_processes_share_are_those_of_one(cross_fitted):
+    """In another order, votes would meet the features of other items."""
+    (first, second), one = cross_fitted
+    assert second["features"] is None
+    assert one["features"].shape == (ITEMS, 8)
+    assert torch.pdist(one["features"]).min() > 1e-3
+    torch.testing.assert_close(first["features"], one["features"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_start_that_the_first_process_cannot_find_is_refused_by_all(cross_fitted):
+    """The others would wait for it until they time out."""
+    several, one = cross_fitted
+    for each in (*several, one):
+        assert "the votes must name two classes or more, got 1" in each["refused"]
 
 
 @pytest.mark.slow

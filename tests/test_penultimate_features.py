@@ -244,3 +244,12 @@ def test_no_features_where_the_logits_do_not_come_from_the_layer(pool):
     assert penultimate_features(OfPlaces(pool), inputs, C) is None
     assert not torch.is_inference_mode_enabled()
     assert torch.is_grad_enabled()
+
+
+def test_logits_that_are_no_numbers_give_features_that_are_none():
+    """Whether a layer reads items must not depend on the items: other processes would wait for those of this one."""
+    places = torch.randn(4, 5, 6)
+    places[2] = torch.nan
+    model = OfPlaces(lambda s, m: s.mean(dim=1).softmax(-1))
+    found = penultimate_features(model, {"places": places, "mask": None}, C)
+    assert found.isfinite().all(dim=1).tolist() == [True, True, False, True]
