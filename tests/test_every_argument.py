@@ -195,7 +195,7 @@ WORKS: dict[str, list[Works]] = {
         Works("keep", "changes"),
         Works("information", "changes"),
         Works(None, "changes"),
-        Works("cross_fit", lambda t: t._found is not None and logged("search_round_2")(t)),
+        Works("cross_fit", lambda t: t._found is not None and logged("search_taught")(t)),
         Works(None, lambda t: t._found is not None, {"search_rate": True}),
     ],
     "smoothing": [Works(1.0, "changes")],
