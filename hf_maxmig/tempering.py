@@ -14,8 +14,8 @@ from torch import Tensor
 from .left_out import Judged, LeftOutVotes
 
 FOLDS = 5  # of the gold labels; each is foretold by confusions that were counted without it
-DOUBT = 0.5  # standard deviation, in nats, of a scalar's logarithm around what left-out votes say
-SHIFT = 0.5  # standard deviation, in nats, of what is added to the scores of a class
+DOUBT = 0.3  # standard deviation, in nats, of a scalar's logarithm around what left-out votes say
+SHIFT = 1.0  # standard deviation, in nats, of what is added to the scores of a class
 
 
 class Tempered(NamedTuple):
@@ -60,45 +60,35 @@ class GoldLabels:
             heard[held] = others.forecasts(torch.zeros_like(log_h), weight, 1.0)[0][held]
         return heard[self.rows]
 
-    def temper(self, found: Judged, heard: Tensor, shifts: float = SHIFT) -> Tempered:
+    def temper(self, found: Judged, heard: Tensor, shifts: bool = True) -> Tempered:
         """Let gold labels say how much the classifier and the votes count, and which classes too little.
 
         The forecast of an item is log p + s_h (log h - log p) + s_g (sum of its votes' columns) + d. Each
         gold label is foretold without itself. s_h, s_g and the C numbers d are the likeliest under the gold
         labels and a normal prior: of log s around what left-out votes have said (`DOUBT`), of d around
-        zero. So few gold labels change little. Votes cannot say d: where most annotators call
-        one class by another's name, it is the other one that they know.
+        zero (`SHIFT`). So few gold labels change little. Votes cannot say d: where most annotators call
+        one class by another's name, it is the other one that they know. d is zero unless the classifier alone
+        foretells gold labels better with it, too: else it would mend the votes and spoil the classifier.
 
         Args:
             found: a way that left-out votes have judged.
             heard: (G, C), the sum of the columns of the votes on each gold item, as `found.votes`
                 multiplies it.
-            shifts: standard deviation of d.
+            shifts: whether to look for d.
 
         Returns:
             The way with what the gold labels say.
         """
-        log_p, C = self.log_p, len(self.log_p)
-        seen = found.classifier * (self.log_h - log_p)[self.rows]
-        heard = found.votes * heard
-        said = torch.zeros(2 + C, requires_grad=True)  # log ratios of the two scalars, and d
-        doubt = torch.tensor([DOUBT, DOUBT, *[shifts] * C])
-
-        def likely() -> Tensor:
-            scores = log_p + said[0].exp() * seen + said[1].exp() * heard + said[2:]
-            return scores.log_softmax(dim=-1).gather(1, self.gold[:, None])[:, 0]
-
-        def minus_log_posterior() -> Tensor:
-            optimizer.zero_grad()
-            loss = (said / doubt).square().sum() / 2 - likely().sum()
-            loss.backward()
-            return loss
-
-        optimizer = torch.optim.LBFGS([said], max_iter=100, line_search_fn="strong_wolfe")
-        with torch.enable_grad():
-            optimizer.step(minus_log_posterior)
-        said = said.detach()
-        a, b, shift = float(said[0].exp()), float(said[1].exp()), said[2:]
+        log_p = self.log_p
+        seen, heard = found.classifier * (self.log_h - log_p)[self.rows], found.votes * heard
+        a, b, shift = self._fit(seen, heard, 0.0)
+        if shifts:
+            shifted = self._fit(seen, heard, SHIFT)
+            alone = [
+                self._likely(log_p + x * seen + d).sum() for x, _, d in (shifted, (a, b, shift))
+            ]
+            if alone[0] > alone[1]:
+                a, b, shift = shifted
         classifier = a * found.classifier
         before = found.classifier * self.log_h + (1 - found.classifier) * log_p + self.trusted
         after = classifier * self.log_h + (1 - classifier) * log_p + self.trusted + shift
@@ -108,7 +98,30 @@ class GoldLabels:
             weight=b * found.weight,
             log_forecast=(after + b * (found.log_forecast - before)).log_softmax(dim=-1),
         )
-        return Tempered(tempered, likely(), shift)
+        return Tempered(tempered, self._likely(log_p + a * seen + b * heard + shift), shift)
+
+    def _likely(self, scores: Tensor) -> Tensor:
+        return scores.log_softmax(dim=-1).gather(1, self.gold[:, None])[:, 0]
+
+    def _fit(self, seen: Tensor, heard: Tensor, shifts: float) -> tuple[float, float, Tensor]:
+        """Find what the gold labels multiply `seen` and `heard` by, and d, of that standard deviation."""
+        C = len(self.log_p)
+        doubt = torch.tensor([DOUBT, DOUBT, *[shifts] * C])
+        unit = torch.zeros(2 + C, requires_grad=True)  # of a standard normal prior
+
+        def minus_log_posterior() -> Tensor:
+            a, b, shift = (doubt * unit).split([1, 1, C])
+            scores = self.log_p + a.exp() * seen + b.exp() * heard + shift
+            optimizer.zero_grad()
+            loss = unit.square().sum() / 2 - self._likely(scores).sum()
+            loss.backward()
+            return loss
+
+        optimizer = torch.optim.LBFGS([unit], max_iter=100, line_search_fn="strong_wolfe")
+        with torch.enable_grad():
+            optimizer.step(minus_log_posterior)
+        a, b, shift = (doubt * unit.detach()).split([1, 1, C])
+        return float(a.exp()), float(b.exp()), shift
 
     def best(self, found: Judged) -> Tempered:
         """Temper what `LeftOutVotes.best` has found."""
@@ -120,7 +133,7 @@ class GoldLabels:
         others = copy.copy(self.votes)
         others.trusted = None
         heard, _ = others.forecasts(torch.zeros_like(self.log_h), each, 1.0)
-        return self.temper(found, heard[self.rows], shifts=1e-6)
+        return self.temper(found, heard[self.rows], shifts=False)
 
 
 def clearly_likelier(one: Tempered, other: Tempered) -> bool:
