@@ -581,7 +581,7 @@ class CrowdTrainer(TunedTrainer):
         args, model, dataset = self.args, self.crowd_model, self.train_dataset
         problem = self._missing_for_cross_fit()
         if problem is None:
-            batches = map(self._prepare_inputs, self.get_test_dataloader(dataset))
+            batches = map(self._prepare_inputs, self._own_dataloader(dataset))
             with self.autocast_smart_context_manager():
                 features = features_of(
                     model.classifier, batches, model.config.num_labels, len(dataset), args.seed,
@@ -1023,7 +1023,7 @@ class CrowdTrainer(TunedTrainer):
         The three (n, C) log-probabilities of part of the items, and their annotators and
         annotations. Nothing is computed before the first is asked for.
         """
-        loader = self.get_test_dataloader(dataset)
+        loader = self._own_dataloader(dataset)
         with swapped(self, "compute_metrics", None):
             output = self.evaluation_loop(loader, "Posterior", prediction_loss_only=False)
         self._check_rows(output.label_ids, dataset)
@@ -1338,6 +1338,13 @@ class CrowdTrainer(TunedTrainer):
         """Match the names of the data set first; no item is dropped, whatever training does."""
         with self._drop_last(False):
             return super().get_test_dataloader(self._by_name(test_dataset))
+
+    def _own_dataloader(self, dataset: Any) -> DataLoader:
+        """Make batches of what is predicted for the training: what it can train on it can predict."""
+        args = self.args
+        size = max(args.per_device_train_batch_size, args.per_device_eval_batch_size)
+        with swapped(args, "per_device_eval_batch_size", size):
+            return self.get_test_dataloader(dataset)
 
     def _crowd_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
         labels, annotated, rows = prediction.label_ids
