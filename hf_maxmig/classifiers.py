@@ -520,7 +520,12 @@ def penultimate_features(
     """
     if isinstance(classifier, HeadClassifier):
         return classifier.read(inputs.get("pixel_values"), inputs.get("features"))
-    layers = output_layers(classifier, num_classes)
+    beside: set[nn.Module] = set()  # adapters of PEFT, which add to what a layer gives
+    for module in classifier.modules():
+        if hasattr(module, "base_layer") and hasattr(module, "merge"):
+            base: Any = module.base_layer
+            beside |= {*module.modules()} - {*base.modules()}
+    layers = [each for each in output_layers(classifier, num_classes) if each not in beside]
     if not layers:
         return None
     seen: list[tuple[Tensor, Tensor]] = []

@@ -15,7 +15,12 @@ from transformers import (
 )
 
 from hf_maxmig import MaxMIGModel, MaxMIGTrainer, save_classifier
-from hf_maxmig.classifiers import adapter_layers, merge_adapters, without_peft_model
+from hf_maxmig.classifiers import (
+    adapter_layers,
+    merge_adapters,
+    penultimate_features,
+    without_peft_model,
+)
 from tests.several_processes import make_pictures
 from tests.worlds import ANNOTATORS, CLASSES, small_vit
 
@@ -304,3 +309,22 @@ def test_frozen_backbone_stays_frozen_and_has_no_moments(pictures, make_args, tm
         assert len(one.optimizer.state) == len(trained)
         held = [p for group in one.optimizer.param_groups for p in group["params"]]
         assert all(p.requires_grad for p in held)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize(
+    "adapted",
+    [
+        {"target_modules": ["q_proj"]},
+        {"target_modules": ["q_proj", "classifier"]},
+        {"target_modules": ["q_proj"], "modules_to_save": ["classifier"]},
+    ],
+    ids=["inside", "the output layer", "a copy of the output layer"],
+)
+def test_features_are_not_those_of_an_adapter(adapted, rank):
+    """It has few numbers, drawn at random, and may have one output a class as the output layer has."""
+    torch.manual_seed(0)
+    model, inputs = small_vit(), {"pixel_values": torch.randn(4, 3, 16, 16)}
+    expected = penultimate_features(model, inputs, 3)
+    adapted = get_peft_model(model, LoraConfig(r=rank, **adapted)).get_base_model()
+    torch.testing.assert_close(penultimate_features(adapted, inputs, 3), expected)
