@@ -24,6 +24,7 @@ from .crossfit import MOST_FEATURES
 from .data.collator import NOT_INPUTS, CrowdCollator, crowd_batches
 from .data.columns import has_votes
 from .data.numbered import ROW, UNKNOWN, check_each_once, in_order
+from .functional import NO_MASS
 from .metrics import LEAST_ITEMS
 from .modeling_maxmig import CrowdModel, MaxMIGModel
 from .start import MOST_CELLS, STEPS, STEPS_A_STEP, Start, find_start, padded
@@ -313,7 +314,9 @@ def temper(classifier: nn.Module, found: Start, inputs: dict[str, Tensor]) -> bo
     Returns:
         Whether the classifier has changed.
     """
-    shift = (1 - found.classifier) * found.log_p
+    # Where all votes count alike it is drawn to equal probabilities: see `LeftOutVotes.alike`.
+    even = torch.where(found.log_p > NO_MASS, 0.0, NO_MASS)
+    shift = (1 - found.classifier) * (found.log_p if found.tells_apart else even)
     if scale_outputs(classifier, found.classifier, shift, inputs):
         logger.info(
             "The classifier's logits were multiplied by %.2f, by left-out votes.", found.classifier

@@ -10,6 +10,7 @@ on other items. The gain cannot take its place: where classifier and annotators 
 rewards W for the errors that they share.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -193,12 +194,14 @@ class LeftOutVotes:
         votes.index_add_(1, self.annotator, torch.stack([self.share, torch.ones_like(self.share)]))
         return torch.where(votes[1] > 0, votes[0] / votes[1].clamp(min=1), 1.0)
 
-    def alike(self, log_h: Tensor, log_p: Tensor) -> Judged:
+    def alike(self, log_h: Tensor) -> Judged:
         """Count all votes alike: the plurality, with a classifier that breaks ties.
+
+        However little the classifier counts, its likeliest class is the one that it was: it is drawn
+        towards equal probabilities, not towards the prior, which would overrule it.
 
         Args:
             log_h: (N, C), log-probabilities of classifiers that have not learned from the item.
-            log_p: (C,), log of the class prior.
 
         Returns:
             Of the ways in which no item comes out as a class that fewer have voted for, the one that
@@ -207,10 +210,11 @@ class LeftOutVotes:
         each = torch.eye(self.num_classes).expand(self.num_annotators, -1, -1)
         votes, _ = self.forecasts(torch.zeros_like(log_h), each, 1.0)
         most = votes.max(dim=1).values - 1e-6  # votes of copies are parts, and their sums inexact
+        even = log_h.new_full((self.num_classes,), -math.log(self.num_classes))
         found: Judged | None = None
         for classifier in ALIKE_CLASSIFIER:
             for vote in ALIKE_VOTE:
-                one = self._judged(log_h, log_p, each, classifier, vote)
+                one = self._judged(log_h, even, each, classifier, vote)
                 says = one.log_forecast.argmax(dim=1, keepdim=True)
                 kept = bool((votes.gather(1, says)[:, 0] >= most).all())
                 if found is None or (kept and one.score > found.score):

@@ -257,13 +257,14 @@ def _find(
             best = judged
     assert best is not None
     combined, log_p, log_h = best[0], best[1].log_p, best[1].log_h
+    drawn_to = log_p  # what a classifier says that does not count
     shift = torch.zeros(C)  # of the classes' scores: only gold labels know it
     if trusted is not None:
         combined, _, shift = GoldLabels(votes, log_h[rows], log_p).best(combined)
 
     def forecasts() -> Tensor:
         """Say what each item is, by `log_h` and what `combined` has found: (N, C), zeros without votes."""
-        counted = combined.classifier * log_h + (1 - combined.classifier) * log_p + shift
+        counted = combined.classifier * log_h + (1 - combined.classifier) * drawn_to + shift
         log_g = aggregate(combined.weight, log_p, annotators, annotations)
         log_forecast = forecast(counted.log_softmax(dim=-1), log_g, log_p)
         log_forecast = with_trusted(log_forecast, trusted)
@@ -279,19 +280,19 @@ def _find(
         sure = None if trusted is None else trusted[rows]
         votes = LeftOutVotes(annotators[rows], annotations[rows], M, C, groups, seed, sure)
     combined = votes.best(log_h[rows], log_p, log_h[rows].exp()[votes.item])
-    alike = votes.alike(log_h[rows], log_p)
+    alike = votes.alike(log_h[rows])
     likelihoods |= {"search_taught": combined.score, "search_votes_alike": alike.score}
     tells_apart = votes.clearly_better(combined, alike, TELLS_APART)
     if trusted is not None:
-        gold = GoldLabels(votes, log_h[rows], log_p)
-        tempered, even = gold.best(combined), gold.alike(alike)
+        tempered = GoldLabels(votes, log_h[rows], log_p).best(combined)
+        even = GoldLabels(votes, log_h[rows], uniform).alike(alike)
         tells_apart |= clearly_likelier(tempered, even)
         combined, alike = tempered.found, even.found
         shift = tempered.shift if tells_apart else even.shift
     if not tells_apart:
-        combined = alike
+        combined, drawn_to = alike, uniform
     targets = forecasts()
-    log_h = combined.classifier * log_h + (1 - combined.classifier) * log_p + shift
+    log_h = combined.classifier * log_h + (1 - combined.classifier) * drawn_to + shift
     return Start(
         targets=targets,
         log_h=log_h.log_softmax(dim=-1),

@@ -230,7 +230,7 @@ def test_where_all_votes_count_alike_no_class_is_shifted():
     truth, who, said, log_h = world
     gold = torch.where(torch.arange(300) % 3 == 0, (truth + 1) % 3, -1)
     votes = LeftOutVotes(who, said, 6, 3, trusted=trusted_columns(gold, 3))
-    alike = votes.alike(log_h, uniform(3))
+    alike = votes.alike(log_h)
     even = GoldLabels(votes, log_h, uniform(3)).alike(alike)
     assert even.shift.abs().max() < 1e-6
     assert even.found.votes < 0.8 * alike.votes  # the gold labels contradict the votes

@@ -218,7 +218,7 @@ def test_copies_of_one_annotator_weigh_as_one():
     torch.testing.assert_close(without_3[first], without)
     assert (one.annotator == 0).sum() > 100
     # So do they where all votes count alike, and in W: it has no groups, so each speaks a third as loud.
-    alike, alike_3 = one.alike(log_h, uniform(3)), three.alike(log_h, uniform(3))
+    alike, alike_3 = one.alike(log_h), three.alike(log_h)
     assert alike.votes == alike_3.votes
     torch.testing.assert_close(alike_3.log_forecast, alike.log_forecast)
     torch.testing.assert_close(alike_3.weight[[0, 6, 7]].sum(dim=0), alike.weight[0])
@@ -354,7 +354,7 @@ def test_where_all_votes_count_alike_the_classifier_only_breaks_ties():
     """The plurality, whoever voted."""
     truth, who, said, log_h = make_world(votes=4)
     votes = LeftOutVotes(who, said, 6, 3)
-    alike = votes.alike(log_h, uniform(3))
+    alike = votes.alike(log_h)
     share = vote_share(said, 3)
     best = share == share.max(dim=1, keepdim=True).values
     chosen = alike.log_forecast.argmax(dim=1)

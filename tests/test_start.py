@@ -8,6 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_maxmig.classifiers import HeadClassifier, HeadConfig
+from hf_maxmig.cross_fitted import temper
 from hf_maxmig.data.experts import experts
 from hf_maxmig.data.simulation import simulate_crowd
 from hf_maxmig.functional import NO_MASS, vote_share
@@ -271,10 +273,33 @@ def test_where_annotators_cannot_be_told_apart_the_plurality_counts():
     noise = torch.randn(items, 4, generator=generator)
     start = find_start(noise, (who, said), annotators, 3, steps=60)
     assert not start.tells_apart
-    assert start.classifier == 1.0
     share = vote_share(said, 3)
     sure = share.max(dim=1).values > 0.5
     assert 50 < int(sure.sum()) < items
     assert torch.equal(start.targets.argmax(dim=1)[sure], share.argmax(dim=1)[sure])
     strengths = start.weight.diagonal(dim1=1, dim2=2)
     torch.testing.assert_close(strengths, strengths[:1, :1].expand_as(strengths))
+
+
+def test_classifier_that_hardly_counts_keeps_its_likeliest_class():
+    """Drawn towards a prior of 1 : 7 in place of equal probabilities, it would say the frequent class of everything."""
+    generator = torch.Generator().manual_seed(0)
+    items, annotators = 240, 480
+    truth = (torch.arange(items) % 8 == 0).long()
+    who = (torch.arange(items)[:, None] + torch.tensor([0, 131, 211])) % annotators
+    said = torch.where(torch.rand(items, 3, generator=generator) < 0.85, truth[:, None], 1 - truth[:, None])  # fmt: skip
+    features = 1.5 * truth[:, None] + torch.randn(items, 4, generator=generator)
+    start = find_start(features, (who, said), annotators, 2, steps=100)
+    assert not start.tells_apart
+    assert start.classifier < 1
+    assert start.log_p[1].exp() < 0.35
+    torch.manual_seed(0)
+    head = HeadClassifier(HeadConfig(input_size=4, num_labels=2)).eval()
+    with torch.no_grad():
+        before = head(features=features).logits.argmax(dim=1)
+        assert temper(head, start, {"features": features})
+        after = head(features=features).logits.argmax(dim=1)
+    assert 0 < before.sum() < items
+    assert torch.equal(after, before)
+    rare = start.log_h.argmax(dim=1) == 1
+    assert 0.3 < float(rare.sum()) / float(truth.sum()) < 3
