@@ -23,7 +23,8 @@ class Tempered(NamedTuple):
 
     Args:
         found: the way, with the scalars that gold labels say.
-        likely: (G,), log-probability of each gold label, by the forecast without it.
+        likely: (G,), log-probability of each gold label, by the forecast without it and without d: to have
+            found C numbers for these very labels is no merit.
         shift: (C,), d, added to the scores of each class.
     """
 
@@ -82,6 +83,7 @@ class GoldLabels:
         log_p = self.log_p
         seen, heard = found.classifier * (self.log_h - log_p)[self.rows], found.votes * heard
         a, b, shift = self._fit(seen, heard, 0.0)
+        likely = self._likely(log_p + a * seen + b * heard)
         if shifts:
             shifted = self._fit(seen, heard, SHIFT)
             alone = [
@@ -98,7 +100,7 @@ class GoldLabels:
             weight=b * found.weight,
             log_forecast=(after + b * (found.log_forecast - before)).log_softmax(dim=-1),
         )
-        return Tempered(tempered, self._likely(log_p + a * seen + b * heard + shift), shift)
+        return Tempered(tempered, likely, shift)
 
     def _likely(self, scores: Tensor) -> Tensor:
         return scores.log_softmax(dim=-1).gather(1, self.gold[:, None])[:, 0]

@@ -13,7 +13,8 @@ keeps what it has measured, and goes on from there when it is started again.
 
     python recipes/gold_labels.py --quick --output_dir out/gold_labels
 
-is the README's world with one seed: seconds, with nothing to read.
+is the README's world with one seed: seconds, with nothing to read. `--write_docs` writes the table in
+`docs/training_arguments.md` anew, from the committed results.
 """
 
 import json
@@ -32,11 +33,15 @@ import transformers
 import untouched
 from datasets import Dataset
 from machine import machine
+from readme import write_part
 from recipe import start
 from speed_rows import markdown, now, since
 from transformers import PrinterCallback, set_seed
 
 from hf_maxmig import MaxMIGTrainer, MaxMIGTrainingArguments
+
+RESULTS = Path(__file__).with_name("results") / "gold_labels.json"
+PAGE = Path(__file__).parents[1] / "docs" / "training_arguments.md"
 
 
 @dataclass
@@ -57,6 +62,10 @@ class Arguments:
     )
     seeds: int = field(default=5, metadata={"help": "Runs, with seeds 0, 1, ..."})
     quick: bool = field(default=False, metadata={"help": "The README's world alone, one seed."})
+    write_docs: bool = field(
+        default=False,
+        metadata={"help": "Measure nothing, and write the docs' table from the committed results."},
+    )
 
     def __post_init__(self) -> None:
         if self.quick:
@@ -165,6 +174,10 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main(arguments: Arguments) -> dict[str, Any]:
+    if arguments.write_docs:
+        committed: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
+        write_part("gold labels", table(committed["rows"]), PAGE)
+        return committed
     transformers.logging.set_verbosity_error()
     datasets.disable_progress_bars()
     folder = Path(arguments.output_dir)

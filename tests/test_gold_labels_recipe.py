@@ -118,3 +118,30 @@ def test_page_says_command_number_and_minutes(recipe):
     """A recipe that does not say what to expect cannot be seen to fail."""
     for word in ("recipes/gold_labels.py --crowds_dir", "Expect", "minutes", "terms"):
         assert word in recipe.__doc__, word
+
+
+def test_docs_table_is_written_from_the_results(recipe, tmp_path, monkeypatch):
+    """Nothing is measured for it."""
+    row = {"world": "here", "gold_labels": 50, "seeds": [0, 1], "mean": {}}
+    for of in ("test", "forecast"):
+        row["mean"] |= {f"{of}_accuracy": 0.912, f"{of}_nll": 0.3, f"{of}_ece": 0.04}
+    monkeypatch.setattr(recipe, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(recipe, "PAGE", tmp_path / "page.md")
+    recipe.RESULTS.write_text(json.dumps({"rows": [row]}))
+    recipe.PAGE.write_text("Before.\n<!-- gold labels -->\nold\n<!-- end gold labels -->\nAfter.\n")
+    recipe.main(recipe.Arguments(str(tmp_path / "out"), write_docs=True))
+    page = recipe.PAGE.read_text()
+    assert page.startswith("Before.\n<!-- gold labels -->\n| world | gold labels | seeds |")
+    assert "| here  |          50 |     2 |" in page
+    assert page.endswith("|\n<!-- end gold labels -->\nAfter.\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_docs_show_the_committed_figures(recipe):
+    """A table typed by hand, or older than the results."""
+    result = json.loads(recipe.RESULTS.read_text(encoding="utf-8"))
+    page = recipe.PAGE.read_text(encoding="utf-8")
+    table = recipe.table(result["rows"])
+    assert f"<!-- gold labels -->\n{table}\n<!-- end gold labels -->" in page
+    assert "torch" in result["versions"]
+    assert all(row["mean"]["gold_labels_used"] == row["gold_labels"] for row in result["rows"])

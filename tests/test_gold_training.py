@@ -8,10 +8,19 @@ import torch
 from datasets import ClassLabel, Dataset, Features, Value
 
 import hf_maxmig.trainer
-from hf_maxmig import CrowdTrainer, MaxMIGModel, MaxMIGTrainer
+from hf_maxmig import (
+    CrowdTrainer,
+    HeadClassifier,
+    HeadConfig,
+    MaxMIGModel,
+    MaxMIGTrainer,
+    MaxMIGTrainingArguments,
+    labelme,
+)
 from hf_maxmig.data.collator import CrowdCollator, gold_labels
 from hf_maxmig.functional import forecast, reward_and_penalty
 from hf_maxmig.gold import trusted_columns, with_trusted
+from hf_maxmig.metrics import calibration
 from hf_maxmig.peers import peer
 from hf_maxmig.peers.aggregated import WithPosterior
 from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd
@@ -439,3 +448,37 @@ def test_short_trainings_before_the_training_have_data_that_need_no_gold_labels(
     assert len(shares) == 90
     torch.testing.assert_close(shares[gold >= 0].max(dim=1).values, torch.full((13,), 0.99))
     assert torch.equal(shares[gold >= 0].argmax(dim=1), gold[gold >= 0])
+
+
+@pytest.mark.slow
+def test_fifty_gold_labels_help_other_items_of_a_real_crowd(shared_data, make_args):
+    """On LabelMe most annotators call open country a mountain, a coast or a forest, and networks learn it of them."""
+    data = labelme(shared_data / "labelme")
+    train, test = data["train"], data["test"].select_columns("features")
+    gold, of_test = np.array(train["label"][:]), np.array(data["test"]["label"][:])
+    rows = np.random.default_rng(0).permutation(len(gold))[:50]
+    known = torch.zeros(len(gold), dtype=torch.bool)
+    known[rows] = True
+    others = ~known.numpy()
+    right, nll, errors = [], [], []
+    for used in (False, True):
+        size = len(train[0]["features"])
+        names = train.features["annotations"].feature.names
+        torch.manual_seed(0)
+        trainer = MaxMIGTrainer(
+            model=HeadClassifier(HeadConfig(input_size=size, id2label=dict(enumerate(names)))),
+            args=MaxMIGTrainingArguments(
+                make_args().output_dir, use_gold_labels=used, report_to="none", disable_tqdm=True,
+                save_strategy="no", use_cpu=True,
+            ),
+            train_dataset=hide(train, known),
+        )  # fmt: skip
+        trainer.train()
+        right.append((trainer.predict(test).predictions[0].argmax(axis=1) == of_test).mean())
+        log_forecast = trainer.predict(trainer.train_dataset).predictions[2][others]
+        nll.append(-log_forecast[np.arange(len(log_forecast)), gold[others]].mean())
+        said = log_forecast.argmax(axis=1) == gold[others]
+        errors.append(calibration(np.exp(log_forecast.max(axis=1)).clip(0, 1), said).error)
+    assert right[1] > max(right[0] + 0.005, 0.9)
+    assert nll[1] < nll[0] - 0.04
+    assert errors[1] < 0.065
