@@ -317,8 +317,8 @@ class InteractionAggregator(WeightedAverageAggregator):
 
     The pairs start small and at random, so that the first g is nearly that of equation 2. They must
     not start at zero: products of zeros have no gradient, and where single labels say nothing there
-    would be no way out. Half of the pooled features are dropped in training, for pairs can be
-    learned by heart.
+    would be no way out. Half of the pooled features are dropped in training, or the pairs
+    would be memorised.
 
     `weight` is W alone. `judge_annotators` and `find_copies`, which take it, thus judge by the
     classifier and the single labels; what pairs say is left out for everyone alike. It is a forecast

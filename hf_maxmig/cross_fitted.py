@@ -213,9 +213,9 @@ def start_of_training(
     )  # fmt: skip
     if not found.tells_apart:
         logger.warning(
-            "Left-out votes are foretold no better where annotators are told apart than where all votes count "
-            "alike: the forecasts keep to the plurality of the votes, and the classifier learns that. More votes "
-            "by each annotator would tell."
+            "The votes do not show that some annotators are better than others, so every vote counts the same: the "
+            "forecasts follow the plurality of the votes, and the classifier learns from that. With more votes by each "
+            "annotator this may change."
         )
     return dataclasses.replace(found, votes=votes_digest(crowd))
 

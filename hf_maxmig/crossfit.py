@@ -273,7 +273,7 @@ class CrossFit:
         """Train networks and W by the gain, in several settings at once.
 
         The networks learn from g as the classifier does, and W learns only from networks that have
-        not seen the item: there is nothing that both could have learned by heart. They go on from the
+        not seen the item: no vote can be memorised by both. They go on from the
         networks that have learned last.
 
         Args:

@@ -192,14 +192,14 @@ def overfitted(
     Example:
         >>> overfitted([0.5, 0.6, 0.7], [0.4, 0.5, 0.6], [0.5, 0.6, 0.7], ceiling=0.7)
         >>> overfitted([0.5, 0.7, 0.7], [0.4, 0.2, 0.1], [0.5, 0.3, 0.2], ceiling=0.7).split(": ")[0]
-        'The pair learns the training items by heart'
+        'The model memorises the training items'
     """
     best = max(range(len(held_out)), key=lambda i: held_out[i], default=0)
     later = high[best + 1 :][-2:]
     if len(later) < 2 or max(later) >= held_out[best] or not training[-1] > training[best]:
         return None
     return (
-        f"The pair learns the training items by heart: its gain is {training[-1]:.3f} nats there, of "
+        f"The model memorises the training items: its gain is {training[-1]:.3f} nats there, of "
         f"at most {ceiling:.3f}, and on held-out items fell from {held_out[best]:.3f} to "
         f"{held_out[-1]:.3f}. Train for fewer epochs, set `load_best_model_at_end=True`, or lower "
         "`aggregator_learning_rate`."

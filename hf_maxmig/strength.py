@@ -1,6 +1,6 @@
 """How much the votes count: the strength of the aggregator, by the gain on held-out votes.
 
-Classifier and aggregator learn from the same items. A classifier that learns some of these by heart
+Classifier and aggregator learn from the same items. A classifier that memorises some of them
 agrees with the annotators on their mistakes too, and W grows beyond log confusion: the forecast then
 believes the votes too much, and can be worse than the classifier alone. On other items there is
 nothing to agree on but the classes, and the gain is highest at the posteriors (Theorem 3.4): one

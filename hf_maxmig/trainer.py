@@ -700,7 +700,7 @@ class CrowdTrainer(TunedTrainer):
 
     @property
     def prior_rate(self) -> float:
-        """The rate of a learned prior: C numbers are not learned by heart, and have a way to go."""
+        """The rate of a learned prior: C numbers cannot memorise items, and may have far to go."""
         if self.args.aggregator_learning_rate is not None:
             return self.args.aggregator_learning_rate
         return max(self.aggregator_rate, AGGREGATOR_RATE_MULTIPLE * self.args.learning_rate)

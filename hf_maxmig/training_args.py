@@ -222,8 +222,8 @@ class MaxMIGTrainingArguments(TrainingArguments):
         default=True,
         metadata={
             "help": "With an `eval_dataset` that has votes, after training multiply the aggregator's W by the number at "
-            "which the gain on it is highest (nearer to 1, the fewer votes it has): where the classifier has learned items "
-            "by heart, the votes would count too much. Not with `init=cross_fit`, where left-out votes have said it."
+            "which the gain on it is highest (nearer to 1, the fewer votes it has): a classifier that "
+            "memorises items makes the votes count too much. Not with `init=cross_fit`, where left-out votes decide it."
         },
     )
     mixup_alpha: float = field(

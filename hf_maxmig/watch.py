@@ -60,7 +60,7 @@ class Watch:
             self._seen = predictions
 
     def evaluated(self, eval_dataset: Any, prefix: str, metrics: dict[str, float]) -> None:
-        """After an evaluation in training: is it learned by heart, what became of the classes?"""
+        """After an evaluation in training: are the items memorised, what became of the classes?"""
         if not self.on:
             return
         trainer = self.trainer

@@ -724,7 +724,7 @@ def test_plurality_in_place_of_annotators_is_told_once(
         hf_maxmig.cross_fitted, "find_start", changed(tells_apart=apart, classifier=1.0)
     )
     cross_fit().train()
-    assert len([m for m in warned() if "keep to the plurality of the votes" in m]) == (not apart)
+    assert len([m for m in warned() if "follow the plurality of the votes" in m]) == (not apart)
     assert len(warned()) == (not apart)
 
 

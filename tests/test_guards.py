@@ -25,7 +25,7 @@ SAYS = {
     "votes": "The votes are",
     "merged": "uses fewer classes than the crowd",
     "permuted": "disagrees with the votes",
-    "overfitted": "learns the training items by heart",
+    "overfitted": "memorises the training items",
 }
 
 
