@@ -46,6 +46,7 @@ RUNS = {
     "stream": {"max_steps": 10, "save_strategy": "steps", "save_steps": 6},
     "each_alone": {"gather_across_devices": False, "gradient_accumulation_steps": 2},
     "mixup": {"mixup_alpha": 1.0, "gradient_accumulation_steps": 2},
+    "gold": {"use_gold_labels": True, "gradient_accumulation_steps": 2},
     "compiled": {"torch_compile": True, "torch_compile_backend": "aot_eager"},
 }
 
