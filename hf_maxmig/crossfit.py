@@ -23,13 +23,14 @@ MOST_FEATURES = 128  # principal components; more cost time and change little
 UNLIKE = 30.0  # how many times as much some features differ as others, if they are of unlike scales
 MOST_ITEMS = 20_000  # that the networks learn from; the others are judged by all of them
 RISE = 0.3  # share of the steps over which W's rate rises, while the classes form
+PRIOR_MULTIPLE = 100.0  # of the networks' rate, of a learned prior: C numbers, with a way to go
 
 
 class Raced(NamedTuple):
     """What one setting of the race came to.
 
     Args:
-        log_p: (C,), the prior that it was given.
+        log_p: (C,), the prior that it was given, or has learned.
         multiple: of the classifier's rate, W's.
         log_h: (N, C), log-probabilities by networks that have not learned from the item.
         weight: (M, C, C), W: annotator, scored class, reported class.
@@ -269,6 +270,7 @@ class CrossFit:
         steps: int,
         looks: tuple[float, ...],
         trusted: Tensor | None = None,
+        learned: Tensor | None = None,
     ) -> list[Raced]:
         """Train networks and W by the gain, in several settings at once.
 
@@ -283,6 +285,7 @@ class CrossFit:
             steps: how many.
             looks: the shares of the steps at which to look.
             trusted: (N, C), added to the scores of g; see `gold.trusted_columns`.
+            learned: (R,) bool, in which of the R settings the prior is learned together with W.
 
         Returns:
             What each setting has come to at each look.
@@ -298,6 +301,7 @@ class CrossFit:
         # Kept as (annotator, reported) rows of all settings: a vote reads one.
         W = weight[None].repeat(R, 1, 1, 1).permute(1, 3, 0, 2).reshape(M * C, R * C).clone()
         moments = torch.zeros_like(W), torch.zeros_like(W)
+        free, free_moments = log_p.clone(), (torch.zeros_like(log_p), torch.zeros_like(log_p))
         gradient = torch.zeros_like(W)
         scale = multiple.expand(R, M, C, C).permute(1, 3, 0, 2).reshape(M * C, R * C)
         looked_at = {max(1, round(share * steps)) for share in looks}
@@ -320,17 +324,23 @@ class CrossFit:
                 slope = _slope(log_h, log_g[:, None], log_p, others[:, batch].float())
                 networks.step(features, hidden, slope.flatten(0, 1).neg_(), rate)
                 slope = _slope(log_g, unseen, log_p)
+                if learned is not None:
+                    by_prior = _prior_slope(unseen, log_g, log_p, slope)
                 slope = slope.transpose(0, 1).reshape(number, 1, R * C)
                 slope = slope.expand(-1, votes.shape[1], -1)  # of each vote on the item
                 gradient.zero_().index_add_(0, votes[voted], slope[voted], alpha=-1)
                 rate *= min(1.0, (step / (RISE * steps)) ** 2)
                 _adam_step(W, gradient, moments, rate * scale, step)
+                if learned is not None:
+                    free_rate = rate * PRIOR_MULTIPLE * learned[:, None]
+                    _adam_step(free, -by_prior, free_moments, free_rate, step)
+                    log_p = free.log_softmax(dim=-1)
                 self.tick()
                 if step in looked_at:
                     seen = self._out_of_fold(networks)
                     each = W.detach().view(M, C, R, C).permute(2, 0, 3, 1).clone()
                     found += [
-                        Raced(prior, times, seen[r], each[r])
+                        Raced(prior if learned is None else log_p[r], times, seen[r], each[r])
                         for r, (prior, times) in enumerate(settings)
                     ]
         return found
@@ -372,6 +382,25 @@ def _slope(own: Tensor, other: Tensor, log_p: Tensor, taken: Tensor | None = Non
     slope.sub_((together - ratio).div(count * (count - 1)) * probability)
     slope.sub_(probability * slope.sum(dim=-1, keepdim=True))
     return slope if taken is None else slope.mul_(taken[..., None])
+
+
+def _prior_slope(log_h: Tensor, log_g: Tensor, log_p: Tensor, slope: Tensor) -> Tensor:
+    """Differentiate the gain (KL) by the logits of a prior that is part of g's scores too.
+
+    Args:
+        log_h: (R, B, C).
+        log_g: (R, B, C), log-softmax of what the votes say plus log p.
+        log_p: (R, C), log-softmax of the logits.
+        slope: (R, B, C), by the scores of g, see `_slope`.
+
+    Returns:
+        (R, C).
+    """
+    number, shared = log_h.shape[1], log_h + log_g - log_p[:, None]
+    both = log_h.exp().sum(dim=1) * log_g.exp().sum(dim=1) / log_p.exp()
+    others = (both - shared.exp().sum(dim=1)) / max(number * (number - 1), 1)
+    by_log_p = slope.sum(dim=1) + others - shared.softmax(dim=-1).mean(dim=1)
+    return by_log_p - log_p.exp() * by_log_p.sum(dim=1, keepdim=True)
 
 
 def _adam_step(

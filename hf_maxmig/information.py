@@ -240,23 +240,11 @@ def start_from_information(trainer: CrowdTraining, seed: int) -> None:
     gold = trainer.gold_labels
     trusted = None if gold is None else trusted_columns(gold, model.config.num_labels)
 
-    def train(rows: list[int], share: Tensor) -> CrowdTraining:
-        config = model.config
-        brief = BriefModel.from_classifier(
-            copy.deepcopy(model.classifier_alone()),  # called as the pair's classes are now
-            config.num_annotators,
-            annotators=config.annotators,
-            id2label=config.id2label,
-        )
-        brief.shares = taught(share, trusted)[rows]
-        learner = trainer.sibling(brief, rows, BRIEF, seed=seed)
-        learner.train()
-        return learner
-
     def predict(share: Tensor) -> Tensor:
         log_h = torch.full_like(share, -torch.inf)
         for learned, told in folds(len(share), seed):
-            output = train(learned, share).predict(part_of(dataset, told))
+            learner = briefly_trained(trainer, learned, taught(share, trusted), seed)
+            output = learner.predict(part_of(dataset, told))
             log_h[told] = torch.from_numpy(output.predictions[0]).to(log_h.dtype)
         looked_at = log_h.isfinite().any(dim=1, keepdim=True)
         return torch.where(looked_at, with_trusted(log_h, trusted), log_h)
@@ -264,8 +252,42 @@ def start_from_information(trainer: CrowdTraining, seed: int) -> None:
     share = informed_share(crowd, model.config.num_annotators, model.config.num_labels, predict)
     share = taught(share, trusted)
     start_from_share(model, crowd, share, args.smoothing, args.init_strength, gold=gold)
-    warm = train(list(range(len(dataset))), share).crowd_model.classifier
-    model.classifier.load_state_dict(warm.state_dict())
+    warm_up(trainer, share, seed)
+
+
+def briefly_trained(
+    trainer: CrowdTraining, rows: list[int], share: Tensor, seed: int
+) -> CrowdTraining:
+    """Train a copy of the trainer's classifier for a while on what some items are said to be.
+
+    Args:
+        trainer: its pair stays as it is.
+        rows: the items.
+        share: (N, C), of all items.
+        seed: of the batches and what drops out.
+
+    Returns:
+        The trainer of the copy, a `BriefModel`.
+    """
+    config = trainer.crowd_model.config
+    brief = BriefModel.from_classifier(
+        copy.deepcopy(
+            trainer.crowd_model.classifier_alone()
+        ),  # called as the pair's classes are now
+        config.num_annotators,
+        annotators=config.annotators,
+        id2label=config.id2label,
+    )
+    brief.shares = share[rows]
+    learner = trainer.sibling(brief, rows, BRIEF, seed=seed)
+    learner.train()
+    return learner
+
+
+def warm_up(trainer: CrowdTraining, share: Tensor, seed: int) -> None:
+    """Train the trainer's own classifier for a while, on all items: see `briefly_trained`."""
+    learner = briefly_trained(trainer, list(range(len(share))), share, seed)
+    trainer.crowd_model.classifier.load_state_dict(learner.crowd_model.classifier.state_dict())
 
 
 def folds(num_items: int, seed: int) -> list[tuple[list[int], list[int]]]:

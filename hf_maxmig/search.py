@@ -1,7 +1,9 @@
 """What is found out before a training: a start that merges no classes, rate and prior.
 
-Nothing here looks at a gold label: what is tried is judged by the gain on the votes of items that
-were kept back, and by whether the classifier uses all the classes that the votes do.
+Where small networks on features can stand in for the classifier, they race in all settings at once
+(`raced`). Elsewhere the classifier itself is trained for a while, once for each setting. Nothing here
+looks at a gold label: what is tried is judged by the gain on the votes of items that were kept back, and by
+whether the classifier uses all the classes that the votes do.
 """
 
 import copy
@@ -14,11 +16,23 @@ from torch import Tensor
 from transformers.utils import logging
 
 from .aggregator import AGGREGATORS
+from .classifiers import HeadClassifier, output_layers
+from .cross_fitted import network_steps
 from .data.columns import has_votes
 from .data.numbered import part_of
+from .functional import (
+    NO_MASS,
+    is_given,
+    mutual_information_gain,
+    vote_share,
+    voted_classes,
+)
 from .guards import merged_classes
-from .information import FOLDS, start_from_information
+from .information import FOLDS, start_from_information, warm_up
 from .metrics import LEAST_ITEMS, gain_parts
+from .modeling_maxmig import MaxMIGModel
+from .raced import Outcome, race
+from .start import MOST_CELLS, padded
 from .training import CrowdTraining
 from .watch import padded_annotations
 
@@ -31,6 +45,7 @@ PAPERS_AGGREGATOR = "weighted_average"
 SHORT = 0.4  # of the epochs; with a fifth what is best is not yet clearly ahead
 SEARCHED_ITEMS = 20_000  # at the most
 HELD_OUT = 0.2  # of these, unless there is an evaluation set with votes
+RACED_ITEMS = 5 * LEAST_ITEMS  # with votes, at the least
 STARTS = 2  # if the first merges classes, another half of the items may not
 
 
@@ -92,8 +107,87 @@ def can_start_from_information(trainer: CrowdTraining) -> bool:
     return len(dataset) // FOLDS >= least and has_votes(dataset)
 
 
+def can_race(trainer: CrowdTraining) -> bool:
+    """Whether small networks on features can stand in for the classifier in the search: see `raced`.
+
+    A `HeadClassifier` is such a network itself. What is raced is the paper's aggregator by the paper's
+    divergence, on one device; and features are what an output layer reads.
+    """
+    model, config = trainer.crowd_model, trainer.crowd_model.config
+    return (
+        trainer.searches
+        and trainer.gold_labels is None
+        and type(model) is MaxMIGModel
+        and not isinstance(model.classifier, HeadClassifier)
+        and bool(output_layers(model.classifier, config.num_labels))
+        and (config.aggregator, config.divergence) == (PAPERS_AGGREGATOR, "kl")
+        and config.num_annotators * config.num_labels**2 <= MOST_CELLS
+        and trainer.args.world_size == 1
+        and has_votes(trainer.train_dataset, RACED_ITEMS)
+        and int(voted_classes(trainer.crowd_of(trainer.train_dataset), config.num_labels).sum()) > 1
+    )
+
+
+def start_by_race(trainer: CrowdTraining) -> list[Try]:
+    """Warm the classifier up on the votes, and start W and the prior from a race on its features.
+
+    Args:
+        trainer: its pair is started.
+
+    Returns:
+        What was raced; empty, and W and prior as they were, if its output layer reads no features.
+    """
+    args, model, dataset = trainer.args, trainer.crowd_model, trainer.train_dataset
+    config = model.config
+    annotators, annotations = padded(trainer.crowd_of(dataset))
+    warm_up(trainer, vote_share(annotations, config.num_labels), args.seed)
+    voted = voted_classes([(annotators, annotations)], config.num_labels)
+    rows = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(args.seed))
+    rows = rows[is_given(annotators, annotations).any(dim=1)[rows]][:SEARCHED_ITEMS]
+    features = trainer.features_of(part_of(dataset, rows.tolist()))
+    if features is None:
+        return []
+    crowd = annotators[rows], annotations[rows]
+    held_out = torch.arange(len(rows)) < round(HELD_OUT * len(rows))
+    model.prior.initialize(torch.zeros(config.num_labels), voted)
+    follows = config.prior in ("learned", "vote_share")
+    priors = {config.prior == "learned": None if follows else model.log_prior().detach().cpu()}
+    if args.prior == "auto" and trainer.pair_is_ours:
+        priors[True] = None
+    raced = race(
+        features, crowd, held_out, config.num_annotators, priors, voted, args.smoothing, args.init_strength,
+        network_steps(args, len(rows)), args.seed,
+    )  # fmt: skip
+    tries = [_judged(trainer, one, crowd[1], held_out) for one in raced]
+    _tell(tries)
+    taken = chosen(tries)
+    best = next(one for one, told in zip(raced, tries, strict=True) if told is taken)
+    if best.learned and config.prior != "learned":
+        model.use_prior("learned", [])
+    with torch.no_grad():
+        # At full strength g is so sure from the first step on that the classifier memorises its errors.
+        model.aggregator.table.copy_(args.init_strength * best.weight.transpose(1, 2))
+        if best.learned or config.prior == "vote_share":
+            left_out = best.log_p <= NO_MASS
+            model.prior.logits.copy_(torch.where(left_out, 2 * NO_MASS, best.log_p))
+    return tries
+
+
+def _judged(trainer: CrowdTraining, one: Outcome, annotations: Tensor, held_out: Tensor) -> Try:
+    config = trainer.crowd_model.config
+    log_h, log_g = one.log_h[held_out], one.log_g[held_out]
+    parts = gain_parts(log_h, log_g, one.log_p, config.divergence)
+    gain = float(mutual_information_gain(log_h, log_g, one.log_p, config.divergence))
+    merged = merged_classes("classifier", log_h.exp(), annotations[held_out], config.class_names)
+    prior = "learned" if one.learned else config.prior
+    rate = one.multiple * trainer.args.learning_rate
+    return Try(rate, prior, config.aggregator, gain, parts, merged is not None)
+
+
 def start_and_search(trainer: CrowdTraining) -> list[Try]:
     """Start the pair from information, and try rates from there; again, if that merged classes.
+
+    Where it can be, both are done by a race: see `start_by_race`.
 
     Args:
         trainer: its pair is started.
@@ -104,6 +198,11 @@ def start_and_search(trainer: CrowdTraining) -> list[Try]:
     """
     args, model = trainer.args, trainer.crowd_model
     before = copy.deepcopy(model.state_dict())
+    if can_race(trainer):
+        raced = start_by_race(trainer)
+        if raced:
+            return raced
+        model.load_state_dict(before)
     best: list[Try] = []
     for attempt in range(STARTS):
         if attempt:
@@ -164,11 +263,15 @@ def search_rate(trainer: CrowdTraining) -> list[Try]:
     # At one rate: pairs of labels start at random, and a slow one leaves them there.
     if on_trial:
         tries.append(attempt(MIDDLE, chosen(tries).prior, config.aggregator))
+    _tell(tries)
+    return tries
+
+
+def _tell(tries: list[Try]) -> None:
     logger.info(
         "Tried, and the gain on held-out votes: %s.",
         "; ".join(f"{t.aggregator} at {t.rate:g}, prior {t.prior}: {t.gain:.3f}" for t in tries),
     )
-    return tries
 
 
 def chosen(tries: list[Try]) -> Try:

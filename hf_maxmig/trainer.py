@@ -581,12 +581,7 @@ class CrowdTrainer(TunedTrainer):
         args, model, dataset = self.args, self.crowd_model, self.train_dataset
         problem = self._missing_for_cross_fit()
         if problem is None:
-            batches = map(self._prepare_inputs, self._own_dataloader(dataset))
-            with self.autocast_smart_context_manager():
-                features = features_of(
-                    model.classifier, batches, model.config.num_labels, len(dataset), args.seed,
-                    self.accelerator.gather,
-                )  # fmt: skip
+            features = self.features_of(dataset)
             problem = self._unread[model.classifier] = missing_in_features(features)
             if problem is not None and args.init is None:
                 logger.warning(
@@ -760,6 +755,16 @@ class CrowdTrainer(TunedTrainer):
         if self._short_trainings is not None:
             self._short_trainings.update()
         return trainer
+
+    def features_of(self, dataset: Any) -> Tensor | None:
+        """Compute what the classifier's output layer reads of each item: (N, D); None if it has none."""
+        model = self.crowd_model
+        batches = map(self._prepare_inputs, self._own_dataloader(dataset))
+        with self.autocast_smart_context_manager():
+            return features_of(
+                model.classifier, batches, model.config.num_labels, len(dataset), self.args.seed,
+                self.accelerator.gather,
+            )  # fmt: skip
 
     def crowd_of(self, dataset: Any) -> Iterator[tuple[Tensor, Tensor]]:
         """Read the votes of a data set, checked: pairs of (n, K) annotators and annotations."""

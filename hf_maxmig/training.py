@@ -47,6 +47,9 @@ class CrowdTraining(Protocol):
     ) -> "CrowdTraining":
         """Make a trainer of another model for part of this training, which says nothing."""
 
+    def features_of(self, dataset: Any) -> Tensor | None:
+        """Compute what the classifier's output layer reads of each item: (N, D); None if it has none."""
+
     def train(self) -> Any:
         """Train."""
 

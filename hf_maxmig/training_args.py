@@ -154,9 +154,13 @@ class MaxMIGTrainingArguments(TrainingArguments):
     search_rate: bool = field(
         default=True,
         metadata={
-            "help": "If `aggregator_learning_rate` is not given, train for two fifths of the epochs with 10, 100 and once "
-            "`learning_rate`, on at most 20,000 items, and depart from 10 where the gain on held-out votes is clearly "
-            "higher: about the time of the training itself. Without it, ten times `learning_rate`."
+            "help": "If `aggregator_learning_rate` is not given, find out before the training how fast W is to learn, on at "
+            "most 20,000 items, by the gain on held-out votes. Small networks on features of the classifier, which is "
+            "warmed up for a twentieth of the epochs, race with several rates and priors at once, and W starts from what "
+            "came of it. A `HeadClassifier` is trained itself, for two fifths of the epochs each, with 10, 100 and once "
+            "`learning_rate`; so is what cannot be raced: another aggregator or divergence, several devices, a classifier "
+            "whose output layer is not found. That takes about the time of the training. Without it, ten times "
+            "`learning_rate`."
         },
     )
     aggregator_warmup_ratio: float = field(
@@ -180,8 +184,8 @@ class MaxMIGTrainingArguments(TrainingArguments):
             "each without the items that it judges; left-out votes say how much they and the votes count; the classifier "
             "then learns what each item is by both, and W stays as it was found. Else the classifier and W maximise the "
             "gain together, from one of three starts: `information`, in which annotators count as much as they agree with "
-            "briefly trained classifiers, and the classifier starts from what they say (a sixth of the time of the "
-            "training); `vote_share` (paper, equation 2); or `keep` what the model has. A resumed run always keeps it. "
+            "briefly trained classifiers, or with networks on the features of one (see `search_rate`), and the classifier "
+            "starts warm (a tenth to a sixth of the time of the training); `vote_share` (paper, equation 2); or `keep` what the model has. A resumed run always keeps it. "
             "Default: `cross_fit` for the paper's aggregator and divergence; else `information`, and "
             "`vote_share` where that cannot be, for a stream, with FSDP or DeepSpeed, and for methods that do not "
             "maximise the gain."

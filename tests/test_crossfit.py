@@ -15,6 +15,7 @@ from hf_maxmig.crossfit import (
     CrossFit,
     Networks,
     _adam_step,
+    _prior_slope,
     _slope,
     divide,
     principal_components,
@@ -70,6 +71,20 @@ def test_slope_of_many_networks_is_that_of_the_gain_of_each(masked):
     torch.testing.assert_close(found, torch.autograd.grad(sum(gains), scores)[0])
     if masked:
         assert (found[:, ~taken] == 0).all()
+
+
+def test_slope_of_a_prior_is_that_of_the_gain():
+    """It stands in the gain, and in the scores of g: one half alone leads to another prior."""
+    torch.manual_seed(0)
+    R, B = 2, 9
+    logits = torch.randn(R, C).double().requires_grad_()
+    log_p = logits.log_softmax(-1)
+    log_h = torch.randn(R, B, C).double().log_softmax(-1)
+    log_g = (torch.randn(R, B, C).double() + log_p[:, None]).log_softmax(-1)
+    given = log_g.detach(), log_p.detach()
+    found = _prior_slope(log_h, *given, _slope(given[0], log_h, given[1]))
+    gains = sum(mutual_information_gain(log_h[r], log_g[r], log_p[r]) for r in range(R))
+    torch.testing.assert_close(found, torch.autograd.grad(gains, logits)[0])
 
 
 def test_slope_is_finite_where_both_sides_are_sure_of_different_classes():

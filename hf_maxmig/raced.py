@@ -1,0 +1,116 @@
+"""The race: which W, prior and rate a classifier starts from that has learned next to nothing yet.
+
+To find them out by short trainings of the classifier costs as much as its training. Here small networks on
+its features stand in for it (`crossfit`): each learns without some of the items, and W learns only from
+networks that have not seen the item. All settings are trained at once, as one batch of matrices, and the
+gain on items that none of them has learned from tells them apart. No gold label is looked at.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .crossfit import CrossFit, divide, principal_components
+from .functional import NO_MASS, aggregate, confusion_counts, is_given, vote_share_prior
+from .information import informed_share, shrunk_weight
+from .start import BRIEF, STEPS
+
+MULTIPLES = (10.0, 100.0)  # of the networks' rate: W's; what is usual first
+
+
+class Outcome(NamedTuple):
+    """What one setting of the race came to.
+
+    Args:
+        multiple: of the classifier's rate, W's.
+        learned: whether the prior was learned, or as it was given.
+        log_p: (C,), the prior.
+        weight: (M, C, C), W: annotator, scored class, reported class.
+        log_h: (N, C), log-probabilities by networks that have not learned from the item.
+        log_g: (N, C), what W and prior make of the votes.
+    """
+
+    multiple: float
+    learned: bool
+    log_p: Tensor
+    weight: Tensor
+    log_h: Tensor
+    log_g: Tensor
+
+
+def race(
+    features: Tensor,
+    crowd: tuple[Tensor, Tensor],
+    held_out: Tensor,
+    num_annotators: int,
+    priors: dict[bool, Tensor | None],
+    voted: Tensor,
+    smoothing: float,
+    strength: float,
+    steps: int = STEPS,
+    seed: int = 0,
+) -> list[Outcome]:
+    """Train networks on features, W and the prior, in each setting.
+
+    Args:
+        features: (N, D), of the items.
+        crowd: (N, K) annotators and annotations, int64, padded with -1.
+        held_out: (N,) bool, the items that nothing learns from.
+        num_annotators: M.
+        priors: whether it is learned -> the (C,) log prior that it is, or starts from; None for that of
+            the votes of annotators who agree with the networks.
+        voted: (C,) bool, the classes that somebody voted for, two or more; the others have no part in it.
+        smoothing: pseudo-votes in each cell of the confusions that W starts from.
+        strength: what that W is multiplied by.
+        steps: of the networks.
+        seed: of all that is drawn.
+
+    Returns:
+        What came of them, with each prior in the order of `MULTIPLES`.
+
+    Example:
+        >>> truth = torch.arange(240) % 2
+        >>> crowd = torch.arange(3).repeat(240, 1), truth[:, None].repeat(1, 3)
+        >>> uniform = torch.tensor([0.5, 0.5]).log()
+        >>> first, _ = race(
+        ...     torch.eye(2)[truth], crowd, torch.arange(240) < 48, 3, {False: uniform},
+        ...     torch.tensor([True, True]), smoothing=0.01, strength=0.5,
+        ... )
+        >>> bool((first.log_g.argmax(dim=1) == truth).all())
+        True
+    """
+    num_classes, classes = len(voted), voted.nonzero()[:, 0]
+    place = torch.full((num_classes + 1,), -1)
+    place[classes] = torch.arange(len(classes))
+    annotators, annotations = crowd[0], place[crowd[1]]
+    M, C = num_annotators, len(classes)
+    learns = is_given(annotators, annotations).any(dim=1) & ~held_out
+    fitted = CrossFit(principal_components(features), divide(learns, seed), C, seed)
+    brief = min(BRIEF, steps)
+    who, said = annotators.masked_fill(held_out[:, None], -1), annotations
+    share = informed_share([(who, said)], M, C, lambda shares: fitted.learn(shares, brief))
+    weight = strength * shrunk_weight(confusion_counts(share, who, said, M), smoothing)
+    fitted.learn(share, brief)
+    of_votes = vote_share_prior(share.sum(dim=0))
+    settings, learned = [], []
+    for is_learned, log_p in priors.items():
+        start = of_votes if log_p is None else log_p[classes].log_softmax(dim=0)
+        settings += [(start, multiple) for multiple in MULTIPLES]
+        learned += [is_learned] * len(MULTIPLES)
+    free = torch.tensor(learned) if any(learned) else None
+    raced = fitted.race((who, said), weight, settings, steps, looks=(1.0,), learned=free)
+
+    def spread(table: Tensor, empty: float) -> Tensor:
+        wide = table.new_full((*table.shape[:-1], num_classes), empty)
+        wide[..., classes] = table
+        return wide
+
+    found = []
+    for one, is_learned in zip(raced, learned, strict=True):
+        log_g = aggregate(one.weight, one.log_p, annotators, annotations)
+        wide = one.weight.new_zeros(M, num_classes, num_classes)
+        wide[:, classes[:, None], classes] = one.weight
+        tables = (spread(table, NO_MASS) for table in (one.log_h, log_g))
+        found.append(Outcome(one.multiple, is_learned, spread(one.log_p, NO_MASS), wide, *tables))
+    return found
