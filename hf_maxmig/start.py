@@ -220,20 +220,12 @@ def _find(
     counts = confusion_counts(share, annotators, annotations, M)
     weight = FIRST_STRENGTH * shrunk_weight(counts, SMOOTHING)
     uniform = torch.full((C,), -math.log(C))
-    of_votes = vote_share_prior(share.sum(dim=0))
-    if given is not None:
-        priors = {"given": given}
-    elif float((of_votes.exp() * (of_votes - uniform)).sum()) > UNEVEN:
-        priors = {"votes": of_votes, "uniform": uniform}
-    else:
-        priors = {"uniform": uniform}
+    priors = {"given": given} if given is not None else _priors(share, uniform)
     fitted.learn(share, brief)
     settings = [(log_p, multiple) for log_p in priors.values() for multiple in MULTIPLES]
     raced = fitted.race(crowd, weight, settings, steps, LOOKS, trusted)
     known = fitted.fold >= 0  # what the networks learn from is enough to judge by
-    # Which items come first says nothing, but gold labels are worth more than votes.
-    worth = known.int() if trusted is None else known.int() + (trusted != 0).any(dim=1)
-    rows = worth.argsort(descending=True, stable=True)[: min(MOST_JUDGED, int(known.sum()))]
+    rows = _drawn(known, trusted, seed)
     sure = None if trusted is None else trusted[rows]
     some = annotators[rows], annotations[rows]
     groups = _one_voice(
@@ -244,13 +236,10 @@ def _find(
     likelihoods: dict[str, float] = {}
     best: tuple[Judged, Raced] | None = None
     for name, log_p in priors.items():
-        tried = []
-        for one in raced:
-            if one.log_p is log_p:
-                log_h = one.log_h[rows]
-                _, without = votes.forecasts(log_h, one.weight, 1.0)
-                tried.append((votes.best(log_h, log_p, without.exp()), one))
-        judged = max(tried, key=lambda pair: pair[0].score)
+        some_raced = [one for one in raced if one.log_p is log_p]
+        judged = max(
+            ((_judge(votes, one, rows), one) for one in some_raced), key=lambda pair: pair[0].score
+        )
         likelihoods[f"search_prior_{name}"] = judged[0].score
         # What was tried later must be clearly better.
         if best is None or votes.clearly_better(judged[0], best[0]):
@@ -302,6 +291,32 @@ def _find(
         likelihoods=likelihoods,
         tells_apart=tells_apart,
     )
+
+
+def _priors(share: Tensor, uniform: Tensor) -> dict[str, Tensor]:
+    """Name the priors to try: theirs first, where the votes are uneven."""
+    of_votes = vote_share_prior(share.sum(dim=0))
+    if float((of_votes.exp() * (of_votes - uniform)).sum()) > UNEVEN:
+        return {"votes": of_votes, "uniform": uniform}
+    return {"uniform": uniform}
+
+
+def _drawn(known: Tensor, trusted: Tensor | None, seed: int) -> Tensor:
+    """Draw the items that settings are judged by, those with gold labels before the others.
+
+    Not the first ones: data sets are often sorted by class.
+    """
+    order = torch.randperm(len(known), generator=torch.Generator().manual_seed(seed))
+    worth = known.int() if trusted is None else known.int() + (trusted != 0).any(dim=1)
+    order = order[worth[order].argsort(descending=True, stable=True)]
+    return order[: min(MOST_JUDGED, int(known.sum()))].sort().values
+
+
+def _judge(votes: LeftOutVotes, one: Raced, rows: Tensor) -> Judged:
+    """Judge what a setting of the race came to, on these items."""
+    log_h = one.log_h[rows]
+    _, without = votes.forecasts(log_h, one.weight, 1.0)
+    return votes.best(log_h, one.log_p, without.exp())
 
 
 def constant(

@@ -8,11 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hf_maxmig.start
 from hf_maxmig.classifiers import HeadClassifier, HeadConfig
 from hf_maxmig.cross_fitted import temper
 from hf_maxmig.data.experts import experts
 from hf_maxmig.data.simulation import simulate_crowd
 from hf_maxmig.functional import NO_MASS, vote_share
+from hf_maxmig.left_out import LeftOutVotes
 from hf_maxmig.start import Start, constant, find_start, padded
 
 
@@ -303,3 +305,26 @@ def test_classifier_that_hardly_counts_keeps_its_likeliest_class():
     assert torch.equal(after, before)
     rare = start.log_h.argmax(dim=1) == 1
     assert 0.3 < float(rare.sum()) / float(truth.sum()) < 3
+
+
+def test_items_that_settings_are_judged_by_are_of_all_classes(monkeypatch):
+    """Data sets are often sorted by class: the first items would be of one."""
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.arange(240) // 80
+    crowd = draw(truth, [0.9, 0.8, 0.7], generator)
+    features = features_of(truth, generator)
+    judged = []
+
+    class Noting(LeftOutVotes):
+        def __init__(self, annotators, annotations, *rest):
+            judged.append(annotations)
+            super().__init__(annotators, annotations, *rest)
+
+    monkeypatch.setattr(hf_maxmig.start, "LeftOutVotes", Noting)
+    monkeypatch.setattr(hf_maxmig.start, "MOST_JUDGED", 60)
+    start = find_start(features, crowd, 3, 3, steps=60)
+    few, whole = judged
+    assert len(few) == 60
+    assert len(whole) == 240
+    assert (torch.bincount(few.flatten(), minlength=3) > 30).all()
+    assert share_right(start.targets, truth) > 0.9
