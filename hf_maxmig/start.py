@@ -34,7 +34,7 @@ from .information import informed_share, shrunk_weight
 from .left_out import SMOOTHING, Judged, LeftOutVotes
 from .tempering import GoldLabels, clearly_likelier
 
-STEPS, STEPS_A_STEP = 450, 0.5  # of the networks, at the most and a step of the training
+STEPS, STEPS_A_STEP = 600, 0.5  # of the networks, at the most and a step of the training
 BRIEF = 60  # steps of those that only say whom to listen to
 MULTIPLES = (10.0, 100.0)  # of the networks' rate: W's
 LOOKS = (0.25, 1.0)  # where networks and annotators err alike, all gets worse while the gain rises
