@@ -135,7 +135,8 @@ def start_by_race(trainer: CrowdTraining) -> list[Try]:
         trainer: its pair is started.
 
     Returns:
-        What was raced; empty, and W and prior as they were, if its output layer reads no features.
+        With each prior, the best of what was raced; empty, and W and prior as they were, if its output
+        layer reads no features.
     """
     args, model, dataset = trainer.args, trainer.crowd_model, trainer.train_dataset
     config = model.config
@@ -158,10 +159,19 @@ def start_by_race(trainer: CrowdTraining) -> list[Try]:
         features, crowd, held_out, config.num_annotators, priors, voted, args.smoothing, args.init_strength,
         network_steps(args, len(rows)), args.seed,
     )  # fmt: skip
-    tries = [_judged(trainer, one, crowd[1], held_out) for one in raced]
-    _tell(tries)
+    judged = [(one, _judged(trainer, one, crowd[1], held_out)) for one in raced]
+    logger.info(
+        "Raced, and the gain on held-out votes: %s.",
+        "; ".join(f"{o.multiple:g} times the rate, prior {t.prior}: {t.gain:.3f}" for o, t in judged),
+    )  # fmt: skip
+    # Of each prior the W that gains most, however little: neither is more usual than the other.
+    firsts = [
+        max((pair for pair in judged if pair[0].learned == learned), key=lambda pair: pair[1].gain)
+        for learned in priors
+    ]
+    tries = [told for _, told in firsts]
     taken = chosen(tries)
-    best = next(one for one, told in zip(raced, tries, strict=True) if told is taken)
+    best = next(one for one, told in firsts if told is taken)
     if best.learned and config.prior != "learned":
         model.use_prior("learned", [])
     with torch.no_grad():
@@ -180,7 +190,8 @@ def _judged(trainer: CrowdTraining, one: Outcome, annotations: Tensor, held_out:
     gain = float(mutual_information_gain(log_h, log_g, one.log_p, config.divergence))
     merged = merged_classes("classifier", log_h.exp(), annotations[held_out], config.class_names)
     prior = "learned" if one.learned else config.prior
-    rate = one.multiple * trainer.args.learning_rate
+    # Whichever rate it was raced at: now it has only to follow the classifier.
+    rate = MIDDLE * trainer.args.learning_rate
     return Try(rate, prior, config.aggregator, gain, parts, merged is not None)
 
 
@@ -263,15 +274,11 @@ def search_rate(trainer: CrowdTraining) -> list[Try]:
     # At one rate: pairs of labels start at random, and a slow one leaves them there.
     if on_trial:
         tries.append(attempt(MIDDLE, chosen(tries).prior, config.aggregator))
-    _tell(tries)
-    return tries
-
-
-def _tell(tries: list[Try]) -> None:
     logger.info(
         "Tried, and the gain on held-out votes: %s.",
         "; ".join(f"{t.aggregator} at {t.rate:g}, prior {t.prior}: {t.gain:.3f}" for t in tries),
     )
+    return tries
 
 
 def chosen(tries: list[Try]) -> Try:
