@@ -154,13 +154,13 @@ class MaxMIGTrainingArguments(TrainingArguments):
     search_rate: bool = field(
         default=True,
         metadata={
-            "help": "If `aggregator_learning_rate` is not given, find out before the training how fast W is to learn, on at "
-            "most 20,000 items, by the gain on held-out votes. Small networks on features of the classifier, which is "
-            "warmed up for a twentieth of the epochs, race with several rates and priors at once, and W starts from what "
-            "came of it. A `HeadClassifier` is trained itself, for two fifths of the epochs each, with 10, 100 and once "
-            "`learning_rate`; so is what cannot be raced: another aggregator or divergence, several devices, a classifier "
-            "whose output layer is not found. That takes about the time of the training. Without it, ten times "
-            "`learning_rate`."
+            "help": "If `aggregator_learning_rate` is not given, find out before the training what W and the prior start from "
+            "and how fast W learns, on at most 20,000 items, by the gain on held-out votes. The classifier is warmed up "
+            "for a twentieth of the epochs; small networks on its features, W and the prior race in several settings at "
+            "once; W starts from what came of it and learns at ten times `learning_rate`. A `HeadClassifier` itself is "
+            "trained instead, for two fifths of the epochs each, with 10, 100 and once `learning_rate`; so is what cannot "
+            "be raced: another aggregator or divergence, gold labels, several devices, a classifier whose output layer is "
+            "not found. That takes about the time of the training. Without it, ten times `learning_rate`."
         },
     )
     aggregator_warmup_ratio: float = field(
