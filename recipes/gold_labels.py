@@ -7,7 +7,7 @@ which has their sources and terms.
 
     python recipes/gold_labels.py --crowds_dir DIR --output_dir out/gold_labels
 
-Twenty minutes of processor time. Expect on LabelMe a classifier accuracy of 0.90 on
+Twelve minutes of processor time. Expect on LabelMe a classifier accuracy of 0.90 on
 test items with 50 gold labels: `recipes/results/gold_labels.json` is what it wrote. What is stopped
 keeps what it has measured, and goes on from there when it is started again.
 
