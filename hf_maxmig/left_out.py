@@ -21,7 +21,7 @@ from .information import shrunk_weight
 
 SMOOTHING = 0.01  # pseudo-votes in each cell of everybody's confusion
 CLASSIFIER_COUNTS = (0.1, 0.25, 0.5, 0.75, 1.0)
-VOTES_COUNT = (0.5, 0.75)  # or 1.0
+VOTES_COUNT = (0.5, 0.75, 1.5)  # or 1.0
 ITERATIONS = 10
 OWN = 0.5  # of what a vote says of its item, in counting it: see `LeftOutVotes.learn`
 # Of the classifier and of a vote, where all votes count alike; the first of each overrules the fewest.
@@ -96,6 +96,11 @@ class LeftOutVotes:
         self.share = (1 / size)[self.voice].float()
         generator = torch.Generator().manual_seed(seed)
         self.half = torch.randperm(self.num_items, generator=generator)[self.item] % 2
+
+    @property
+    def each(self) -> Tensor:
+        """A W that counts all votes alike: (M, C, C)."""
+        return torch.eye(self.num_classes).expand(self.num_annotators, -1, -1)
 
     def count(self, posterior: Tensor, share: Tensor | None = None) -> Tensor:
         """Count what annotators say: (M, C, C), from a (V, C) posterior of each vote's item."""
@@ -194,6 +199,21 @@ class LeftOutVotes:
         votes.index_add_(1, self.annotator, torch.stack([self.share, torch.ones_like(self.share)]))
         return torch.where(votes[1] > 0, votes[0] / votes[1].clamp(min=1), 1.0)
 
+    def again(self, found: Judged, base: Tensor, weight: Tensor) -> Judged:
+        """Combine as was found to be best for some of these items.
+
+        Args:
+            found: the way.
+            base: (N, C), scores of the items without votes, with the classifier in them.
+            weight: (M, C, C), log P(annotator says r | class c), of all these votes.
+
+        Returns:
+            The way, with W and forecasts of these votes; score and parts are those that were found.
+        """
+        total, _ = self.forecasts(base, weight, found.votes)
+        weight = weight * (found.votes * self._voices())[:, None, None]
+        return found._replace(weight=weight, log_forecast=total.log_softmax(dim=-1))
+
     def alike(self, log_h: Tensor) -> Judged:
         """Count all votes alike: the plurality, with a classifier that breaks ties.
 
@@ -207,7 +227,7 @@ class LeftOutVotes:
             Of the ways in which no item comes out as a class that fewer have voted for, the one that
             foretells left-out votes best.
         """
-        each = torch.eye(self.num_classes).expand(self.num_annotators, -1, -1)
+        each = self.each
         votes, _ = self.forecasts(torch.zeros_like(log_h), each, 1.0)
         most = votes.max(dim=1).values - 1e-6  # votes of copies are parts, and their sums inexact
         even = log_h.new_full((self.num_classes,), -math.log(self.num_classes))

@@ -38,7 +38,7 @@ STEPS, STEPS_A_STEP = 600, 0.5  # of the networks, at the most and a step of the
 BRIEF = 60  # steps of those that only say whom to listen to
 MULTIPLES = (10.0, 100.0)  # of the networks' rate: W's
 LOOKS = (0.25, 1.0)  # where networks and annotators err alike, all gets worse while the gain rises
-MOST_JUDGED = 5_000  # items whose votes judge the settings of the race
+MOST_JUDGED = 2_500  # items whose votes judge the settings of the race
 FIRST_STRENGTH = 0.5  # of the first W: shares of votes are surer than they should be
 # Nats between the votes' class shares and equal ones, above which they say how often a class occurs. What lies
 # below can be a leaning of the annotators to some classes; one class of 1 : 3 is 0.13, of 1 : 7 0.31.
@@ -251,11 +251,14 @@ def _find(
     if trusted is not None:
         combined, _, shift = GoldLabels(votes, log_h[rows], log_p).best(combined)
 
+    def counted() -> Tensor:
+        """Let the networks count as much as was found: (N, C) scores."""
+        return combined.classifier * log_h + (1 - combined.classifier) * drawn_to + shift
+
     def forecasts() -> Tensor:
         """Say what each item is, by `log_h` and what `combined` has found: (N, C), zeros without votes."""
-        counted = combined.classifier * log_h + (1 - combined.classifier) * drawn_to + shift
         log_g = aggregate(combined.weight, log_p, annotators, annotations)
-        log_forecast = forecast(counted.log_softmax(dim=-1), log_g, log_p)
+        log_forecast = forecast(counted().log_softmax(dim=-1), log_g, log_p)
         log_forecast = with_trusted(log_forecast, trusted)
         log_forecast[rows] = combined.log_forecast  # where a voice counts by who else has voted
         return torch.where(labelled[:, None], log_forecast.exp(), 0.0)
@@ -264,10 +267,6 @@ def _find(
     # Two are surer than one, and each was asked without the items that it has learned.
     both = torch.stack([log_h, fitted.learn(forecasts(), steps)])
     log_h = both.logsumexp(dim=0).log_softmax(dim=-1)
-    if len(rows) < int(known.sum()):
-        rows = known.nonzero()[:, 0]
-        sure = None if trusted is None else trusted[rows]
-        votes = LeftOutVotes(annotators[rows], annotations[rows], M, C, groups, seed, sure)
     combined = votes.best(log_h[rows], log_p, log_h[rows].exp()[votes.item])
     alike = votes.alike(log_h[rows])
     likelihoods |= {"search_taught": combined.score, "search_votes_alike": alike.score}
@@ -280,8 +279,15 @@ def _find(
         shift = tempered.shift if tells_apart else even.shift
     if not tells_apart:
         combined, drawn_to = alike, uniform
-    targets = forecasts()
-    log_h = combined.classifier * log_h + (1 - combined.classifier) * drawn_to + shift
+    if len(rows) < int(known.sum()):
+        rows = known.nonzero()[:, 0]
+        sure = None if trusted is None else trusted[rows]
+        votes = LeftOutVotes(annotators[rows], annotations[rows], M, C, groups, seed, sure)
+        weight = votes.each
+        if tells_apart:
+            weight = votes.learn(0.5 * (log_h[rows] + log_p), log_h[rows].exp()[votes.item])
+        combined = votes.again(combined, counted()[rows], weight)
+    targets, log_h = forecasts(), counted()
     return Start(
         targets=targets,
         log_h=log_h.log_softmax(dim=-1),
