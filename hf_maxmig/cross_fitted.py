@@ -6,10 +6,11 @@ by the classifier; how long the networks are trained; and the classifier's last 
 left-out votes say. Nothing here knows the trainer, which applies the `Start` in one place.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,13 @@ from torch import Tensor, nn
 from transformers.trainer_utils import has_length
 from transformers.utils import logging
 
-from .classifiers import HeadClassifier, output_layers, penultimate_features, scale_outputs
+from .classifiers import (
+    HeadClassifier,
+    output_layers,
+    penultimate_features,
+    scale_outputs,
+    without_peft_model,
+)
 from .crossfit import MOST_FEATURES
 from .data.collator import NOT_INPUTS, CrowdCollator, crowd_batches
 from .data.columns import has_votes
@@ -90,7 +97,10 @@ def features_of(
     seed: int,
     gather: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> Tensor | None:
-    """Compute what the classifier's output layer reads of each item.
+    """Compute what the classifier's output layer reads of each item, and what its encoder says of it.
+
+    Between the two, text classifiers have layers that no pretraining has touched. So the mean of the
+    encoder's last hidden states stands beside what the output layer reads, at the same scale.
 
     Args:
         classifier: whose features they are.
@@ -102,7 +112,8 @@ def features_of(
         gather: joins (B, ...) tensors of all processes.
 
     Returns:
-        (N, D) float32, on the CPU, in the order of the items; None if it does not read one vector an item.
+        (N, D) float32, on the CPU, in the order of the items; None if the output layer does not read one
+        vector an item.
 
     Raises:
         ValueError: if there are no features of an item, or it is not known which are whose.
@@ -114,25 +125,85 @@ def features_of(
         tensor([[0., 1.],
                 [1., 0.]])
     """
-    found = []
+    found, means = [], []
     for batch in batches:
         inputs = {n: t for n, t in batch.items() if n not in (*NOT_INPUTS, "labels", ROW)}
-        features = penultimate_features(classifier, inputs, num_classes)
+        with _hidden_states(classifier) as hidden:
+            features = penultimate_features(classifier, inputs, num_classes)
         if features is None:
             return None
-        features = features.float()
-        size = features.shape[1], 2 * MOST_FEATURES
-        if size[0] * num_items > MOST_NUMBERS and size[0] > size[1]:
-            # Distances outlive a projection on random directions.
-            generator = torch.Generator().manual_seed(seed)
-            directions = torch.randn(size, generator=generator).to(features.device)
-            features = features @ directions / size[0] ** 0.5
+        mean = mean_of_places(hidden[-1], inputs.get("attention_mask")) if hidden else None
+        if mean is not None:
+            means.append(gather(_fewer(mean, num_items, seed)).cpu())
+        features = _fewer(features, num_items, seed)
         unknown = torch.full((len(features),), UNKNOWN, device=features.device)
         found.append((gather(features).cpu(), gather(batch.get(ROW, unknown)).cpu().numpy()))
     rows = np.concatenate([part[1] for part in found])
     order = in_order(rows)
     check_each_once(rows[order], num_items)
-    return torch.cat([part[0] for part in found])[torch.from_numpy(order)]
+    whole = torch.cat([part[0] for part in found])[order]
+    if len(means) < len(found):
+        return whole
+    return torch.cat([_of_one_scale(whole), _of_one_scale(torch.cat(means)[order])], dim=1)
+
+
+def mean_of_places(hidden: Tensor, mask: Tensor | None) -> Tensor | None:
+    """Average hidden states over the places of an item, but for padding.
+
+    Args:
+        hidden: (B, T, D) for a mean to be taken.
+        mask: (B, T), 0 where there is padding; None if there is none.
+
+    Returns:
+        (B, D); None if these are not states of places, or the mask is of other places.
+
+    Example:
+        >>> mean_of_places(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[1, 1, 0]]))
+        tensor([[2.]])
+    """
+    if hidden.dim() != 3 or (mask is not None and mask.shape != hidden.shape[:2]):
+        return None
+    if mask is None:
+        return hidden.float().mean(dim=1)
+    taken = (mask > 0)[..., None]
+    summed = torch.where(taken, hidden.float(), 0.0).sum(dim=1)
+    return summed / taken.sum(dim=1).clamp(min=1)
+
+
+@contextlib.contextmanager
+def _hidden_states(classifier: nn.Module) -> Iterator[list[Tensor]]:
+    """Keep the last hidden states of the classifier's encoder, if it has one that gives them."""
+    plain = without_peft_model(classifier)
+    encoder, kept = getattr(plain, "base_model", plain), list[Tensor]()
+    if encoder is plain:
+        yield kept
+        return
+
+    def keep(_: nn.Module, __: Any, output: Any) -> None:
+        hidden = getattr(output, "last_hidden_state", None)
+        if isinstance(hidden, Tensor):
+            kept.append(hidden.detach())
+
+    hook = encoder.register_forward_hook(keep)
+    try:
+        yield kept
+    finally:
+        hook.remove()
+
+
+def _fewer(features: Tensor, num_items: int, seed: int) -> Tensor:
+    """Project features on random directions if they would take too much room: distances outlive it."""
+    size = features.shape[1], 2 * MOST_FEATURES
+    if size[0] * num_items <= MOST_NUMBERS or size[0] <= size[1]:
+        return features.float()
+    generator = torch.Generator().manual_seed(seed)
+    directions = torch.randn(size, generator=generator).to(features.device)
+    return features.float() @ directions / size[0] ** 0.5
+
+
+def _of_one_scale(features: Tensor) -> Tensor:
+    centred = features - features.mean(dim=0)
+    return centred / centred.square().mean().sqrt().clamp(min=1e-6)
 
 
 def reads_items(classifier: nn.Module, batch: Mapping[str, Tensor], num_classes: int) -> bool:

@@ -24,6 +24,7 @@ from transformers import (
 from transformers.modeling_outputs import ImageClassifierOutput
 
 from hf_maxmig.classifiers import output_layers, penultimate_features
+from hf_maxmig.cross_fitted import features_of
 from tests.worlds import small_vit
 
 C, PAD, EOS = 3, 0, 1
@@ -253,3 +254,50 @@ def test_logits_that_are_no_numbers_give_features_that_are_none():
     model = OfPlaces(lambda s, m: s.mean(dim=1).softmax(-1))
     found = penultimate_features(model, {"places": places, "mask": None}, C)
     assert found.isfinite().all(dim=1).tolist() == [True, True, False, True]
+
+
+@pytest.mark.parametrize(("name", "side"), [(n, s) for n, (*_, sides) in TEXT.items() for s in sides])  # fmt: skip
+def test_mean_of_an_encoder_stands_beside_what_the_output_layer_reads(name, side, build):
+    """Its pooling layers may be new: half of a small BERT's accuracy is lost in them."""
+    kind, config, _ = TEXT[name]
+    model = build(kind, config)
+    items = [words(number, size) for number, size in enumerate((3, 9, 5, 7))]
+
+    def found(width, sizes):
+        rows = torch.arange(len(items)).split(sizes)
+        batches = (
+            padded_words([items[i] for i in part], side, width) | {"crowd_row": part}
+            for part in rows
+        )
+        return features_of(model, batches, C, len(items), seed=0)
+
+    whole = found(9, [4])
+    read = torch.cat(
+        [penultimate_features(model, padded_words([i], side, len(i)), C) for i in items]
+    )
+    states = []
+    hook = model.base_model.register_forward_hook(lambda *given: states.append(given[-1][0][0]))
+    with torch.no_grad():
+        for item in items:
+            model(**padded_words([item], side, len(item)))
+    hook.remove()
+    means = torch.stack([one.mean(dim=0) for one in states])
+    assert whole.shape == (4, read.shape[1] + means.shape[1])
+    for part, expected in ((whole[:, : read.shape[1]], read), (whole[:, read.shape[1] :], means)):
+        centred = expected - expected.mean(dim=0)
+        expected = centred / centred.square().mean().sqrt()
+        torch.testing.assert_close(part, expected, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(found(14, [3, 1]), whole, atol=1e-4, rtol=1e-3)
+    assert not model.base_model._forward_hooks
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_features_of_pictures_and_sounds_are_found_for_the_start(name):
+    """Where the encoder's states are no places of the item, what the output layer reads stands alone."""
+    torch.manual_seed(0)
+    model, inputs = OTHERS[name]()
+    number = len(next(iter(inputs.values())))
+    found = features_of(model, [inputs | {"crowd_row": torch.arange(number)}], C, number, seed=0)
+    read = penultimate_features(model, inputs, C)
+    assert found.isfinite().all()
+    assert found.shape[1] in (read.shape[1], 2 * read.shape[1])
