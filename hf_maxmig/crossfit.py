@@ -42,6 +42,42 @@ class Raced(NamedTuple):
     weight: Tensor
 
 
+class VotedClasses:
+    """The classes that somebody voted for: the others have no part in what is found before a training.
+
+    Args:
+        voted: (C,) bool.
+
+    Example:
+        >>> classes = VotedClasses(torch.tensor([True, False, True]))
+        >>> classes.narrow(torch.tensor([0, 2, -1])), classes.spread(torch.tensor([0.3, 0.7]), empty=0.0)
+        (tensor([ 0,  1, -1]), tensor([0.3000, 0.0000, 0.7000]))
+    """
+
+    def __init__(self, voted: Tensor) -> None:
+        self.numbers, self.num_classes = voted.nonzero()[:, 0], len(voted)
+        self._place = torch.full((len(voted) + 1,), -1)
+        self._place[self.numbers] = torch.arange(len(self.numbers))
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.numbers)
+
+    def narrow(self, annotations: Tensor) -> Tensor:
+        """Number votes among these classes alone; -1 stays."""
+        return self._place[annotations]
+
+    def spread(self, table: Tensor, empty: float) -> Tensor:
+        """Put a (..., number of these) table among all classes: (..., C), `empty` in the others."""
+        wide = table.new_full((*table.shape[:-1], self.num_classes), empty)
+        wide[..., self.numbers] = table
+        return wide
+
+    def spread_weight(self, weight: Tensor) -> Tensor:
+        """Put an (M, number, number) W among all classes: (M, C, C), zeros in the others."""
+        return self.spread(self.spread(weight, 0.0).mT, 0.0).mT.contiguous()
+
+
 def principal_components(features: Tensor, most: int = MOST_FEATURES) -> Tensor:
     """Centre features, scale them, and keep the directions in which they differ most.
 

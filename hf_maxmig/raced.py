@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .crossfit import CrossFit, divide, principal_components
+from .crossfit import CrossFit, VotedClasses, divide, principal_components
 from .functional import NO_MASS, aggregate, confusion_counts, is_given, vote_share_prior
 from .information import informed_share, shrunk_weight
 from .start import BRIEF, STEPS
@@ -80,10 +80,8 @@ def race(
         >>> bool((first.log_g.argmax(dim=1) == truth).all())
         True
     """
-    num_classes, classes = len(voted), voted.nonzero()[:, 0]
-    place = torch.full((num_classes + 1,), -1)
-    place[classes] = torch.arange(len(classes))
-    annotators, annotations = crowd[0], place[crowd[1]]
+    classes = VotedClasses(voted)
+    annotators, annotations = crowd[0], classes.narrow(crowd[1])
     M, C = num_annotators, len(classes)
     learns = is_given(annotators, annotations).any(dim=1) & ~held_out
     fitted = CrossFit(principal_components(features), divide(learns, seed), C, seed)
@@ -95,22 +93,18 @@ def race(
     of_votes = vote_share_prior(share.sum(dim=0))
     settings, learned = [], []
     for is_learned, log_p in priors.items():
-        start = of_votes if log_p is None else log_p[classes].log_softmax(dim=0)
+        start = of_votes if log_p is None else log_p[classes.numbers].log_softmax(dim=0)
         settings += [(start, multiple) for multiple in MULTIPLES]
         learned += [is_learned] * len(MULTIPLES)
     free = torch.tensor(learned) if any(learned) else None
     raced = fitted.race((who, said), weight, settings, steps, looks=(1.0,), learned=free)
 
-    def spread(table: Tensor, empty: float) -> Tensor:
-        wide = table.new_full((*table.shape[:-1], num_classes), empty)
-        wide[..., classes] = table
-        return wide
-
     found = []
     for one, is_learned in zip(raced, learned, strict=True):
         log_g = aggregate(one.weight, one.log_p, annotators, annotations)
-        wide = one.weight.new_zeros(M, num_classes, num_classes)
-        wide[:, classes[:, None], classes] = one.weight
-        tables = (spread(table, NO_MASS) for table in (one.log_h, log_g))
-        found.append(Outcome(one.multiple, is_learned, spread(one.log_p, NO_MASS), wide, *tables))
+        weight = classes.spread_weight(one.weight)
+        log_p, log_h, log_g = (
+            classes.spread(table, NO_MASS) for table in (one.log_p, one.log_h, log_g)
+        )
+        found.append(Outcome(one.multiple, is_learned, log_p, weight, log_h, log_g))
     return found

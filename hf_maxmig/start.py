@@ -19,7 +19,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from .copies import Evidence, Votes, copies_among
-from .crossfit import CrossFit, Raced, divide, principal_components
+from .crossfit import CrossFit, Raced, VotedClasses, divide, principal_components
 from .functional import (
     NO_MASS,
     aggregate,
@@ -153,18 +153,17 @@ def find_start(
     voted = voted_classes([crowd], num_classes)
     if gold is not None:
         voted[gold[gold >= 0]] = True
-    classes = voted.nonzero()[:, 0]
+    classes = VotedClasses(voted)
     if len(classes) < 2:
         raise ValueError(f"the votes must name two classes or more, got {len(classes)}.")
-    # A class that nobody voted for has no part in it.
-    place = torch.full((num_classes + 1,), -1)
-    place[classes] = torch.arange(len(classes))
-    annotators, annotations = crowd[0], place[crowd[1]]
+    annotators, annotations = crowd[0], classes.narrow(crowd[1])
     labelled = is_given(annotators, annotations).any(dim=1)
-    trusted = None if gold is None else trusted_columns(place[gold.clamp(min=-1)], len(classes))
+    trusted = (
+        None if gold is None else trusted_columns(classes.narrow(gold.clamp(min=-1)), len(classes))
+    )
     if gold is not None:
         labelled |= gold >= 0
-    given = None if prior is None else prior[classes].log_softmax(dim=0)
+    given = None if prior is None else prior[classes.numbers].log_softmax(dim=0)
     total = 3 * min(BRIEF, steps) + 2 * steps
     with tqdm(desc="Cross-fitting", total=total, unit="step", disable=quiet) as bar:
         fitted = CrossFit(
@@ -177,20 +176,12 @@ def find_start(
     found = replace(found, gold=None if gold is None else gold.clamp(min=-1))
     if len(classes) == num_classes:
         return found
-
-    def spread(table: Tensor, empty: float) -> Tensor:
-        wide = table.new_full((*table.shape[:-1], num_classes), empty)
-        wide[..., classes] = table
-        return wide
-
-    weight = found.weight.new_zeros(num_annotators, num_classes, num_classes)
-    weight[:, classes[:, None], classes] = found.weight
     return replace(
         found,
-        targets=spread(found.targets, 0.0),
-        log_h=spread(found.log_h, NO_MASS),
-        weight=weight,
-        log_p=spread(found.log_p, NO_MASS),
+        targets=classes.spread(found.targets, 0.0),
+        log_h=classes.spread(found.log_h, NO_MASS),
+        weight=classes.spread_weight(found.weight),
+        log_p=classes.spread(found.log_p, NO_MASS),
     )
 
 
