@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from .aggregator import AGGREGATORS
 from .classifiers import HeadClassifier, output_layers
-from .cross_fitted import network_steps
+from .cross_fitted import missing_in_features, network_steps
 from .data.columns import has_votes
 from .data.numbered import part_of
 from .functional import (
@@ -136,7 +136,7 @@ def start_by_race(trainer: CrowdTraining) -> list[Try]:
 
     Returns:
         With each prior, the best of what was raced; empty, and W and prior as they were, if its output
-        layer reads no features.
+        layer reads no features, or none that tell items apart.
     """
     args, model, dataset = trainer.args, trainer.crowd_model, trainer.train_dataset
     config = model.config
@@ -146,7 +146,7 @@ def start_by_race(trainer: CrowdTraining) -> list[Try]:
     rows = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(args.seed))
     rows = rows[is_given(annotators, annotations).any(dim=1)[rows]][:SEARCHED_ITEMS]
     features = trainer.features_of(part_of(dataset, rows.tolist()))
-    if features is None:
+    if features is None or missing_in_features(features) is not None:
         return []
     crowd = annotators[rows], annotations[rows]
     held_out = torch.arange(len(rows)) < round(HELD_OUT * len(rows))

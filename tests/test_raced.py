@@ -1,6 +1,7 @@
 """The race: what it finds, from which items, and that no backbone is trained for it."""
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -228,7 +229,8 @@ def test_what_cannot_be_raced_is_searched_for_as_ever(changes, from_scratch, mon
     assert bool(trainer._tries) == ("aggregator_learning_rate" not in changes)
 
 
-def test_layer_that_reads_no_features_is_seen_in_time(from_scratch, monkeypatch):
+@pytest.mark.parametrize("features", [None, torch.full((60, 4), math.nan), torch.ones(60, 4)])
+def test_layer_that_reads_no_features_is_seen_in_time(features, from_scratch, monkeypatch):
     """It looks like an output layer; the search then starts from the classifier as it was."""
     trainer, begun = from_scratch(num_train_epochs=1), []
     before = copy.deepcopy(trainer.crowd_model.state_dict())
@@ -239,7 +241,7 @@ def test_layer_that_reads_no_features_is_seen_in_time(from_scratch, monkeypatch)
 
     monkeypatch.setattr(search, "race", lambda *args, **kwargs: pytest.fail("a race"))
     monkeypatch.setattr(search, "start_from_information", start)
-    monkeypatch.setattr(trainer, "features_of", lambda dataset: None)
+    monkeypatch.setattr(trainer, "features_of", lambda dataset: features)
     assert can_race(trainer)
     trainer.train()
     assert begun[0]
