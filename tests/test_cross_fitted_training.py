@@ -688,17 +688,19 @@ def test_features_are_what_the_output_layer_reads():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("apart", [True, False])
 def test_classifier_that_counts_half_is_half_as_sure_also_by_itself(
-    cross_fit, brief, monkeypatch, tmp_path
+    apart, cross_fit, brief, monkeypatch, tmp_path
 ):
-    """Its own checkpoint must say what the pair says."""
+    """Its own checkpoint must say what the model says, drawn to the prior or to equal probabilities."""
     other = make_crowd(seed=1)
     log_p = torch.tensor([0.5, 0.3, 0.2]).log()
     outcome = {}
     for counts in (1.0, 0.5):
         monkeypatch.setattr(
-            hf_maxmig.cross_fitted, "find_start", changed(classifier=counts, log_p=log_p)
-        )
+            hf_maxmig.cross_fitted, "find_start",
+            changed(classifier=counts, log_p=log_p, tells_apart=apart),
+        )  # fmt: skip
         trainer = cross_fit()
         trainer.train()
         outcome[counts] = torch.tensor(trainer.predict(other).predictions[0])
@@ -707,7 +709,8 @@ def test_classifier_that_counts_half_is_half_as_sure_also_by_itself(
         with torch.no_grad():
             logits = alone(features=torch.tensor(other["features"])).logits
         torch.testing.assert_close(logits.log_softmax(-1), outcome[counts], atol=1e-5, rtol=0)
-    expected = (0.5 * outcome[1.0] + 0.5 * log_p).log_softmax(-1)
+    drawn_to = log_p if apart else torch.zeros(3)
+    expected = (0.5 * outcome[1.0] + 0.5 * drawn_to).log_softmax(-1)
     torch.testing.assert_close(outcome[0.5], expected, atol=1e-5, rtol=0)
     assert (outcome[0.5] - outcome[1.0]).abs().max() > 0.1
 
