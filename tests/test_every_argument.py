@@ -597,7 +597,7 @@ def test_noise_is_added_once_in_short_trainings_too(make_args):
     settings = {"model": plain.crowd_model, "args": args, "train_dataset": plain.train_dataset}
     trainer = Short(**settings, data_collator=collate, callbacks=[Looks()])
     trainer.train()
-    assert len(seen) > 5
+    assert len(seen) >= 2  # the warm-up, and the training
     assert set(seen) == {1}
 
 
