@@ -333,8 +333,8 @@ def network_steps(args: MaxMIGTrainingArguments, num_items: int) -> int:
         num_items: N.
 
     Example:
-        >>> network_steps(MaxMIGTrainingArguments("out", use_cpu=True, max_steps=400), num_items=90)
-        300
+        >>> network_steps(MaxMIGTrainingArguments("out", use_cpu=True, max_steps=800), num_items=90)
+        400
     """
     batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     epoch = math.ceil(num_items / batch)

@@ -359,10 +359,13 @@ WORLDS: dict[str, Callable[[Arguments, int], World]] = {
 def from_scratch(name: str, which: str, arguments: Arguments, seed: int) -> World:
     """Take the pictures, the crowd, the network and the settings of a recipe."""
     page = importlib.import_module(name)
-    said, training = (
-        next(kind for kind in vars(page).values() if isinstance(kind, type) and issubclass(kind, parent) and kind is not parent)
-        for parent in (SimulatedCrowdArguments, MaxMIGTrainingArguments)
-    )  # fmt: skip
+    own = [
+        kind for kind in vars(page).values() if getattr(kind, "__module__", None) == page.__name__
+    ]
+    training = next(kind for kind in own if kind.__name__.endswith("TrainingArguments"))
+    said = next(
+        kind for kind in own if kind.__name__.endswith("Arguments") and kind is not training
+    )
     place = str(Path(arguments.data_dir or "") / name)
     with tempfile.TemporaryDirectory() as folder:
         built = page.recipe(
