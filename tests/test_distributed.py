@@ -210,7 +210,7 @@ def test_features_that_several_processes_share_are_those_of_one(cross_fitted):
     """In another order, votes would meet the features of other items."""
     (first, second), one = cross_fitted
     assert second["features"] is None
-    assert one["features"].shape == (ITEMS, 8)
+    assert one["features"].shape == (ITEMS, 8 + 8)  # what the output layer reads, and the mean
     assert torch.pdist(one["features"]).min() > 1e-3
     torch.testing.assert_close(first["features"], one["features"], rtol=0, atol=1e-5)
 
