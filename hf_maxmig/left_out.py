@@ -58,7 +58,7 @@ class LeftOutVotes:
         num_classes: C.
         groups: (M,) int64, who is one voice: copies have one number. Everyone alone by default.
         seed: of the two halves that confusions are counted on.
-        trusted: (N, C), scores that no vote gave and none is left out of: see `gold.trusted_columns`.
+        trusted: (N, C), scores by gold labels, which stay when votes are left out: see `gold.trusted_columns`.
 
     Example:
         Three annotators of whom one says anything; the classifier knows nothing.

@@ -47,7 +47,7 @@ def blended_inputs(inputs: Mapping[str, Any], mixed: Mixed) -> dict[str, Any]:
     """Blend what a classifier reads: fractions item by item, and of masks what either item has.
 
     Args:
-        inputs: of a batch: (B, ...) tensors; what is no tensor, or has no row an item, stays.
+        inputs: of a batch: (B, ...) tensors; anything without one row per item stays as it is.
         mixed: how.
 
     Returns:

@@ -14,9 +14,7 @@ from torch import Tensor
 from .crossfit import CrossFit, VotedClasses, divide, principal_components
 from .functional import NO_MASS, aggregate, confusion_counts, is_given, vote_share_prior
 from .information import informed_share, shrunk_weight
-from .start import BRIEF, STEPS
-
-MULTIPLES = (10.0, 100.0)  # of the networks' rate: W's; what is usual first
+from .start import BRIEF, MULTIPLES, STEPS
 
 
 class Outcome(NamedTuple):

@@ -1,4 +1,4 @@
-"""What is found out before a training: whom to listen to, and what each item is by all that speaks of it.
+"""What is found out before a training: how much each annotator counts, and what each item is.
 
 Networks on features of the items are trained by the gain, together with W, and each item is judged by
 networks that have not seen it (`crossfit`). Left-out votes say which setting is best, how much the
@@ -35,8 +35,8 @@ from .left_out import SMOOTHING, Judged, LeftOutVotes
 from .tempering import GoldLabels, clearly_likelier
 
 STEPS, STEPS_A_STEP = 600, 0.5  # of the networks, at the most and a step of the training
-BRIEF = 60  # steps of those that only say whom to listen to
-MULTIPLES = (10.0, 100.0)  # of the networks' rate: W's
+BRIEF = 60  # steps of those that only say how much annotators count
+MULTIPLES = (10.0, 100.0)  # of the networks' rate: W's; what is usual first
 LOOKS = (0.25, 1.0)  # where networks and annotators err alike, all gets worse while the gain rises
 MOST_JUDGED = 2_500  # items whose votes judge the settings of the race
 FIRST_STRENGTH = 0.5  # of the first W: shares of votes are surer than they should be
@@ -128,7 +128,7 @@ def find_start(
     quiet: bool = True,
     gold: Tensor | None = None,
 ) -> Start:
-    """Find out whom to listen to, and what each item is.
+    """Find out how much each annotator counts, and what each item is.
 
     Args:
         features: (N, D), of the items.

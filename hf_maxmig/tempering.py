@@ -131,10 +131,9 @@ class GoldLabels:
 
     def alike(self, found: Judged) -> Tempered:
         """Temper what `LeftOutVotes.alike` has found: no confusion is counted, no class is shifted."""
-        each = torch.eye(len(self.log_p)).expand(self.votes.num_annotators, -1, -1)
         others = copy.copy(self.votes)
         others.trusted = None
-        heard, _ = others.forecasts(torch.zeros_like(self.log_h), each, 1.0)
+        heard, _ = others.forecasts(torch.zeros_like(self.log_h), others.each, 1.0)
         return self.temper(found, heard[self.rows], shifts=False)
 
 

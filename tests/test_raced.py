@@ -65,7 +65,7 @@ def test_race_tells_who_is_right():
 
 
 def test_held_out_items_teach_nothing():
-    """Else the gain on them would be highest where most is learned by heart."""
+    """Else the gain on them would be highest where most is memorised."""
     features, _, who, said = world([1 / 3] * 3)
     others = said.clone()
     others[: N // 5] = (others[: N // 5] + 1) % C
