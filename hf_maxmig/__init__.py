@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from transformers import AutoConfig, AutoModel
 from transformers.pipelines import PIPELINE_REGISTRY
 
-from .aggregator import ClassPrior, WeightedAverageAggregator
-from .classifiers import (
+from .model.aggregators import ClassPrior, WeightedAverageAggregator
+from .model.classifiers import (
     CLASSIFIERS,
     VGG16,
     FourLayerCNN,
@@ -21,12 +21,12 @@ from .classifiers import (
     HeadConfig,
     VGG16Config,
 )
-from .configuration_maxmig import MaxMIGConfig
-from .functional import aggregate, confusion, forecast, mutual_information_gain, vote_share
-from .modeling_maxmig import CrowdModel, MaxMIGModel, MaxMIGOutput
+from .model.configuration_maxmig import MaxMIGConfig
+from .model.functional import aggregate, confusion, forecast, mutual_information_gain, vote_share
+from .model.modeling_maxmig import CrowdModel, MaxMIGModel, MaxMIGOutput
 from .peers import peer
-from .version import __version__ as __version__
-from .wrapping import AUTO_CLASSES
+from .model.version import __version__ as __version__
+from .model.wrapping import AUTO_CLASSES
 
 if TYPE_CHECKING:
     from .annotators import AnnotatorReport, judge_annotators
@@ -100,7 +100,7 @@ def _pushed_with_card(model: CrowdModel, annotators: str) -> AbstractContextMana
 CrowdModel.pushed_with_card = _pushed_with_card
 # By its path: the pipeline is imported when first asked for.
 PIPELINE_REGISTRY.supported_tasks["crowd-forecast"] = {
-    "impl": f"{__name__}.pipelines.ForecastPipeline",
+    "impl": f"{__name__}.model.pipelines.ForecastPipeline",
     "pt": (AutoModel,),
     "type": "multimodal",
 }

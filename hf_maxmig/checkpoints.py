@@ -26,11 +26,11 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 from transformers.utils import logging
 
-from .classifiers import adapter_layers
-from .modeling_maxmig import CrowdModel
+from .model.classifiers import adapter_layers
+from .model.modeling_maxmig import CrowdModel
 from .staging import staged
 from .training_args import MaxMIGTrainingArguments
-from .whole_files import (
+from .model.whole_files import (
     CONFIG,
     MANIFEST,
     already_checked,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers.trainer_utils import has_length
 from transformers.utils import logging
 
-from .classifiers import (
+from .model.classifiers import (
     HeadClassifier,
     output_layers,
     penultimate_features,
@@ -31,9 +31,9 @@ from .crossfit import MOST_FEATURES
 from .data.collator import NOT_INPUTS, CrowdCollator, crowd_batches
 from .data.columns import has_votes
 from .data.numbered import ROW, UNKNOWN, check_each_once, in_order
-from .functional import NO_MASS
+from .model.functional import NO_MASS
 from .metrics import LEAST_ITEMS
-from .modeling_maxmig import CrowdModel, MaxMIGModel
+from .model.modeling_maxmig import CrowdModel, MaxMIGModel
 from .start import MOST_CELLS, STEPS, STEPS_A_STEP, Start, find_start, padded
 from .training_args import MaxMIGTrainingArguments
 

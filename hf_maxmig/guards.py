@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers.utils import logging
 
-from .functional import vote_share
+from .model.functional import vote_share
 from .naming import clear_names, votes_by_class
 
 logger = logging.get_logger(__name__)

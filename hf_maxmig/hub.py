@@ -20,9 +20,9 @@ from transformers.utils import logging
 
 from .annotators import AnnotatorReport
 from .data.describe import Description
-from .modeling_maxmig import CrowdModel
-from .version import __version__
-from .wrapping import AUTO_CLASSES
+from .model.modeling_maxmig import CrowdModel
+from .model.version import __version__
+from .model.wrapping import AUTO_CLASSES
 
 logger = logging.get_logger(__name__)
 

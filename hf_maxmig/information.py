@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .aggregator import Weigh, check_any_label
+from .model.aggregators import Weigh, check_any_label
 from .data.collator import POSTERIOR_COLUMN
 from .data.numbered import part_of
-from .functional import (
+from .model.functional import (
     ConfusionSums,
     confusion_sums,
     initial_weight,
@@ -25,7 +25,7 @@ from .functional import (
     voted_classes,
 )
 from .gold import taught, trusted_columns, with_trusted
-from .modeling_maxmig import MaxMIGModel, is_annotated
+from .model.modeling_maxmig import MaxMIGModel, is_annotated
 from .peers.aggregated import WithPosterior
 from .peers.soft_vote import SoftVoteModel
 from .training import CrowdTraining

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy.stats import t
 from torch import Tensor
 
-from .divergences import get_divergence
-from .functional import NO_MASS, alike, mutual_information_gain, widen
+from .model.divergences import get_divergence
+from .model.functional import NO_MASS, alike, mutual_information_gain, widen
 
 NO_LABEL = -100  # what transformers writes for a missing gold label
 LEAST_ITEMS = 3  # for an interval: each is left out once, and the gain compares two

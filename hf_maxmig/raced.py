@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .crossfit import CrossFit, VotedClasses, divide, principal_components
-from .functional import NO_MASS, aggregate, confusion_counts, is_given, vote_share_prior
+from .model.functional import NO_MASS, aggregate, confusion_counts, is_given, vote_share_prior
 from .information import informed_share, shrunk_weight
 from .start import BRIEF, MULTIPLES, STEPS
 

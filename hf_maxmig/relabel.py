@@ -23,7 +23,7 @@ from .data.columns import (
     flat_lists,
     with_columns,
 )
-from .functional import vote_share
+from .model.functional import vote_share
 from .staging import staged
 
 RELABELLED = (

@@ -41,7 +41,7 @@ from .plots import (
 )
 from .relabel import GOLD_USED, RELABELLED, Suspects
 from .staging import staged
-from .version import __version__
+from .model.version import __version__
 
 # What to do with an annotator of each verdict: 0 trust, 1 look at, 2 leave out. The first of a
 # group is shown first.

@@ -15,12 +15,12 @@ from datasets import Dataset
 from torch import Tensor
 from transformers.utils import logging
 
-from .aggregator import AGGREGATORS
-from .classifiers import HeadClassifier, output_layers
+from .model.aggregators import AGGREGATORS
+from .model.classifiers import HeadClassifier, output_layers
 from .cross_fitted import missing_in_features, network_steps
 from .data.columns import has_votes
 from .data.numbered import part_of
-from .functional import (
+from .model.functional import (
     NO_MASS,
     is_given,
     mutual_information_gain,
@@ -30,7 +30,7 @@ from .functional import (
 from .guards import merged_classes
 from .information import FOLDS, start_from_information, warm_up
 from .metrics import LEAST_ITEMS, gain_parts
-from .modeling_maxmig import MaxMIGModel
+from .model.modeling_maxmig import MaxMIGModel
 from .raced import Outcome, race
 from .start import MOST_CELLS, padded
 from .training import CrowdTraining

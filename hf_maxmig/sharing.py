@@ -28,11 +28,11 @@ from .discretion import DiscreetHandler, check_trackers
 from .distributed import own_class, whole_parameters
 from .exporting import save_classifier
 from .hub import model_card
-from .modeling_maxmig import CrowdModel
+from .model.modeling_maxmig import CrowdModel
 from .staging import staged
 from .training_args import MaxMIGTrainingArguments
-from .version import __version__
-from .whole_files import CONFIG, written_whole
+from .model.version import __version__
+from .model.whole_files import CONFIG, written_whole
 
 logger = logging.get_logger(__name__)
 

@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 
 from .copies import Evidence, Votes, copies_among
 from .crossfit import CrossFit, Raced, VotedClasses, divide, principal_components
-from .functional import (
+from .model.functional import (
     NO_MASS,
     aggregate,
     confusion_counts,

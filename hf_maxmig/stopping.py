@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
-from .finite import FirstNonFinite, non_finite_weight
+from .model.finite import FirstNonFinite, non_finite_weight
 from .sharing import SharingTrainer
 
 LEAST_SCALE = (

@@ -42,12 +42,12 @@ from transformers.trainer_utils import (
 )
 from transformers.utils import logging
 
-from .aggregator import AGGREGATORS
+from .model.aggregators import AGGREGATORS
 from .annotators import AnnotatorReport, judge_annotators
 from .checkpoints import swapped
-from .class_names import differences, listed
+from .model.class_lists import differences, listed
 from .class_order import align_gold, align_outputs, hub_parts
-from .classifiers import (
+from .model.classifiers import (
     HeadClassifier,
     adapter_layers,
     output_layers,
@@ -96,13 +96,13 @@ from .distributed import (
     whole_parameters,
     without_gradient,
 )
-from .functional import NO_MASS, Mixed, forecast, vote_share, voted_classes
+from .model.functional import NO_MASS, Mixed, forecast, vote_share, voted_classes
 from .gold import handed_over, taught, trusted_columns, with_trusted
 from .hub import portable_processor
 from .information import start_from_votes_and_gold
 from .metrics import LEAST_ITEMS, NO_LABEL, accuracies, check_predicted, gain_ceiling, gain_interval
-from .mixup import blended_inputs, draw_blends
-from .modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
+from .model.mixup import blended_inputs, draw_blends
+from .model.modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
 from .naming import clear_names
 from .peers.cross_entropy import against_targets
 from .plots import need_matplotlib
@@ -122,7 +122,7 @@ from .strength import find_strength
 from .training_args import AGGREGATOR_RATE_MULTIPLE, MaxMIGTrainingArguments
 from .tuning import TunedTrainer
 from .watch import Watch
-from .wrapping import as_hub_classifier, widen_for_training
+from .model.wrapping import as_hub_classifier, widen_for_training
 
 logger = logging.get_logger(__name__)
 

@@ -8,9 +8,9 @@ import torch
 from transformers import TrainingArguments
 from transformers.trainer_utils import HubStrategy
 
-from .configuration_maxmig import check_salt
+from .model.configuration_maxmig import check_salt
 from .masking import hides, masked
-from .modeling_maxmig import SHARED_AS
+from .model.modeling_maxmig import SHARED_AS
 from .refusals import refuse, refuse_as_given
 
 AGGREGATOR_RATE_MULTIPLE = 10.0  # of the classifier's rate, where it is not searched for

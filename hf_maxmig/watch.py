@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Subset
 
 from .data.columns import has_crowd_columns, has_votes
-from .functional import is_given
+from .model.functional import is_given
 from .guards import Guards, merged_classes, permuted_classes, too_few_votes
 from .training import CrowdTraining
 

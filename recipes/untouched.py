@@ -95,7 +95,7 @@ from hf_maxmig import (
 )
 from hf_maxmig.annotators import judge_annotators
 from hf_maxmig.data.collator import CrowdCollator, crowd_batches
-from hf_maxmig.functional import NO_MASS
+from hf_maxmig.model.functional import NO_MASS
 from hf_maxmig.metrics import calibration, plurality_accuracy
 
 CONDEMNED = ("random", "adversarial")

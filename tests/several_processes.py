@@ -20,7 +20,7 @@ from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel, MaxMIGTrainingArg
 from hf_maxmig import cross_fitted as start_of_one
 from hf_maxmig.checkpoints import swapped
 from hf_maxmig.distributed import gather_with_gradient
-from hf_maxmig.functional import Mixed
+from hf_maxmig.model.functional import Mixed
 from hf_maxmig.start import find_start
 from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd, small_vit
 

@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.aggregator`: what has parameters on the crowd's side, and how it starts."""
+"""Tests of `hf_maxmig.model.aggregators`: what has parameters on the crowd's side, and how it starts."""
 
 import math
 import re
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_maxmig import aggregator as module_under_test
-from hf_maxmig.aggregator import (
+from hf_maxmig.model import aggregators as module_under_test
+from hf_maxmig.model.aggregators import (
     AGGREGATORS,
     EMBEDDING_SCALE,
     MOST_NUMBERS,
@@ -22,7 +22,7 @@ from hf_maxmig.aggregator import (
     check_aggregator,
     check_prior,
 )
-from hf_maxmig.functional import aggregate, label_pairs, vote_share
+from hf_maxmig.model.functional import aggregate, label_pairs, vote_share
 
 from . import reference
 

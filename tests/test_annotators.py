@@ -9,7 +9,7 @@ import torch
 from scipy.stats import beta
 
 from hf_maxmig.annotators import VERDICTS, judge_annotators
-from hf_maxmig.functional import confusion_counts
+from hf_maxmig.model.functional import confusion_counts
 from tests.test_copies import draw, everyone, weight_of
 
 CLASSES = ["cat", "dog", "emu"]

@@ -12,7 +12,7 @@ from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from hf_maxmig import MaxMIGModel
-from hf_maxmig.structures import structure_of
+from hf_maxmig.model.structures import structure_of
 from tests.test_wrapping import come_back
 
 pytestmark = pytest.mark.slow

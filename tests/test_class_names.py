@@ -1,8 +1,8 @@
-"""Tests of `hf_maxmig.class_names`: when two lists of classes mean the same."""
+"""Tests of `hf_maxmig.model.class_lists`: when two lists of classes mean the same."""
 
 import pytest
 
-from hf_maxmig.class_names import (
+from hf_maxmig.model.class_lists import (
     by_number,
     check_classifier_names,
     check_inverse,

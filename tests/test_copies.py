@@ -9,7 +9,7 @@ import torch
 
 from hf_maxmig import copies as module
 from hf_maxmig.copies import Evidence, Votes, find_copies, fit_confusions
-from hf_maxmig.functional import aggregate, forecast
+from hf_maxmig.model.functional import aggregate, forecast
 
 
 def draw(right, num_items=600, num_classes=3, seed=0, certainty=3.0):

@@ -20,7 +20,7 @@ from hf_maxmig.crossfit import (
     divide,
     principal_components,
 )
-from hf_maxmig.functional import aggregate, mutual_information_gain, vote_share
+from hf_maxmig.model.functional import aggregate, mutual_information_gain, vote_share
 
 N, M, C, D = 70, 4, 3, 5
 

@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from hf_maxmig import MaxMIGModel, MaxMIGTrainer, MaxMIGTrainingArguments
-from hf_maxmig.configuration_maxmig import hashed_names
+from hf_maxmig.model.configuration_maxmig import hashed_names
 from hf_maxmig.distributed import WholeBatches, gather_with_gradient, whole_parameters
 from tests import several_processes
 from tests.processes import run_script

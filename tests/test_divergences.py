@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.divergences`: each row against Table 1. A new row is tested by being in `DIVERGENCES`."""
+"""Tests of `hf_maxmig.model.divergences`: each row against Table 1. A new row is tested by being in `DIVERGENCES`."""
 
 import dataclasses
 import math
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_maxmig import divergences
-from hf_maxmig.divergences import DIVERGENCES, get_divergence
-from hf_maxmig.functional import reward_and_penalty
+from hf_maxmig.model import divergences
+from hf_maxmig.model.divergences import DIVERGENCES, get_divergence
+from hf_maxmig.model.functional import reward_and_penalty
 
 from . import reference
 

@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.functional`: the paper's page against naive loops in float64."""
+"""Tests of `hf_maxmig.model.functional`: the paper's page against naive loops in float64."""
 
 import math
 import re
@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from hf_maxmig import divergences
-from hf_maxmig.divergences import DIVERGENCES
-from hf_maxmig.functional import (
+from hf_maxmig.model import divergences
+from hf_maxmig.model.divergences import DIVERGENCES
+from hf_maxmig.model.functional import (
     aggregate,
     aggregate_factored,
     confusion,
@@ -664,7 +664,7 @@ def test_aggregate_factored_does_not_feel_autocast() -> None:
 
 def test_confusion_sums_are_those_of_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """In parts, a few labels at a time, with labels missing: one counted for another annotator shifts both."""
-    monkeypatch.setattr("hf_maxmig.functional._CELLS", 2 * C)
+    monkeypatch.setattr("hf_maxmig.model.functional._CELLS", 2 * C)
     posterior = posterior_table()
     counts = confusion_counts(posterior, ANNOTATORS, ANNOTATIONS, M)
     parts = ((posterior[p], ANNOTATORS[p], ANNOTATIONS[p]) for p in (slice(0, 2), slice(2, 5)))

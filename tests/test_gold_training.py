@@ -18,7 +18,7 @@ from hf_maxmig import (
     labelme,
 )
 from hf_maxmig.data.collator import CrowdCollator, gold_labels
-from hf_maxmig.functional import forecast, reward_and_penalty
+from hf_maxmig.model.functional import forecast, reward_and_penalty
 from hf_maxmig.gold import trusted_columns, with_trusted
 from hf_maxmig.metrics import calibration
 from hf_maxmig.peers import peer

@@ -9,7 +9,7 @@ from datasets import Dataset
 
 from hf_maxmig import CrowdCollator, CrowdTrainer, MaxMIGTrainer, crowd_features
 from hf_maxmig.data.collator import crowd_batches
-from hf_maxmig.functional import vote_share
+from hf_maxmig.model.functional import vote_share
 from hf_maxmig.guards import (
     Guards,
     merged_classes,

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from hf_maxmig import MaxMIGTrainer
-from hf_maxmig.aggregator import PRIORS
+from hf_maxmig.model.aggregators import PRIORS
 from hf_maxmig.hub import model_card, portable_processor
 from tests.worlds import ANNOTATORS, CLASSES
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hf_maxmig import MaxMIGTrainer, information
-from hf_maxmig.functional import confusion_counts, confusion_sums, initial_weight, vote_share
+from hf_maxmig.model.functional import confusion_counts, confusion_sums, initial_weight, vote_share
 from hf_maxmig.information import (
     FOLDS,
     ROUNDS,

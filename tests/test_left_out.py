@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_maxmig.functional import vote_share
+from hf_maxmig.model.functional import vote_share
 from hf_maxmig.information import STRENGTHS, shrunk_weight
 from hf_maxmig.left_out import (
     CLASSIFIER_COUNTS,

@@ -9,8 +9,8 @@ import torch
 from scipy.stats import t
 from sklearn.calibration import calibration_curve
 
-from hf_maxmig.divergences import DIVERGENCES
-from hf_maxmig.functional import mutual_information_gain, vote_share
+from hf_maxmig.model.divergences import DIVERGENCES
+from hf_maxmig.model.functional import mutual_information_gain, vote_share
 from hf_maxmig.metrics import (
     SPREAD_ITEMS,
     accuracies,

@@ -9,10 +9,10 @@ import hf_maxmig.trainer
 from hf_maxmig import CrowdCollator, CrowdTrainer, MaxMIGTrainer, MaxMIGTrainingArguments
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.data.numbered import ROW
-from hf_maxmig.divergences import DIVERGENCES
-from hf_maxmig.functional import Mixed, mutual_information_gain, reward_and_penalty
-from hf_maxmig.mixup import blended_inputs, draw_blends
-from hf_maxmig.modeling_maxmig import is_annotated
+from hf_maxmig.model.divergences import DIVERGENCES
+from hf_maxmig.model.functional import Mixed, mutual_information_gain, reward_and_penalty
+from hf_maxmig.model.mixup import blended_inputs, draw_blends
+from hf_maxmig.model.modeling_maxmig import is_annotated
 from hf_maxmig.peers import PEERS, peer
 from hf_maxmig.start import Start
 from hf_maxmig.training_args import PAPER_PRESETS

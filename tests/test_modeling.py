@@ -46,8 +46,8 @@ from hf_maxmig import (
     mutual_information_gain,
     peer,
 )
-from hf_maxmig.aggregator import AGGREGATORS, FactoredAggregator
-from hf_maxmig.classifiers import reorder_outputs
+from hf_maxmig.model.aggregators import AGGREGATORS, FactoredAggregator
+from hf_maxmig.model.classifiers import reorder_outputs
 from tests.processes import finished
 from tests.worlds import make_crowd
 

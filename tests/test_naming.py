@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hf_maxmig.functional import vote_share
+from hf_maxmig.model.functional import vote_share
 from hf_maxmig.naming import best_names, votes_by_class
 
 C = 4

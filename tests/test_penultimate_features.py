@@ -23,7 +23,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from hf_maxmig.classifiers import output_layers, penultimate_features
+from hf_maxmig.model.classifiers import output_layers, penultimate_features
 from hf_maxmig.cross_fitted import features_of
 from tests.worlds import small_vit
 

@@ -29,7 +29,7 @@ from transformers import (
 )
 
 from hf_maxmig import MaxMIGModel, peer
-from hf_maxmig.pipelines import TASK, ForecastPipeline, number_votes
+from hf_maxmig.model.pipelines import TASK, ForecastPipeline, number_votes
 from tests.children import needs_fork, run
 from tests.processes import finished
 from tests.worlds import ANNOTATORS, CLASSES

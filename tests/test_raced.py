@@ -14,7 +14,7 @@ from hf_maxmig import (
     search,
 )
 from hf_maxmig.crossfit import CrossFit, divide
-from hf_maxmig.functional import NO_MASS, mutual_information_gain
+from hf_maxmig.model.functional import NO_MASS, mutual_information_gain
 from hf_maxmig.raced import MULTIPLES, race
 from hf_maxmig.search import can_race, chosen, start_by_race
 

@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.rows`: tables are read as by `embedding`, gradients lie where they lay before."""
+"""Tests of `hf_maxmig.model.kept_gradients`: tables are read as by `embedding`, gradients lie where they lay before."""
 
 import copy
 import io
@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from hf_maxmig import rows as module_under_test
-from hf_maxmig.aggregator import AGGREGATORS
+from hf_maxmig.model import kept_gradients as module_under_test
+from hf_maxmig.model.aggregators import AGGREGATORS
 from hf_maxmig.peers import doctor_net
 from hf_maxmig.peers.crowd_layer import AnnotatorMatrices
 from hf_maxmig.peers.doctor_net import AnnotatorHeads
-from hf_maxmig.rows import TableRows
+from hf_maxmig.model.kept_gradients import TableRows
 
 R, D = 6, 3
 every_index = pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_maxmig import MaxMIGConfig, MaxMIGTrainer, mutual_information_gain
-from hf_maxmig.aggregator import LEAST_PRIOR, ClassPrior, check_prior
-from hf_maxmig.divergences import DIVERGENCES
-from hf_maxmig.functional import NO_MASS, aggregate, posterior_of, widen
+from hf_maxmig.model.aggregators import LEAST_PRIOR, ClassPrior, check_prior
+from hf_maxmig.model.divergences import DIVERGENCES
+from hf_maxmig.model.functional import NO_MASS, aggregate, posterior_of, widen
 
 SIZES = (0.0, 1.0, 10.0, 88.0, 200.0, 1e3, 6e4)
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)

@@ -17,7 +17,7 @@ from hf_maxmig import (
     search,
     simulate_crowd,
 )
-from hf_maxmig.aggregator import AGGREGATORS
+from hf_maxmig.model.aggregators import AGGREGATORS
 from hf_maxmig.search import Try, chosen, search_rate, start_and_search
 from tests.worlds import make_crowd
 

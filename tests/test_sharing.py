@@ -11,9 +11,9 @@ from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoModel, AutoModelForImageClassification
 
 from hf_maxmig import MaxMIGModel
-from hf_maxmig.loading import check_version, check_weights
-from hf_maxmig.modeling_maxmig import SHARED_AS
-from hf_maxmig.version import __version__
+from hf_maxmig.model.checked_loading import check_version, check_weights
+from hf_maxmig.model.modeling_maxmig import SHARED_AS
+from hf_maxmig.model.version import __version__
 from tests.hub_server import Fault
 
 NAME = "org/pair"
@@ -413,7 +413,7 @@ def test_saved_pair_says_which_version_saved_it(saved):
 )
 def test_versions_are_compared_as_numbers(version, refused, monkeypatch):
     """As texts 0.10 is older than 0.9."""
-    monkeypatch.setattr("hf_maxmig.loading.__version__", "0.9.0")
+    monkeypatch.setattr("hf_maxmig.model.checked_loading.__version__", "0.9.0")
     monkeypatch.setattr(sys.modules[__name__], "__version__", "0.9.0")
     check_version(version, [])
     if refused:

@@ -27,9 +27,9 @@ from hf_maxmig import (
     hash_annotators,
     peer,
 )
-from hf_maxmig.aggregator import AGGREGATORS
-from hf_maxmig.configuration_maxmig import hashed_names
-from hf_maxmig.modeling_maxmig import SHARED_AS
+from hf_maxmig.model.aggregators import AGGREGATORS
+from hf_maxmig.model.configuration_maxmig import hashed_names
+from hf_maxmig.model.modeling_maxmig import SHARED_AS
 from hf_maxmig.peers import PEERS
 from tests.worlds import ANNOTATORS, CLASSES, small_timm, small_vit
 

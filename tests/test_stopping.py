@@ -8,7 +8,7 @@ import torch
 from transformers import TrainerCallback
 
 from hf_maxmig import MaxMIGModel, MaxMIGTrainer, save_classifier
-from hf_maxmig.finite import FirstNonFinite, non_finite_weight
+from hf_maxmig.model.finite import FirstNonFinite, non_finite_weight
 from tests.worlds import make_crowd
 
 

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from hf_maxmig import CrowdTrainer, MaxMIGTrainer, MaxMIGTrainingArguments
 from hf_maxmig import strength as module_under_test
-from hf_maxmig.aggregator import AGGREGATORS
-from hf_maxmig.divergences import DIVERGENCES
-from hf_maxmig.functional import aggregate, confusion, forecast, mutual_information_gain
+from hf_maxmig.model.aggregators import AGGREGATORS
+from hf_maxmig.model.divergences import DIVERGENCES
+from hf_maxmig.model.functional import aggregate, confusion, forecast, mutual_information_gain
 from hf_maxmig.peers import peer
 from hf_maxmig.strength import LARGEST, best_strength, with_strength
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from hf_maxmig.aggregator import FactoredAggregator, InteractionAggregator
+from hf_maxmig.model.aggregators import FactoredAggregator, InteractionAggregator
 from hf_maxmig.data.experts import Experts, uniform_mistakes
 from hf_maxmig.data.simulation import simulate_latent_seniors
-from hf_maxmig.divergences import DIVERGENCES
-from hf_maxmig.functional import (
+from hf_maxmig.model.divergences import DIVERGENCES
+from hf_maxmig.model.functional import (
     aggregate,
     confusion_counts,
     forecast,

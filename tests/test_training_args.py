@@ -4,7 +4,7 @@ import pytest
 from transformers import HfArgumentParser
 
 from hf_maxmig import MaxMIGTrainingArguments
-from hf_maxmig.aggregator import AGGREGATORS
+from hf_maxmig.model.aggregators import AGGREGATORS
 from hf_maxmig.training_args import PAPER_PRESETS
 
 

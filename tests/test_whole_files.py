@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel, save_classifier
-from hf_maxmig.whole_files import MANIFEST, already_checked, check_whole, read_manifest
+from hf_maxmig.model.whole_files import MANIFEST, already_checked, check_whole, read_manifest
 from tests.children import needs_fork, run
 
 WEIGHTS = "model.safetensors"

@@ -27,16 +27,9 @@ from transformers import (
 from transformers.modeling_outputs import ImageClassifierOutput
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from hf_maxmig import (
-    HeadClassifier,
-    HeadConfig,
-    MaxMIGModel,
-    MaxMIGTrainer,
-    crowd_features,
-    peer,
-    wrapping,
-)
-from hf_maxmig.wrapping import frozen_layers
+from hf_maxmig import (HeadClassifier, HeadConfig, MaxMIGModel, MaxMIGTrainer, crowd_features, peer)
+from hf_maxmig.model import wrapping
+from hf_maxmig.model.wrapping import frozen_layers
 
 SMALL = {
     "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "image_size": 32,

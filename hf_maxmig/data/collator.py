@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from transformers import DataCollatorWithPadding
 
-from ..items import input_names as input_names
+from ..model.items import input_names as input_names
 from ..metrics import NO_LABEL
-from ..opening import short
+from ..model.opening import short
 from .cells import is_lists
 from .columns import CROWD_COLUMNS, EVERY, GOLD_COLUMNS, check_range, flat_lists
 from .inputs import (

@@ -21,9 +21,9 @@ from datasets import ClassLabel, Dataset, Features, LargeList, List
 from torch.utils.data import Subset
 from transformers.utils import logging
 
-from ..configuration_maxmig import hashed_order
-from ..items import CROWD_COLUMNS as CROWD_COLUMNS
-from ..items import GOLD_COLUMNS as GOLD_COLUMNS
+from ..model.configuration_maxmig import hashed_order
+from ..model.items import CROWD_COLUMNS as CROWD_COLUMNS
+from ..model.items import GOLD_COLUMNS as GOLD_COLUMNS
 from .cells import (
     Cells,
     Name,

@@ -16,7 +16,7 @@ from datasets import DatasetDict, Image, concatenate_datasets
 from datasets.fingerprint import Hasher
 from transformers import AutoModel, PreTrainedModel
 
-from ..classifiers import HeadClassifier
+from ..model.classifiers import HeadClassifier
 from .inputs import as_rgb
 from .numbered import NumberedItems
 from .sealed import made_once

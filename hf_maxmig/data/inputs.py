@@ -13,7 +13,7 @@ from PIL.Image import Image
 from torch import Tensor
 from transformers.utils import logging
 
-from ..opening import in_rgb, short
+from ..model.opening import in_rgb, short
 
 logger = logging.get_logger(__name__)
 

@@ -22,7 +22,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import SequentialSampler
 from transformers.trainer_utils import has_length
 
-from ..opening import short
+from ..model.opening import short
 from .collator import CrowdCollator, arrow_rows
 from .columns import CROWD_COLUMNS, EVERY, GOLD_COLUMNS
 

@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 from transformers import AutoConfig, AutoModel
 
-from ..modeling_maxmig import CrowdModel
-from ..wrapping import AUTO_CLASSES
+from ..model.modeling_maxmig import CrowdModel
+from ..model.wrapping import AUTO_CLASSES
 from .aggnet import AggNetConfig, AggNetModel
 from .aggregated import ALGORITHMS, AggregatedConfig, AggregatedModel
 from .crowd_layer import CrowdLayerConfig, CrowdLayerModel

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from ..aggregator import WeightedAverageAggregator
-from ..configuration_maxmig import MaxMIGConfig
-from ..functional import confusion_counts, initial_weight, is_given, vote_share
-from ..modeling_maxmig import CrowdModel, Gather, MaxMIGModel, MaxMIGOutput, Told, is_annotated
+from ..model.aggregators import WeightedAverageAggregator
+from ..model.configuration_maxmig import MaxMIGConfig
+from ..model.functional import confusion_counts, initial_weight, is_given, vote_share
+from ..model.modeling_maxmig import CrowdModel, Gather, MaxMIGModel, MaxMIGOutput, Told, is_annotated
 from .cross_entropy import mean_of_given
 
 

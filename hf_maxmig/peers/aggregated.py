@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..configuration_maxmig import MaxMIGConfig
-from ..functional import is_given
+from ..model.configuration_maxmig import MaxMIGConfig
+from ..model.functional import is_given
 from .cross_entropy import TargetModel
 
 ALGORITHMS = {

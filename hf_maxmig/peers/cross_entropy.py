@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..functional import is_given, widen
-from ..modeling_maxmig import CrowdModel, Gather, MaxMIGOutput
+from ..model.functional import is_given, widen
+from ..model.modeling_maxmig import CrowdModel, Gather, MaxMIGOutput
 
 
 def mean_of_given(total: Tensor, count: Tensor, gather: Gather) -> tuple[Tensor, Tensor]:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from ..aggregator import Float32Module, WeightedAverageAggregator
-from ..configuration_maxmig import MaxMIGConfig
-from ..functional import widen
-from ..modeling_maxmig import CrowdModel, Gather, MaxMIGOutput
-from ..rows import TableRows
+from ..model.aggregators import Float32Module, WeightedAverageAggregator
+from ..model.configuration_maxmig import MaxMIGConfig
+from ..model.functional import widen
+from ..model.modeling_maxmig import CrowdModel, Gather, MaxMIGOutput
+from ..model.kept_gradients import TableRows
 from .cross_entropy import against_annotations
 
 STARTS = ("identity", "vote_share")

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from ..aggregator import Float32Module, check_any_label
-from ..configuration_maxmig import MaxMIGConfig
-from ..functional import is_given, vote_share, widen
-from ..modeling_maxmig import CrowdModel, Gather, MaxMIGOutput, Told
-from ..rows import TableRows
+from ..model.aggregators import Float32Module, check_any_label
+from ..model.configuration_maxmig import MaxMIGConfig
+from ..model.functional import is_given, vote_share, widen
+from ..model.modeling_maxmig import CrowdModel, Gather, MaxMIGOutput, Told
+from ..model.kept_gradients import TableRows
 from .cross_entropy import against_annotations, against_targets
 from .output_layer import output_layer
 

@@ -7,7 +7,7 @@ Appendix E shows to fail on correlated mistakes.
 
 from transformers import PreTrainedModel
 
-from ..configuration_maxmig import MaxMIGConfig
+from ..model.configuration_maxmig import MaxMIGConfig
 from .aggnet import AggNetConfig, AggNetModel
 from .output_layer import output_layer
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..configuration_maxmig import MaxMIGConfig
-from ..functional import vote_share
+from ..model.configuration_maxmig import MaxMIGConfig
+from ..model.functional import vote_share
 from .cross_entropy import TargetModel
 
 

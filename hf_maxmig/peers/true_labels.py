@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..configuration_maxmig import MaxMIGConfig
+from ..model.configuration_maxmig import MaxMIGConfig
 from .cross_entropy import TargetModel
 
 

@@ -12,7 +12,7 @@ import torch
 
 from hf_maxmig import MaxMIGModel, MaxMIGTrainer
 from hf_maxmig.checkpoints import checkpoints_in, find_start
-from hf_maxmig.whole_files import MANIFEST
+from hf_maxmig.model.whole_files import MANIFEST
 from tests.attacks.mutations import SEED, damaged, is_ours, twisted
 
 CHECKPOINTS, MODELS, BARE, RESUMED = 700, 200, 200, 8

@@ -16,7 +16,7 @@ from transformers import pipeline
 
 from hf_maxmig.crowd_metrics.app import EXAMPLE, measure
 from hf_maxmig.crowd_metrics.crowd_metrics import CrowdMetrics
-from hf_maxmig.pipelines import TASK
+from hf_maxmig.model.pipelines import TASK
 from tests.attacks.mutations import SEED, damaged, is_ours, twisted
 from tests.test_pipelines import draw_crowd, text_pair, tokenizer  # noqa: F401
 from tests.worlds import ANNOTATORS, CLASSES

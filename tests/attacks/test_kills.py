@@ -26,7 +26,7 @@ from hf_maxmig import (
     MaxMIGTrainingArguments,
 )
 from hf_maxmig.checkpoints import checkpoints_in
-from hf_maxmig.whole_files import read_manifest
+from hf_maxmig.model.whole_files import read_manifest
 from tests.attacks.mutations import SEED
 from tests.children import ended, needs_fork, run, started
 from tests.worlds import ANNOTATORS, CLASSES, make_crowd

@@ -23,8 +23,9 @@ from datasets import (
 from hypothesis import given, settings
 from hypothesis.strategies import data, integers, lists, permutations
 
-from hf_maxmig import MaxMIGTrainer, configuration_maxmig
-from hf_maxmig.configuration_maxmig import hashed_names
+from hf_maxmig import (MaxMIGTrainer)
+from hf_maxmig.model import configuration_maxmig
+from hf_maxmig.model.configuration_maxmig import hashed_names
 from hf_maxmig.data.collator import CrowdCollator, crowd_batches
 from hf_maxmig.data.columns import (
     CROWD_COLUMNS,

@@ -17,7 +17,7 @@ from hf_maxmig import CrowdCollator, HeadClassifier, HeadConfig, MaxMIGTrainer
 from hf_maxmig.data.collator import arrow_rows
 from hf_maxmig.data.inputs import remedy
 from hf_maxmig.data.numbered import NumberedCollator, NumberedItems, check_first
-from hf_maxmig.opening import short
+from hf_maxmig.model.opening import short
 from tests.worlds import make_crowd
 
 PROCESSOR = ViTImageProcessor(size={"height": 8, "width": 8})

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hf_maxmig import HeadClassifier, HeadConfig
-from hf_maxmig.classifiers import output_layers
+from hf_maxmig.model.classifiers import output_layers
 from hf_maxmig.peers import (
     PEERS,
     AggNetModel,

@@ -23,7 +23,7 @@ from .functional import (
     vote_share,
     vote_share_prior,
 )
-from .rows import TableRows
+from .kept_gradients import TableRows
 
 LEAST_PRIOR = 1e-12  # its inverse squared, over the pairs of 100,000 items, is what float32 holds
 PRIORS = ("uniform", "vote_share", "learned")

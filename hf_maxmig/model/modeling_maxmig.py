@@ -20,7 +20,7 @@ from transformers import initialization as init
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import ModelOutput
 
-from .aggregator import (
+from .aggregators import (
     AGGREGATORS,
     ClassPrior,
     FactoredAggregator,
@@ -29,7 +29,7 @@ from .aggregator import (
     check_aggregator,
     check_prior,
 )
-from .class_names import by_number, check_classifier_names, differences, in_order
+from .class_lists import by_number, check_classifier_names, differences, in_order
 from .classifiers import (
     adapter_layers,
     answer_in_words,
@@ -50,7 +50,7 @@ from .functional import (
     reward_and_penalty,
     widen,
 )
-from .loading import check_loaded, check_weights, damage_named
+from .checked_loading import check_loaded, check_weights, damage_named
 from .structures import built_bare
 from .whole_files import MANIFEST, written_whole
 from .wrapping import (

@@ -8,8 +8,8 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .aggregator import check_aggregator, check_prior
-from .class_names import check_inverse, differences, in_order, same_names
+from .aggregators import check_aggregator, check_prior
+from .class_lists import check_inverse, differences, in_order, same_names
 from .config_checks import (
     check_fields,
     checked_annotators,
@@ -18,7 +18,7 @@ from .config_checks import (
     refusing,
 )
 from .divergences import get_divergence
-from .loading import check_version
+from .checked_loading import check_version
 from .version import __version__
 
 LEAST_SALT = 16  # characters: names are few and can be guessed, if the salt can
