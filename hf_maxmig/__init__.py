@@ -24,12 +24,11 @@ from .model.classifiers import (
 from .model.configuration_maxmig import MaxMIGConfig
 from .model.functional import aggregate, confusion, forecast, mutual_information_gain, vote_share
 from .model.modeling_maxmig import CrowdModel, MaxMIGModel, MaxMIGOutput
-from .peers import peer
 from .model.version import __version__ as __version__
 from .model.wrapping import AUTO_CLASSES
+from .peers import peer
 
 if TYPE_CHECKING:
-    from .annotators import AnnotatorReport, judge_annotators
     from .data.collator import CrowdCollator
     from .data.columns import (
         add_annotations,
@@ -45,12 +44,13 @@ if TYPE_CHECKING:
     from .data.simulation import simulate_crowd
     from .data.sources import labelme
     from .exporting import export_onnx, save_classifier
-    from .report import write_report
+    from .judging.annotators import AnnotatorReport, judge_annotators
+    from .judging.report import write_report
     from .trainer import CrowdTrainer, MaxMIGTrainer
     from .training_args import MaxMIGTrainingArguments
 
 _LAZY = {
-    "AnnotatorReport": ".annotators",
+    "AnnotatorReport": ".judging.annotators",
     "CrowdCollator": ".data.collator",
     "CrowdTrainer": ".trainer",
     "Description": ".data.describe",
@@ -67,13 +67,13 @@ _LAZY = {
     "export_onnx": ".exporting",
     "frozen_features": ".data.features",
     "hash_annotators": ".data.columns",
-    "judge_annotators": ".annotators",
+    "judge_annotators": ".judging.annotators",
     "labelme": ".data.sources",
     "luna16": ".data.pictures",
     "read_annotations": ".data.readers",
     "save_classifier": ".exporting",
     "simulate_crowd": ".data.simulation",
-    "write_report": ".report",
+    "write_report": ".judging.report",
 }
 
 

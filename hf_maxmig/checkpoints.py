@@ -28,8 +28,6 @@ from transformers.utils import logging
 
 from .model.classifiers import adapter_layers
 from .model.modeling_maxmig import CrowdModel
-from .staging import staged
-from .training_args import MaxMIGTrainingArguments
 from .model.whole_files import (
     CONFIG,
     MANIFEST,
@@ -38,6 +36,8 @@ from .model.whole_files import (
     read_manifest,
     write_manifest,
 )
+from .staging import staged
+from .training_args import MaxMIGTrainingArguments
 
 logger = logging.get_logger(__name__)
 

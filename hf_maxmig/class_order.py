@@ -18,10 +18,18 @@ from torch.utils.data import ConcatDataset, Subset
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from .model.class_lists import by_number, differences, in_order, is_numbered, listed, meant, same_names
-from .model.classifiers import reorder_outputs
 from .data.columns import GOLD_COLUMNS, with_columns
 from .metrics import NO_LABEL
+from .model.class_lists import (
+    by_number,
+    differences,
+    in_order,
+    is_numbered,
+    listed,
+    meant,
+    same_names,
+)
+from .model.classifiers import reorder_outputs
 
 logger = logging.get_logger(__name__)
 

@@ -20,6 +20,11 @@ from torch import Tensor, nn
 from transformers.trainer_utils import has_length
 from transformers.utils import logging
 
+from .crossfit import MOST_FEATURES
+from .data.collator import NOT_INPUTS, CrowdCollator, crowd_batches
+from .data.columns import has_votes
+from .data.numbered import ROW, UNKNOWN, check_each_once, in_order
+from .metrics import LEAST_ITEMS
 from .model.classifiers import (
     HeadClassifier,
     output_layers,
@@ -27,12 +32,7 @@ from .model.classifiers import (
     scale_outputs,
     without_peft_model,
 )
-from .crossfit import MOST_FEATURES
-from .data.collator import NOT_INPUTS, CrowdCollator, crowd_batches
-from .data.columns import has_votes
-from .data.numbered import ROW, UNKNOWN, check_each_once, in_order
 from .model.functional import NO_MASS
-from .metrics import LEAST_ITEMS
 from .model.modeling_maxmig import CrowdModel, MaxMIGModel
 from .start import MOST_CELLS, STEPS, STEPS_A_STEP, Start, find_start, padded
 from .training_args import MaxMIGTrainingArguments

@@ -18,8 +18,8 @@ from huggingface_hub.errors import EntryNotFoundError
 from transformers import BitImageProcessor
 from transformers.utils import logging
 
-from .annotators import AnnotatorReport
 from .data.describe import Description
+from .judging.annotators import AnnotatorReport
 from .model.modeling_maxmig import CrowdModel
 from .model.version import __version__
 from .model.wrapping import AUTO_CLASSES

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .model.aggregators import Weigh, check_any_label
 from .data.collator import POSTERIOR_COLUMN
 from .data.numbered import part_of
+from .gold import taught, trusted_columns, with_trusted
+from .model.aggregators import Weigh, check_any_label
 from .model.functional import (
     ConfusionSums,
     confusion_sums,
@@ -24,7 +25,6 @@ from .model.functional import (
     vote_share,
     voted_classes,
 )
-from .gold import taught, trusted_columns, with_trusted
 from .model.modeling_maxmig import MaxMIGModel, is_annotated
 from .peers.aggregated import WithPosterior
 from .peers.soft_vote import SoftVoteModel

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from .crossfit import CrossFit, VotedClasses, divide, principal_components
-from .model.functional import NO_MASS, aggregate, confusion_counts, is_given, vote_share_prior
 from .information import informed_share, shrunk_weight
+from .model.functional import NO_MASS, aggregate, confusion_counts, is_given, vote_share_prior
 from .start import BRIEF, MULTIPLES, STEPS
 
 

@@ -18,8 +18,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from .copies import Evidence, Votes, copies_among
 from .crossfit import CrossFit, Raced, VotedClasses, divide, principal_components
+from .gold import taught, trusted_columns, with_trusted
+from .information import informed_share, shrunk_weight
+from .judging.copies import Evidence, Votes, copies_among
+from .left_out import SMOOTHING, Judged, LeftOutVotes
 from .model.functional import (
     NO_MASS,
     aggregate,
@@ -29,9 +32,6 @@ from .model.functional import (
     vote_share_prior,
     voted_classes,
 )
-from .gold import taught, trusted_columns, with_trusted
-from .information import informed_share, shrunk_weight
-from .left_out import SMOOTHING, Judged, LeftOutVotes
 from .tempering import GoldLabels, clearly_likelier
 
 STEPS, STEPS_A_STEP = 600, 0.5  # of the networks, at the most and a step of the training

@@ -42,17 +42,8 @@ from transformers.trainer_utils import (
 )
 from transformers.utils import logging
 
-from .model.aggregators import AGGREGATORS
-from .annotators import AnnotatorReport, judge_annotators
 from .checkpoints import swapped
-from .model.class_lists import differences, listed
 from .class_order import align_gold, align_outputs, hub_parts
-from .model.classifiers import (
-    HeadClassifier,
-    adapter_layers,
-    output_layers,
-    without_peft_model,
-)
 from .cross_fitted import (
     LEAST_STEPS,
     MOST_NUMBERS,
@@ -96,20 +87,30 @@ from .distributed import (
     whole_parameters,
     without_gradient,
 )
-from .model.functional import NO_MASS, Mixed, forecast, vote_share, voted_classes
 from .gold import handed_over, taught, trusted_columns, with_trusted
 from .hub import portable_processor
 from .information import start_from_votes_and_gold
+from .judging.annotators import AnnotatorReport, judge_annotators
+from .judging.plots import need_matplotlib
+from .judging.relabel import most_suspect_first, relabelled, with_names, write_csv, write_parquet
+from .judging.report import write_report
 from .metrics import LEAST_ITEMS, NO_LABEL, accuracies, check_predicted, gain_ceiling, gain_interval
+from .model.aggregators import AGGREGATORS
+from .model.class_lists import differences, listed
+from .model.classifiers import (
+    HeadClassifier,
+    adapter_layers,
+    output_layers,
+    without_peft_model,
+)
+from .model.functional import NO_MASS, Mixed, forecast, vote_share, voted_classes
 from .model.mixup import blended_inputs, draw_blends
 from .model.modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
+from .model.wrapping import as_hub_classifier, widen_for_training
 from .naming import clear_names
 from .peers.cross_entropy import against_targets
-from .plots import need_matplotlib
 from .precision import weights_kept
 from .refusals import check_metric, check_model, schedule_settings
-from .relabel import most_suspect_first, relabelled, with_names, write_csv, write_parquet
-from .report import write_report
 from .search import (
     Try,
     can_start_from_information,
@@ -122,7 +123,6 @@ from .strength import find_strength
 from .training_args import AGGREGATOR_RATE_MULTIPLE, MaxMIGTrainingArguments
 from .tuning import TunedTrainer
 from .watch import Watch
-from .model.wrapping import as_hub_classifier, widen_for_training
 
 logger = logging.get_logger(__name__)
 
@@ -1260,7 +1260,7 @@ class CrowdTrainer(TunedTrainer):
                 by default, where `push_to_hub` leaves it out.
 
         Returns:
-            The data set with the columns of `hf_maxmig.relabel.relabelled`, among them `forecast`,
+            The data set with the columns of `hf_maxmig.judging.relabel.relabelled`, among them `forecast`,
             `confidence` and `suspect`, sorted as the file is: items where the plurality of the
             votes and the forecast differ come first, the surest of them on top.
 

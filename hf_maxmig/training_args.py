@@ -8,8 +8,8 @@ import torch
 from transformers import TrainingArguments
 from transformers.trainer_utils import HubStrategy
 
-from .model.configuration_maxmig import check_salt
 from .masking import hides, masked
+from .model.configuration_maxmig import check_salt
 from .model.modeling_maxmig import SHARED_AS
 from .refusals import refuse, refuse_as_given
 

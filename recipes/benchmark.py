@@ -65,8 +65,8 @@ from hf_maxmig import CrowdTrainer, HeadClassifier, MaxMIGTrainer, confusion
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.data.columns import crowd_names, has_votes
 from hf_maxmig.data.simulation import CASES
-from hf_maxmig.model.functional import forecast
 from hf_maxmig.metrics import accuracies
+from hf_maxmig.model.functional import forecast
 from hf_maxmig.peers import PEERS, peer
 from hf_maxmig.peers.aggregated import ALGORITHMS
 from hf_maxmig.staging import staged

@@ -49,10 +49,10 @@ from hf_maxmig import (
     frozen_features,
     read_annotations,
 )
-from hf_maxmig.model.class_lists import in_order, is_numbered, same_names
-from hf_maxmig.model.classifiers import output_layers
 from hf_maxmig.data.columns import crowd_names
 from hf_maxmig.hub import portable_processor
+from hf_maxmig.model.class_lists import in_order, is_numbered, same_names
+from hf_maxmig.model.classifiers import output_layers
 
 logger = logging.getLogger(__name__)
 

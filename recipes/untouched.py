@@ -93,10 +93,10 @@ from hf_maxmig import (
     labelme,
     vote_share,
 )
-from hf_maxmig.annotators import judge_annotators
 from hf_maxmig.data.collator import CrowdCollator, crowd_batches
-from hf_maxmig.model.functional import NO_MASS
+from hf_maxmig.judging.annotators import judge_annotators
 from hf_maxmig.metrics import calibration, plurality_accuracy
+from hf_maxmig.model.functional import NO_MASS
 
 CONDEMNED = ("random", "adversarial")
 HELD_OUT = 0.2  # of the training items

@@ -58,9 +58,9 @@ from hf_maxmig import (
     experts,
     simulate_crowd,
 )
-from hf_maxmig.annotators import AnnotatorReport, judge_annotators
 from hf_maxmig.data.collator import CrowdCollator, crowd_batches
 from hf_maxmig.data.simulation import CASES
+from hf_maxmig.judging.annotators import AnnotatorReport, judge_annotators
 
 NUM_ITEMS = 1000
 # Which of ten digits is which class.

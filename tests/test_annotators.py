@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import beta
 
-from hf_maxmig.annotators import VERDICTS, judge_annotators
+from hf_maxmig.judging.annotators import VERDICTS, judge_annotators
 from hf_maxmig.model.functional import confusion_counts
 from tests.test_copies import draw, everyone, weight_of
 

@@ -23,8 +23,8 @@ from hf_maxmig import (
 )
 from hf_maxmig.class_order import align_gold
 from hf_maxmig.data.columns import crowd_names
+from hf_maxmig.judging.report import write_report
 from hf_maxmig.peers import peer
-from hf_maxmig.report import write_report
 
 CLASSES = ["ant", "bee", "cow", "doe"]
 FEW = settings(

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from hf_maxmig import copies as module
-from hf_maxmig.copies import Evidence, Votes, find_copies, fit_confusions
+from hf_maxmig.judging import copies as module
+from hf_maxmig.judging.copies import Evidence, Votes, find_copies, fit_confusions
 from hf_maxmig.model.functional import aggregate, forecast
 
 

@@ -28,9 +28,9 @@ from hf_maxmig import (
 )
 from hf_maxmig.model.classifiers import penultimate_features, scale_outputs
 from hf_maxmig.model.functional import NO_MASS, forecast
+from hf_maxmig.model.whole_files import read_manifest
 from hf_maxmig.peers import peer
 from hf_maxmig.start import Start, find_start
-from hf_maxmig.model.whole_files import read_manifest
 from tests.worlds import ANNOTATORS, make_crowd, small_vit
 
 

@@ -14,8 +14,8 @@ import yaml
 from sklearn.metrics import accuracy_score, brier_score_loss
 
 from hf_maxmig import confusion
-from hf_maxmig.model.functional import confusion_counts
 from hf_maxmig.metrics import calibration
+from hf_maxmig.model.functional import confusion_counts
 from tests.processes import finished
 from tests.worlds import make_crowd
 

@@ -9,7 +9,6 @@ from datasets import Dataset
 
 from hf_maxmig import CrowdCollator, CrowdTrainer, MaxMIGTrainer, crowd_features
 from hf_maxmig.data.collator import crowd_batches
-from hf_maxmig.model.functional import vote_share
 from hf_maxmig.guards import (
     Guards,
     merged_classes,
@@ -17,6 +16,7 @@ from hf_maxmig.guards import (
     permuted_classes,
     too_few_votes,
 )
+from hf_maxmig.model.functional import vote_share
 from hf_maxmig.peers import peer
 from tests.worlds import ANNOTATORS, CLASSES, make_crowd
 

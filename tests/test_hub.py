@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from hf_maxmig import MaxMIGTrainer
-from hf_maxmig.model.aggregators import PRIORS
 from hf_maxmig.hub import model_card, portable_processor
+from hf_maxmig.model.aggregators import PRIORS
 from tests.worlds import ANNOTATORS, CLASSES
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from hf_maxmig import MaxMIGTrainer, information
-from hf_maxmig.model.functional import confusion_counts, confusion_sums, initial_weight, vote_share
 from hf_maxmig.information import (
     FOLDS,
     ROUNDS,
@@ -17,6 +16,7 @@ from hf_maxmig.information import (
     start_from_share,
     weighted_vote_share,
 )
+from hf_maxmig.model.functional import confusion_counts, confusion_sums, initial_weight, vote_share
 from tests.worlds import ANNOTATORS, make_crowd
 
 N, M, C, K = 7, 5, 3, 4

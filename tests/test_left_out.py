@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_maxmig.model.functional import vote_share
 from hf_maxmig.information import STRENGTHS, shrunk_weight
 from hf_maxmig.left_out import (
     CLASSIFIER_COUNTS,
@@ -15,6 +14,7 @@ from hf_maxmig.left_out import (
     SMOOTHING,
     LeftOutVotes,
 )
+from hf_maxmig.model.functional import vote_share
 
 N, M, C = 7, 4, 3
 

@@ -9,8 +9,6 @@ import torch
 from scipy.stats import t
 from sklearn.calibration import calibration_curve
 
-from hf_maxmig.model.divergences import DIVERGENCES
-from hf_maxmig.model.functional import mutual_information_gain, vote_share
 from hf_maxmig.metrics import (
     SPREAD_ITEMS,
     accuracies,
@@ -19,6 +17,8 @@ from hf_maxmig.metrics import (
     gain_interval,
     plurality_accuracy,
 )
+from hf_maxmig.model.divergences import DIVERGENCES
+from hf_maxmig.model.functional import mutual_information_gain, vote_share
 
 every_row = pytest.mark.parametrize("divergence", DIVERGENCES)
 

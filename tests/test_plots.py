@@ -7,9 +7,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from hf_maxmig.copies import Copy
-from hf_maxmig.metrics import calibration
-from hf_maxmig.plots import (
+from hf_maxmig.judging.copies import Copy
+from hf_maxmig.judging.plots import (
     _places,
     agreement_plot,
     confusion_plot,
@@ -19,6 +18,7 @@ from hf_maxmig.plots import (
     reliability_plot,
     short,
 )
+from hf_maxmig.metrics import calibration
 from tests.children import needs_fork, run
 
 pytest.importorskip("matplotlib")

@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.relabel`: posteriors become labels, suspects and a file."""
+"""Tests of `hf_maxmig.judging.relabel`: posteriors become labels, suspects and a file."""
 
 import csv
 
@@ -9,7 +9,7 @@ from PIL import Image as Picture
 
 from hf_maxmig import crowd_features
 from hf_maxmig.data.collator import CrowdCollator
-from hf_maxmig.relabel import (
+from hf_maxmig.judging.relabel import (
     Suspects,
     most_suspect_first,
     relabelled,
@@ -158,7 +158,7 @@ def test_write_parquet_leaves_the_old_file_when_interrupted(tmp_path, monkeypatc
     def die(table):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hf_maxmig.relabel.embed_table_storage", die)
+    monkeypatch.setattr("hf_maxmig.judging.relabel.embed_table_storage", die)
     with pytest.raises(KeyboardInterrupt):
         write_parquet(told.select([0]), path)
     assert path.read_bytes() == before

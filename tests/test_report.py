@@ -12,9 +12,9 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Image, List, Value
 from PIL import Image as Picture
 
-from hf_maxmig.annotators import VERDICTS, AnnotatorReport
-from hf_maxmig.copies import Copy
-from hf_maxmig.report import _GROUP, _thumbnail, write_report
+from hf_maxmig.judging.annotators import VERDICTS, AnnotatorReport
+from hf_maxmig.judging.copies import Copy
+from hf_maxmig.judging.report import _GROUP, _thumbnail, write_report
 
 pytest.importorskip("matplotlib")
 
@@ -536,7 +536,7 @@ def test_curve_ends_with_the_last_epoch(monkeypatch, tmp_path):
     """Measured once more at the end, of an earlier epoch or with a strength, it would jump there."""
     drawn = []
     monkeypatch.setattr(
-        "hf_maxmig.report.gain_plot", lambda *given: drawn.append(given) or "<svg/>"
+        "hf_maxmig.judging.report.gain_plot", lambda *given: drawn.append(given) or "<svg/>"
     )
     log = [
         {"gain": 0.1, "epoch": 1.0, "step": 5},

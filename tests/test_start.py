@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hf_maxmig.start
-from hf_maxmig.model.classifiers import HeadClassifier, HeadConfig
 from hf_maxmig.cross_fitted import temper
 from hf_maxmig.data.experts import experts
 from hf_maxmig.data.simulation import simulate_crowd
-from hf_maxmig.model.functional import NO_MASS, vote_share
 from hf_maxmig.left_out import LeftOutVotes
+from hf_maxmig.model.classifiers import HeadClassifier, HeadConfig
+from hf_maxmig.model.functional import NO_MASS, vote_share
 from hf_maxmig.start import Start, constant, find_start, padded
 
 

@@ -16,10 +16,10 @@ from hf_maxmig import (
     forecast,
     mutual_information_gain,
 )
-from hf_maxmig.model.aggregators import AGGREGATORS, ClassPrior
 from hf_maxmig.data.collator import CrowdCollator, crowd_batches
-from hf_maxmig.model.functional import NO_MASS, voted_classes
 from hf_maxmig.metrics import gain_ceiling
+from hf_maxmig.model.aggregators import AGGREGATORS, ClassPrior
+from hf_maxmig.model.functional import NO_MASS, voted_classes
 from hf_maxmig.naming import clear_names
 from hf_maxmig.peers import peer
 from hf_maxmig.strength import with_strength

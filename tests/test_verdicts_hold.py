@@ -12,7 +12,12 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from hf_maxmig.annotators import ENOUGH_TO_CONDEMN, VERDICTS, AnnotatorReport, judge_annotators
+from hf_maxmig.judging.annotators import (
+    ENOUGH_TO_CONDEMN,
+    VERDICTS,
+    AnnotatorReport,
+    judge_annotators,
+)
 
 CONDEMNED = ("random", "adversarial", "always says one class")
 KINDS = ["binary", "ten", "binary rare", "ten rare", "binary few", "ten few", "binary nobody",

@@ -27,7 +27,7 @@ from transformers import (
 from transformers.modeling_outputs import ImageClassifierOutput
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from hf_maxmig import (HeadClassifier, HeadConfig, MaxMIGModel, MaxMIGTrainer, crowd_features, peer)
+from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel, MaxMIGTrainer, crowd_features, peer
 from hf_maxmig.model import wrapping
 from hf_maxmig.model.wrapping import frozen_layers
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from transformers import DataCollatorWithPadding
 
-from ..model.items import input_names as input_names
 from ..metrics import NO_LABEL
+from ..model.items import input_names as input_names
 from ..model.opening import short
 from .cells import is_lists
 from .columns import CROWD_COLUMNS, EVERY, GOLD_COLUMNS, check_range, flat_lists

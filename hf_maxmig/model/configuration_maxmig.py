@@ -9,6 +9,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from .aggregators import check_aggregator, check_prior
+from .checked_loading import check_version
 from .class_lists import check_inverse, differences, in_order, same_names
 from .config_checks import (
     check_fields,
@@ -18,7 +19,6 @@ from .config_checks import (
     refusing,
 )
 from .divergences import get_divergence
-from .checked_loading import check_version
 from .version import __version__
 
 LEAST_SALT = 16  # characters: names are few and can be guessed, if the salt can

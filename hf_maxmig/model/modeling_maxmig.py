@@ -29,6 +29,7 @@ from .aggregators import (
     check_aggregator,
     check_prior,
 )
+from .checked_loading import check_loaded, check_weights, damage_named
 from .class_lists import by_number, check_classifier_names, differences, in_order
 from .classifiers import (
     adapter_layers,
@@ -50,7 +51,6 @@ from .functional import (
     reward_and_penalty,
     widen,
 )
-from .checked_loading import check_loaded, check_weights, damage_named
 from .structures import built_bare
 from .whole_files import MANIFEST, written_whole
 from .wrapping import (

@@ -14,8 +14,8 @@ from transformers import initialization as init
 from ..model.aggregators import Float32Module, WeightedAverageAggregator
 from ..model.configuration_maxmig import MaxMIGConfig
 from ..model.functional import widen
-from ..model.modeling_maxmig import CrowdModel, Gather, MaxMIGOutput
 from ..model.kept_gradients import TableRows
+from ..model.modeling_maxmig import CrowdModel, Gather, MaxMIGOutput
 from .cross_entropy import against_annotations
 
 STARTS = ("identity", "vote_share")

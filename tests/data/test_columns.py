@@ -23,9 +23,7 @@ from datasets import (
 from hypothesis import given, settings
 from hypothesis.strategies import data, integers, lists, permutations
 
-from hf_maxmig import (MaxMIGTrainer)
-from hf_maxmig.model import configuration_maxmig
-from hf_maxmig.model.configuration_maxmig import hashed_names
+from hf_maxmig import MaxMIGTrainer
 from hf_maxmig.data.collator import CrowdCollator, crowd_batches
 from hf_maxmig.data.columns import (
     CROWD_COLUMNS,
@@ -37,6 +35,8 @@ from hf_maxmig.data.columns import (
     flat_lists,
     hash_annotators,
 )
+from hf_maxmig.model import configuration_maxmig
+from hf_maxmig.model.configuration_maxmig import hashed_names
 from tests.worlds import make_crowd
 
 # N = 5 items, M = 4 annotators, C = 3 classes; item "e" has no votes, "a" two by one annotator.

@@ -25,10 +25,12 @@ from jinja2 import Environment, StrictUndefined
 from PIL import Image as Picture
 from PIL import ImageOps
 
+from ..class_order import align_gold
+from ..data.columns import CROWD_COLUMNS, GOLD_COLUMNS, check_is_dataset, crowd_names
+from ..metrics import calibration, plurality_accuracy
+from ..model.version import __version__
+from ..staging import staged
 from .annotators import VERDICTS, AnnotatorReport
-from .class_order import align_gold
-from .data.columns import CROWD_COLUMNS, GOLD_COLUMNS, check_is_dataset, crowd_names
-from .metrics import calibration, plurality_accuracy
 from .plots import (
     agreement_plot,
     confusion_plot,
@@ -40,8 +42,6 @@ from .plots import (
     short,
 )
 from .relabel import GOLD_USED, RELABELLED, Suspects
-from .staging import staged
-from .model.version import __version__
 
 # What to do with an annotator of each verdict: 0 trust, 1 look at, 2 leave out. The first of a
 # group is shown first.

@@ -15,16 +15,16 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 from datasets.table import embed_table_storage
 from datasets.utils import tqdm
 
-from .data.collator import CrowdCollator, crowd_batches
-from .data.columns import (
+from ..data.collator import CrowdCollator, crowd_batches
+from ..data.columns import (
     CROWD_COLUMNS,
     GOLD_COLUMNS,
     crowd_names,
     flat_lists,
     with_columns,
 )
-from .model.functional import vote_share
-from .staging import staged
+from ..model.functional import vote_share
+from ..staging import staged
 
 RELABELLED = (
     "forecast", "confidence", "plurality", "suspect", "suspicion", "classifier_posterior",

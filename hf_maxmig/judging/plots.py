@@ -17,8 +17,8 @@ import numpy as np
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
+from ..metrics import Calibration
 from .copies import Copy
-from .metrics import Calibration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
