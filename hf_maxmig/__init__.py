@@ -43,20 +43,20 @@ if TYPE_CHECKING:
     from .data.readers import read_annotations
     from .data.simulation import simulate_crowd
     from .data.sources import labelme
-    from .exporting import export_onnx, save_classifier
     from .judging.annotators import AnnotatorReport, judge_annotators
     from .judging.report import write_report
-    from .trainer import CrowdTrainer, MaxMIGTrainer
-    from .training_args import MaxMIGTrainingArguments
+    from .sharing.export import export_onnx, save_classifier
+    from .training.trainer import CrowdTrainer, MaxMIGTrainer
+    from .training.training_args import MaxMIGTrainingArguments
 
 _LAZY = {
     "AnnotatorReport": ".judging.annotators",
     "CrowdCollator": ".data.collator",
-    "CrowdTrainer": ".trainer",
+    "CrowdTrainer": ".training.trainer",
     "Description": ".data.describe",
     "Experts": ".data.experts",
-    "MaxMIGTrainer": ".trainer",
-    "MaxMIGTrainingArguments": ".training_args",
+    "MaxMIGTrainer": ".training.trainer",
+    "MaxMIGTrainingArguments": ".training.training_args",
     "add_annotations": ".data.columns",
     "align_annotators": ".data.columns",
     "cifar10": ".data.pictures",
@@ -64,14 +64,14 @@ _LAZY = {
     "describe": ".data.describe",
     "dogs_vs_cats": ".data.pictures",
     "experts": ".data.experts",
-    "export_onnx": ".exporting",
+    "export_onnx": ".sharing.export",
     "frozen_features": ".data.features",
     "hash_annotators": ".data.columns",
     "judge_annotators": ".judging.annotators",
     "labelme": ".data.sources",
     "luna16": ".data.pictures",
     "read_annotations": ".data.readers",
-    "save_classifier": ".exporting",
+    "save_classifier": ".sharing.export",
     "simulate_crowd": ".data.simulation",
     "write_report": ".judging.report",
 }
@@ -94,7 +94,7 @@ MaxMIGModel.register_for_auto_class("AutoModel")
 
 
 def _pushed_with_card(model: CrowdModel, annotators: str) -> AbstractContextManager[None]:
-    return import_module(".hub", __name__).pushed_with_card(model, annotators)
+    return import_module(".sharing.model_card", __name__).pushed_with_card(model, annotators)
 
 
 CrowdModel.pushed_with_card = _pushed_with_card

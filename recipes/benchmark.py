@@ -70,7 +70,7 @@ from hf_maxmig.model.functional import forecast
 from hf_maxmig.peers import PEERS, peer
 from hf_maxmig.peers.aggregated import ALGORITHMS
 from hf_maxmig.staging import staged
-from hf_maxmig.strength import best_strength, voted_posteriors, with_strength
+from hf_maxmig.training.strength import best_strength, voted_posteriors, with_strength
 
 EXPERTISE = ("high", "low")
 OURS: dict[str, dict[str, Any]] = {

@@ -31,6 +31,7 @@ from typing import Any
 import timm
 from commandline import one_line
 from datasets import ClassLabel, Dataset, DatasetDict, Image, load_dataset
+from hf_maxmig.training.saving.model_card import portable_processor
 from recipe import Recipe, run, start
 from torch import nn
 from transformers import (
@@ -50,7 +51,6 @@ from hf_maxmig import (
     read_annotations,
 )
 from hf_maxmig.data.columns import crowd_names
-from hf_maxmig.hub import portable_processor
 from hf_maxmig.model.class_lists import in_order, is_numbered, same_names
 from hf_maxmig.model.classifiers import output_layers
 

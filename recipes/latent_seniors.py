@@ -49,7 +49,7 @@ from recipe import encoded
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainer, crowd_features, experts
 from hf_maxmig.data.simulation import CASES, simulate_latent_seniors
-from hf_maxmig.naming import best_names
+from hf_maxmig.training.class_names import best_names
 
 LATENT = "latent"
 COMPARED = ("weighted_average", "interaction")

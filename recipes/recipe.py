@@ -32,8 +32,8 @@ from hf_maxmig import (
 )
 from hf_maxmig.class_order import align_gold
 from hf_maxmig.data.collator import crowd_batches
-from hf_maxmig.masking import masked_flags
 from hf_maxmig.metrics import plurality_accuracy
+from hf_maxmig.training.masking import masked_flags
 
 # Flags that say where things lie: nobody else's business.
 PLACES = ("--data_dir", "--output_dir", "--backbone", "--human_file", "--config")

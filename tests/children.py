@@ -20,7 +20,7 @@ import pytest
 from tqdm import tqdm
 
 ROOT = Path(__file__).parents[1]
-IMPORTED_ONCE = ["tests.worlds", "hf_maxmig.trainer", "transformers", "timm"]
+IMPORTED_ONCE = ["tests.worlds", "hf_maxmig.training.trainer", "transformers", "timm"]
 # On a Mac the libraries do not outlive a fork.
 needs_fork = pytest.mark.skipif(
     not hasattr(os, "fork") or sys.platform == "darwin", reason="kills children, which are forked"

@@ -17,11 +17,11 @@ from accelerate.utils import DistributedType
 from datasets import Dataset, concatenate_datasets
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel, MaxMIGTrainingArguments
-from hf_maxmig import cross_fitted as start_of_one
-from hf_maxmig.checkpoints import swapped
-from hf_maxmig.distributed import gather_with_gradient
 from hf_maxmig.model.functional import Mixed
-from hf_maxmig.start import find_start
+from hf_maxmig.training import cross_fitted as start_of_one
+from hf_maxmig.training.checkpoints import swapped
+from hf_maxmig.training.distributed import gather_with_gradient
+from hf_maxmig.training.start import find_start
 from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd, small_vit
 
 GLOBAL_BATCH = 16
@@ -132,7 +132,7 @@ def train(out, name):
     trainer = make_trainer(
         out, head(), dataset, start_from=start, eval_dataset=held_out, **RUNS[name]
     )
-    with mock.patch("hf_maxmig.trainer.draw_blends", neighbours):
+    with mock.patch("hf_maxmig.training.trainer.draw_blends", neighbours):
         trainer.train()
     told = learned(trainer, crowd)
     if name == "stream":

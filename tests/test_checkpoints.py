@@ -11,9 +11,9 @@ import torch
 from transformers import TrainerCallback
 
 from hf_maxmig import MaxMIGTrainer
-from hf_maxmig import checkpoints as module
-from hf_maxmig.checkpoints import RUN, check_checkpoint
 from hf_maxmig.model.whole_files import MANIFEST, read_manifest
+from hf_maxmig.training import checkpoints as module
+from hf_maxmig.training.checkpoints import RUN, check_checkpoint
 from tests.processes import begun
 
 STEPS = 6  # an epoch: 90 items, 16 in a batch

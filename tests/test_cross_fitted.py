@@ -6,9 +6,10 @@ import dataclasses
 import pytest
 import torch
 
-from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainer, cross_fitted
+from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainer
 from hf_maxmig.data.collator import CrowdCollator, crowd_batches
-from hf_maxmig.start import padded
+from hf_maxmig.training import cross_fitted
+from hf_maxmig.training.start import padded
 
 
 @pytest.fixture

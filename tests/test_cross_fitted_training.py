@@ -13,8 +13,8 @@ from torch import nn
 from transformers.modeling_outputs import ImageClassifierOutput
 from transformers.utils import logging
 
-import hf_maxmig.cross_fitted
-import hf_maxmig.trainer
+import hf_maxmig.training.cross_fitted
+import hf_maxmig.training.trainer
 from hf_maxmig import (
     CrowdTrainer,
     FourLayerCNN,
@@ -30,14 +30,14 @@ from hf_maxmig.model.classifiers import penultimate_features, scale_outputs
 from hf_maxmig.model.functional import NO_MASS, forecast
 from hf_maxmig.model.whole_files import read_manifest
 from hf_maxmig.peers import peer
-from hf_maxmig.start import Start, find_start
+from hf_maxmig.training.start import Start, find_start
 from tests.worlds import ANNOTATORS, make_crowd, small_vit
 
 
 @pytest.fixture
 def brief(monkeypatch):
     """Train the networks for a few steps: what they come to does not matter here."""
-    monkeypatch.setattr(hf_maxmig.cross_fitted, "network_steps", lambda args, num_items: 6)
+    monkeypatch.setattr(hf_maxmig.training.cross_fitted, "network_steps", lambda args, num_items: 6)
 
 
 @pytest.fixture
@@ -181,8 +181,10 @@ def test_output_layer_that_reads_no_vector_an_item_starts_otherwise(
 ):
     """It is found out before the training, once; whoever asks for this start is told."""
     read_in_one_row(pretrained.classifier)
-    asked, look = [], hf_maxmig.trainer.reads_items
-    monkeypatch.setattr(hf_maxmig.trainer, "reads_items", lambda *a: asked.append(a) or look(*a))
+    asked, look = [], hf_maxmig.training.trainer.reads_items
+    monkeypatch.setattr(
+        hf_maxmig.training.trainer, "reads_items", lambda *a: asked.append(a) or look(*a)
+    )
     args = make_args(init=None, search_rate=True)
     trainer = MaxMIGTrainer(model=pretrained, args=args, train_dataset=pictures)
     trainer.data_collator = Drawing(trainer.data_collator)
@@ -238,9 +240,9 @@ def test_features_that_say_nothing_start_otherwise_or_are_refused(
     spoil, message, cross_fit, monkeypatch, warned
 ):
     """Networks on them come to garbage, which the classifier would then learn."""
-    look = hf_maxmig.cross_fitted.penultimate_features
+    look = hf_maxmig.training.cross_fitted.penultimate_features
     monkeypatch.setattr(
-        hf_maxmig.cross_fitted, "penultimate_features", lambda *given: spoil(look(*given))
+        hf_maxmig.training.cross_fitted, "penultimate_features", lambda *given: spoil(look(*given))
     )
     trainer = cross_fit(max_steps=2, search_rate=True)
     assert trainer._init == "cross_fit"
@@ -280,7 +282,7 @@ def test_classifier_learns_the_targets_and_w_stays(cross_fit, crowd, brief, monk
         max_steps=1, optim="sgd", learning_rate=0.5, max_grad_norm=0.0, lr_scheduler_type="constant",
         per_device_train_batch_size=len(crowd), name_classes=False,
     )  # fmt: skip
-    monkeypatch.setattr(hf_maxmig.trainer, "temper", lambda *given: False)
+    monkeypatch.setattr(hf_maxmig.training.trainer, "temper", lambda *given: False)
     before = copy.deepcopy(trainer.crowd_model.classifier)
     trainer.train()
     targets = trainer._found.targets
@@ -330,7 +332,9 @@ def test_training_items_are_predicted_by_networks_that_have_not_seen_them(traine
 @pytest.mark.slow
 def test_forecasts_of_training_items_are_what_the_classifier_learned(cross_fit, monkeypatch):
     """Two doors to one thing: the labels that are cleaned, and those that are learned."""
-    monkeypatch.setattr(hf_maxmig.cross_fitted, "network_steps", lambda args, num_items: 60)
+    monkeypatch.setattr(
+        hf_maxmig.training.cross_fitted, "network_steps", lambda args, num_items: 60
+    )
     crowd = make_crowd(200)
     trainer = cross_fit(dataset=crowd)
     trainer.train()
@@ -361,8 +365,10 @@ def test_other_items_are_predicted_by_the_model(trained, crowd):
 
 def test_votes_of_the_training_set_are_read_once_to_know_it(trained, crowd, monkeypatch):
     """A set of a million items is evaluated each epoch; one put in its place afterwards is another."""
-    read, look = [], hf_maxmig.trainer.has_votes_of
-    monkeypatch.setattr(hf_maxmig.trainer, "has_votes_of", lambda *a: read.append(a) or look(*a))
+    read, look = [], hf_maxmig.training.trainer.has_votes_of
+    monkeypatch.setattr(
+        hf_maxmig.training.trainer, "has_votes_of", lambda *a: read.append(a) or look(*a)
+    )
     for _ in range(3):
         trained.evaluate(crowd)
     trained.evaluate(make_crowd(seed=1))
@@ -404,13 +410,13 @@ def test_evaluation_of_the_training_set_is_out_of_fold(trained, crowd):
 def test_relabelled_items_and_the_report_use_them(trained, crowd, tmp_path, monkeypatch):
     """Else suspects are hidden: the classifier has learned them."""
     given = []
-    judge = hf_maxmig.trainer.judge_annotators
+    judge = hf_maxmig.training.trainer.judge_annotators
 
     def spy(log_h, *args, **kwargs):
         given.append(log_h)
         return judge(log_h, *args, **kwargs)
 
-    monkeypatch.setattr(hf_maxmig.trainer, "judge_annotators", spy)
+    monkeypatch.setattr(hf_maxmig.training.trainer, "judge_annotators", spy)
     numbered = crowd.add_column("number", list(range(len(crowd))))
     trained.train_dataset = numbered  # the same items
     told = trained.relabel(numbered, tmp_path / "clean.parquet")
@@ -483,7 +489,9 @@ def test_resumed_training_equals_the_whole_one(checkpoints, monkeypatch):
     whole.train()
     folder = f"{whole.args.output_dir}/checkpoint-4"
     assert whole.state.max_steps == 12
-    monkeypatch.setattr(hf_maxmig.cross_fitted, "find_start", lambda *a, **k: pytest.fail("anew"))
+    monkeypatch.setattr(
+        hf_maxmig.training.cross_fitted, "find_start", lambda *a, **k: pytest.fail("anew")
+    )
     again = checkpoints(seed=5)
     again.train(resume_from_checkpoint=folder)
     assert equal(state(again), state(whole))
@@ -531,7 +539,7 @@ def test_checkpoint_of_other_votes_on_as_many_items_is_refused(
 ):
     """In another order too: item 7 would learn what another item 7 is. One that does not know them goes on."""
     if not known:  # an earlier version has written none
-        monkeypatch.setattr(hf_maxmig.cross_fitted, "votes_digest", lambda votes: "")
+        monkeypatch.setattr(hf_maxmig.training.cross_fitted, "votes_digest", lambda votes: "")
     checkpoints().train()
     folder = str(tmp_path / "out" / "checkpoint-4")
     assert bool(Start.load(tmp_path / "out" / "checkpoint-4" / "start.safetensors").votes) == known
@@ -698,7 +706,7 @@ def test_classifier_that_counts_half_is_half_as_sure_also_by_itself(
     outcome = {}
     for counts in (1.0, 0.5):
         monkeypatch.setattr(
-            hf_maxmig.cross_fitted, "find_start",
+            hf_maxmig.training.cross_fitted, "find_start",
             changed(classifier=counts, log_p=log_p, tells_apart=apart),
         )  # fmt: skip
         trainer = cross_fit()
@@ -724,7 +732,7 @@ def test_plurality_in_place_of_annotators_is_told_once(
 ):
     """Correct is silent; but who paid for votes wants to know that they do not tell annotators apart."""
     monkeypatch.setattr(
-        hf_maxmig.cross_fitted, "find_start", changed(tells_apart=apart, classifier=1.0)
+        hf_maxmig.training.cross_fitted, "find_start", changed(tells_apart=apart, classifier=1.0)
     )
     cross_fit().train()
     assert len([m for m in warned() if "follow the plurality of the votes" in m]) == (not apart)

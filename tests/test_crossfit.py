@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import one_hot
 
-from hf_maxmig.crossfit import (
+from hf_maxmig.model.functional import aggregate, mutual_information_gain, vote_share
+from hf_maxmig.training.crossfit import (
     DROPOUT,
     RATE,
     CrossFit,
@@ -20,7 +21,6 @@ from hf_maxmig.crossfit import (
     divide,
     principal_components,
 )
-from hf_maxmig.model.functional import aggregate, mutual_information_gain, vote_share
 
 N, M, C, D = 70, 4, 3, 5
 

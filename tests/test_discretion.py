@@ -12,7 +12,7 @@ from transformers import AutoModel, TrainerCallback
 from transformers.integrations import integration_utils
 
 from hf_maxmig import MaxMIGTrainer
-from hf_maxmig.discretion import check_trackers
+from hf_maxmig.training.discretion import check_trackers
 from tests.worlds import ANNOTATORS
 
 SALT = "a salt that nobody is told of"

@@ -12,8 +12,8 @@ from accelerate import Accelerator
 from torch import nn
 
 from hf_maxmig import MaxMIGModel, MaxMIGTrainer, MaxMIGTrainingArguments
-from hf_maxmig.distributed import WholeBatches, gather_with_gradient, whole_parameters
 from hf_maxmig.model.configuration_maxmig import hashed_names
+from hf_maxmig.training.distributed import WholeBatches, gather_with_gradient, whole_parameters
 from tests import several_processes
 from tests.processes import run_script
 from tests.several_processes import GLOBAL_BATCH, ITEMS, RUNS

@@ -7,6 +7,7 @@ import sys
 import pytest
 import timm
 import torch
+from hf_maxmig.training.saving.export import export_onnx, save_classifier
 from PIL import Image
 from torch import nn
 from transformers import (
@@ -28,10 +29,9 @@ from hf_maxmig import (
     HeadConfig,
     MaxMIGModel,
     VGG16Config,
-    exporting,
     peer,
 )
-from hf_maxmig.exporting import export_onnx, save_classifier
+from hf_maxmig.training.saving import export as exporting
 from tests.processes import finished
 
 CLASSES = ["cat", "dog", "emu", "fox", "gnu"]

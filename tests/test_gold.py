@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from hf_maxmig.crossfit import CrossFit, divide, principal_components
-from hf_maxmig.gold import TRUSTED_ERRS, taught, trusted_columns, with_trusted
-from hf_maxmig.left_out import LeftOutVotes
 from hf_maxmig.model.functional import NO_MASS, aggregate, vote_share
-from hf_maxmig.start import find_start
-from hf_maxmig.tempering import GoldLabels
+from hf_maxmig.training.crossfit import CrossFit, divide, principal_components
+from hf_maxmig.training.gold import TRUSTED_ERRS, taught, trusted_columns, with_trusted
+from hf_maxmig.training.left_out import LeftOutVotes
+from hf_maxmig.training.start import find_start
+from hf_maxmig.training.tempering import GoldLabels
 from tests.test_left_out import as_sure, make_world, uniform
 from tests.test_start import draw, features_of, same, share_right
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
 
-import hf_maxmig.trainer
+import hf_maxmig.training.trainer
 from hf_maxmig import (
     CrowdTrainer,
     HeadClassifier,
@@ -18,11 +18,11 @@ from hf_maxmig import (
     labelme,
 )
 from hf_maxmig.data.collator import CrowdCollator, gold_labels
-from hf_maxmig.gold import trusted_columns, with_trusted
 from hf_maxmig.metrics import calibration
 from hf_maxmig.model.functional import forecast, reward_and_penalty
 from hf_maxmig.peers import peer
 from hf_maxmig.peers.aggregated import WithPosterior
+from hf_maxmig.training.gold import trusted_columns, with_trusted
 from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd
 
 KNOWN = 13  # items with a gold label: each seventh
@@ -65,8 +65,8 @@ CROSS_FIT = {"init": None, "search_rate": True}
 
 @pytest.fixture
 def brief(monkeypatch):
-    monkeypatch.setattr("hf_maxmig.cross_fitted.LEAST_STEPS", 6)
-    monkeypatch.setattr("hf_maxmig.cross_fitted.STEPS", 6)
+    monkeypatch.setattr("hf_maxmig.training.cross_fitted.LEAST_STEPS", 6)
+    monkeypatch.setattr("hf_maxmig.training.cross_fitted.STEPS", 6)
 
 
 def state(trainer):
@@ -190,13 +190,13 @@ def test_items_with_nothing_but_a_gold_label_are_blended_with_others_that_teach(
 ):
     """Blended with an item of which nothing is known, they would teach only in part."""
     seen = []
-    draw = hf_maxmig.trainer.draw_blends
+    draw = hf_maxmig.training.trainer.draw_blends
 
     def spy(taught, alpha):
         seen.append(taught)
         return draw(taught, alpha)
 
-    monkeypatch.setattr(hf_maxmig.trainer, "draw_blends", spy)
+    monkeypatch.setattr(hf_maxmig.training.trainer, "draw_blends", spy)
     trainer = trainer_of(
         kind=InOrder, mixup_alpha=0.4, per_device_train_batch_size=90, max_steps=1, **settings
     )

@@ -9,15 +9,15 @@ from datasets import Dataset
 
 from hf_maxmig import CrowdCollator, CrowdTrainer, MaxMIGTrainer, crowd_features
 from hf_maxmig.data.collator import crowd_batches
-from hf_maxmig.guards import (
+from hf_maxmig.model.functional import vote_share
+from hf_maxmig.peers import peer
+from hf_maxmig.training.guards import (
     Guards,
     merged_classes,
     overfitted,
     permuted_classes,
     too_few_votes,
 )
-from hf_maxmig.model.functional import vote_share
-from hf_maxmig.peers import peer
 from tests.worlds import ANNOTATORS, CLASSES, make_crowd
 
 NAMES = ["cat", "dog", "emu", "fox"]
@@ -35,7 +35,7 @@ def said(caplog):
     logging.getLogger("hf_maxmig").propagate = True
 
     def found():
-        warned = [r for r in caplog.records if r.name == "hf_maxmig.guards"]
+        warned = [r for r in caplog.records if r.name == "hf_maxmig.training.guards"]
         names = [n for r in warned for n, words in SAYS.items() if words in r.getMessage()]
         assert len(names) == len(warned)
         return names

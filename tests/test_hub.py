@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from hf_maxmig.training.saving.model_card import model_card, portable_processor
 from huggingface_hub import ModelCard
 from PIL import Image
 from transformers import (
@@ -18,7 +19,6 @@ from transformers import (
 )
 
 from hf_maxmig import MaxMIGTrainer
-from hf_maxmig.hub import model_card, portable_processor
 from hf_maxmig.model.aggregators import PRIORS
 from tests.worlds import ANNOTATORS, CLASSES
 

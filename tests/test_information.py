@@ -5,8 +5,10 @@ import copy
 import pytest
 import torch
 
-from hf_maxmig import MaxMIGTrainer, information
-from hf_maxmig.information import (
+from hf_maxmig import MaxMIGTrainer
+from hf_maxmig.model.functional import confusion_counts, confusion_sums, initial_weight, vote_share
+from hf_maxmig.training import informed_start as information
+from hf_maxmig.training.informed_start import (
     FOLDS,
     ROUNDS,
     agreement,
@@ -16,7 +18,6 @@ from hf_maxmig.information import (
     start_from_share,
     weighted_vote_share,
 )
-from hf_maxmig.model.functional import confusion_counts, confusion_sums, initial_weight, vote_share
 from tests.worlds import ANNOTATORS, make_crowd
 
 N, M, C, K = 7, 5, 3, 4

@@ -7,14 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_maxmig.information import STRENGTHS, shrunk_weight
-from hf_maxmig.left_out import (
+from hf_maxmig.model.functional import vote_share
+from hf_maxmig.training.informed_start import STRENGTHS, shrunk_weight
+from hf_maxmig.training.left_out import (
     CLASSIFIER_COUNTS,
     OWN,
     SMOOTHING,
     LeftOutVotes,
 )
-from hf_maxmig.model.functional import vote_share
 
 N, M, C = 7, 4, 3
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification
 
-import hf_maxmig.trainer
+import hf_maxmig.training.trainer
 from hf_maxmig import CrowdCollator, CrowdTrainer, MaxMIGTrainer, MaxMIGTrainingArguments
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.data.numbered import ROW
@@ -14,8 +14,8 @@ from hf_maxmig.model.functional import Mixed, mutual_information_gain, reward_an
 from hf_maxmig.model.mixup import blended_inputs, draw_blends
 from hf_maxmig.model.modeling_maxmig import is_annotated
 from hf_maxmig.peers import PEERS, peer
-from hf_maxmig.start import Start
-from hf_maxmig.training_args import PAPER_PRESETS
+from hf_maxmig.training.start import Start
+from hf_maxmig.training.training_args import PAPER_PRESETS
 
 from . import reference
 from .test_functional import log_tables, value_and_gradients
@@ -394,7 +394,9 @@ def test_step_of_blends_does_not_wait_for_the_device(
     )
     batch = batch_of(trainer, range(24))
     blends = draw_blends(is_annotated(batch["annotators"], batch["annotations"]), 1.0)
-    monkeypatch.setattr(hf_maxmig.trainer, "draw_blends", lambda *_: blends)  # on the processor
+    monkeypatch.setattr(
+        hf_maxmig.training.trainer, "draw_blends", lambda *_: blends
+    )  # on the processor
     with Waits(monkeypatch) as waits:
         trainer.compute_loss(trainer.model, batch).backward()
     assert waits.seen == []

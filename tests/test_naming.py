@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.naming`: the right names for the classes, from the crowd alone."""
+"""Tests of `hf_maxmig.training.class_names`: the right names for the classes, from the crowd alone."""
 
 from itertools import permutations
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hf_maxmig.model.functional import vote_share
-from hf_maxmig.naming import best_names, votes_by_class
+from hf_maxmig.training.class_names import best_names, votes_by_class
 
 C = 4
 CYCLE = torch.tensor([2, 0, 3, 1])  # not its own inverse, as a swap is

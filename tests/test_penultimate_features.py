@@ -23,8 +23,8 @@ from transformers import (
 )
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from hf_maxmig.cross_fitted import features_of
 from hf_maxmig.model.classifiers import output_layers, penultimate_features
+from hf_maxmig.training.cross_fitted import features_of
 from tests.worlds import small_vit
 
 C, PAD, EOS = 3, 0, 1

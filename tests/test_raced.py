@@ -7,16 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from hf_maxmig import (
-    FourLayerCNN,
-    FourLayerCNNConfig,
-    MaxMIGTrainer,
-    search,
-)
-from hf_maxmig.crossfit import CrossFit, divide
+from hf_maxmig import FourLayerCNN, FourLayerCNNConfig, MaxMIGTrainer
 from hf_maxmig.model.functional import NO_MASS, mutual_information_gain
-from hf_maxmig.raced import MULTIPLES, race
-from hf_maxmig.search import can_race, chosen, start_by_race
+from hf_maxmig.training import search
+from hf_maxmig.training.crossfit import CrossFit, divide
+from hf_maxmig.training.raced import MULTIPLES, race
+from hf_maxmig.training.search import can_race, chosen, start_by_race
 
 N, M, C = 600, 4, 3
 

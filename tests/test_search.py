@@ -14,11 +14,11 @@ from hf_maxmig import (
     MaxMIGTrainer,
     crowd_features,
     experts,
-    search,
     simulate_crowd,
 )
 from hf_maxmig.model.aggregators import AGGREGATORS
-from hf_maxmig.search import Try, chosen, search_rate, start_and_search
+from hf_maxmig.training import search
+from hf_maxmig.training.search import Try, chosen, search_rate, start_and_search
 from tests.worlds import make_crowd
 
 

@@ -17,7 +17,7 @@ import yaml
 from transformers import HfArgumentParser
 
 from hf_maxmig import MaxMIGTrainingArguments, hash_annotators
-from hf_maxmig.masking import Secret, masked, masked_flags
+from hf_maxmig.training.masking import Secret, masked, masked_flags
 
 SALT = "a salt that nobody is told of"
 TOKEN = "hf_" + "AbCdEfGh" * 4

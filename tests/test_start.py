@@ -8,14 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hf_maxmig.start
-from hf_maxmig.cross_fitted import temper
+import hf_maxmig.training.start
 from hf_maxmig.data.experts import experts
 from hf_maxmig.data.simulation import simulate_crowd
-from hf_maxmig.left_out import LeftOutVotes
 from hf_maxmig.model.classifiers import HeadClassifier, HeadConfig
 from hf_maxmig.model.functional import NO_MASS, vote_share
-from hf_maxmig.start import Start, constant, find_start, padded
+from hf_maxmig.training.cross_fitted import temper
+from hf_maxmig.training.left_out import LeftOutVotes
+from hf_maxmig.training.start import Start, constant, find_start, padded
 
 
 def draw(truth, right, generator, votes=None):
@@ -320,8 +320,8 @@ def test_items_that_settings_are_judged_by_are_of_all_classes(monkeypatch):
             judged.append(annotations)
             super().__init__(annotators, annotations, *rest)
 
-    monkeypatch.setattr(hf_maxmig.start, "LeftOutVotes", Noting)
-    monkeypatch.setattr(hf_maxmig.start, "MOST_JUDGED", 60)
+    monkeypatch.setattr(hf_maxmig.training.start, "LeftOutVotes", Noting)
+    monkeypatch.setattr(hf_maxmig.training.start, "MOST_JUDGED", 60)
     start = find_start(features, crowd, 3, 3, steps=60)
     few, whole = judged
     assert len(few) == 60

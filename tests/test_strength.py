@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.strength`: how much the votes count, found on votes that nobody has learned."""
+"""Tests of `hf_maxmig.training.strength`: how much the votes count, found on votes that nobody has learned."""
 
 import math
 from pathlib import Path
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from hf_maxmig import CrowdTrainer, MaxMIGTrainer, MaxMIGTrainingArguments
-from hf_maxmig import strength as module_under_test
 from hf_maxmig.model.aggregators import AGGREGATORS
 from hf_maxmig.model.divergences import DIVERGENCES
 from hf_maxmig.model.functional import aggregate, confusion, forecast, mutual_information_gain
 from hf_maxmig.peers import peer
-from hf_maxmig.strength import LARGEST, best_strength, with_strength
+from hf_maxmig.training import strength as module_under_test
+from hf_maxmig.training.strength import LARGEST, best_strength, with_strength
 
 from .worlds import ANNOTATORS, CLASSES, make_crowd
 

@@ -32,7 +32,7 @@ from hf_maxmig import (
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.judging.relabel import with_names
 from hf_maxmig.metrics import gain_interval
-from hf_maxmig.watch import Watch
+from hf_maxmig.training.watch import Watch
 from tests.several_processes import make_pictures
 from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd, small_vit
 

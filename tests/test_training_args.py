@@ -5,7 +5,7 @@ from transformers import HfArgumentParser
 
 from hf_maxmig import MaxMIGTrainingArguments
 from hf_maxmig.model.aggregators import AGGREGATORS
-from hf_maxmig.training_args import PAPER_PRESETS
+from hf_maxmig.training.training_args import PAPER_PRESETS
 
 
 def make(tmp_path, **fields):

@@ -7,7 +7,7 @@ import torch
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainer
 from hf_maxmig.peers import peer
-from hf_maxmig.trainer import CrowdTrainer
+from hf_maxmig.training.trainer import CrowdTrainer
 from tests.worlds import ANNOTATORS, CLASSES, make_crowd
 
 optuna = pytest.importorskip("optuna")

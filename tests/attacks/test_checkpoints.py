@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from hf_maxmig import MaxMIGModel, MaxMIGTrainer
-from hf_maxmig.checkpoints import checkpoints_in, find_start
 from hf_maxmig.model.whole_files import MANIFEST
+from hf_maxmig.training.checkpoints import checkpoints_in, find_start
 from tests.attacks.mutations import SEED, damaged, is_ours, twisted
 
 CHECKPOINTS, MODELS, BARE, RESUMED = 700, 200, 200, 8

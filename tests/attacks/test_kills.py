@@ -25,8 +25,8 @@ from hf_maxmig import (
     MaxMIGTrainer,
     MaxMIGTrainingArguments,
 )
-from hf_maxmig.checkpoints import checkpoints_in
 from hf_maxmig.model.whole_files import read_manifest
+from hf_maxmig.training.checkpoints import checkpoints_in
 from tests.attacks.mutations import SEED
 from tests.children import ended, needs_fork, run, started
 from tests.worlds import ANNOTATORS, CLASSES, make_crowd

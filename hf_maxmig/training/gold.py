@@ -12,8 +12,8 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from .data.collator import CrowdCollator, gold_labels
-from .model.modeling_maxmig import CrowdModel
+from ..data.collator import CrowdCollator, gold_labels
+from ..model.modeling_maxmig import CrowdModel
 
 TRUSTED_ERRS = 0.01  # eps: gold labels come from people, too
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..model.functional import NO_MASS, aggregate, confusion_counts, is_given, vote_share_prior
 from .crossfit import CrossFit, VotedClasses, divide, principal_components
-from .information import informed_share, shrunk_weight
-from .model.functional import NO_MASS, aggregate, confusion_counts, is_given, vote_share_prior
+from .informed_start import informed_share, shrunk_weight
 from .start import BRIEF, MULTIPLES, STEPS
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import TrainerState
 from transformers.trainer_utils import PredictionOutput
 
-from .model.modeling_maxmig import CrowdModel
+from ..model.modeling_maxmig import CrowdModel
 from .training_args import MaxMIGTrainingArguments
 
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .information import shrunk_weight
-from .judging.copies import Votes
+from ..judging.copies import Votes
+from .informed_start import shrunk_weight
 
 SMOOTHING = 0.01  # pseudo-votes in each cell of everybody's confusion
 CLASSIFIER_COUNTS = (0.1, 0.25, 0.5, 0.75, 1.0)

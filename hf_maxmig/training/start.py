@@ -18,12 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from .crossfit import CrossFit, Raced, VotedClasses, divide, principal_components
-from .gold import taught, trusted_columns, with_trusted
-from .information import informed_share, shrunk_weight
-from .judging.copies import Evidence, Votes, copies_among
-from .left_out import SMOOTHING, Judged, LeftOutVotes
-from .model.functional import (
+from ..judging.copies import Evidence, Votes, copies_among
+from ..model.functional import (
     NO_MASS,
     aggregate,
     confusion_counts,
@@ -32,6 +28,10 @@ from .model.functional import (
     vote_share_prior,
     voted_classes,
 )
+from .crossfit import CrossFit, Raced, VotedClasses, divide, principal_components
+from .gold import taught, trusted_columns, with_trusted
+from .informed_start import informed_share, shrunk_weight
+from .left_out import SMOOTHING, Judged, LeftOutVotes
 from .tempering import GoldLabels, clearly_likelier
 
 STEPS, STEPS_A_STEP = 600, 0.5  # of the networks, at the most and a step of the training
@@ -141,7 +141,7 @@ def find_start(
         seed: of all that is drawn.
         steps: of the networks.
         quiet: whether to show no progress.
-        gold: (N,) int64, gold labels that the user hands over (`hf_maxmig.gold`); negative where
+        gold: (N,) int64, gold labels that the user hands over (`hf_maxmig.training.gold`); negative where
             there is none. None is used without them.
 
     Returns:

@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .data.collator import POSTERIOR_COLUMN
-from .data.numbered import part_of
-from .gold import taught, trusted_columns, with_trusted
-from .model.aggregators import Weigh, check_any_label
-from .model.functional import (
+from ..data.collator import POSTERIOR_COLUMN
+from ..data.numbered import part_of
+from ..model.aggregators import Weigh, check_any_label
+from ..model.functional import (
     ConfusionSums,
     confusion_sums,
     initial_weight,
@@ -25,9 +24,10 @@ from .model.functional import (
     vote_share,
     voted_classes,
 )
-from .model.modeling_maxmig import MaxMIGModel, is_annotated
-from .peers.aggregated import WithPosterior
-from .peers.soft_vote import SoftVoteModel
+from ..model.modeling_maxmig import MaxMIGModel, is_annotated
+from ..peers.aggregated import WithPosterior
+from ..peers.soft_vote import SoftVoteModel
+from .gold import taught, trusted_columns, with_trusted
 from .training import CrowdTraining
 
 Crowd = list[tuple[Tensor, Tensor]]

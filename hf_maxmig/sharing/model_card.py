@@ -18,11 +18,11 @@ from huggingface_hub.errors import EntryNotFoundError
 from transformers import BitImageProcessor
 from transformers.utils import logging
 
-from .data.describe import Description
-from .judging.annotators import AnnotatorReport
-from .model.modeling_maxmig import CrowdModel
-from .model.version import __version__
-from .model.wrapping import AUTO_CLASSES
+from ..data.describe import Description
+from ..judging.annotators import AnnotatorReport
+from ..model.modeling_maxmig import CrowdModel
+from ..model.version import __version__
+from ..model.wrapping import AUTO_CLASSES
 
 logger = logging.get_logger(__name__)
 

@@ -26,9 +26,9 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 from transformers.utils import logging
 
-from .model.classifiers import adapter_layers
-from .model.modeling_maxmig import CrowdModel
-from .model.whole_files import (
+from ..model.classifiers import adapter_layers
+from ..model.modeling_maxmig import CrowdModel
+from ..model.whole_files import (
     CONFIG,
     MANIFEST,
     already_checked,
@@ -36,7 +36,7 @@ from .model.whole_files import (
     read_manifest,
     write_manifest,
 )
-from .staging import staged
+from ..staging import staged
 from .training_args import MaxMIGTrainingArguments
 
 logger = logging.get_logger(__name__)

@@ -20,18 +20,18 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 from transformers.utils import logging
 
+from ..data.columns import has_votes
+from ..data.describe import Description, describe
+from ..judging.annotators import AnnotatorReport
+from ..model.modeling_maxmig import CrowdModel
+from ..model.version import __version__
+from ..model.whole_files import CONFIG, written_whole
+from ..sharing.export import save_classifier
+from ..sharing.model_card import model_card
+from ..staging import staged
 from .checkpoints import CheckpointingTrainer, swapped
-from .data.columns import has_votes
-from .data.describe import Description, describe
 from .discretion import DiscreetHandler, check_trackers
 from .distributed import own_class, whole_parameters
-from .exporting import save_classifier
-from .hub import model_card
-from .judging.annotators import AnnotatorReport
-from .model.modeling_maxmig import CrowdModel
-from .model.version import __version__
-from .model.whole_files import CONFIG, written_whole
-from .staging import staged
 from .training_args import MaxMIGTrainingArguments
 
 logger = logging.get_logger(__name__)

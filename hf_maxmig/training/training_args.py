@@ -8,9 +8,9 @@ import torch
 from transformers import TrainingArguments
 from transformers.trainer_utils import HubStrategy
 
+from ..model.configuration_maxmig import check_salt
+from ..model.modeling_maxmig import SHARED_AS
 from .masking import hides, masked
-from .model.configuration_maxmig import check_salt
-from .model.modeling_maxmig import SHARED_AS
 from .refusals import refuse, refuse_as_given
 
 AGGREGATOR_RATE_MULTIPLE = 10.0  # of the classifier's rate, where it is not searched for
@@ -94,7 +94,7 @@ class MaxMIGTrainingArguments(TrainingArguments):
             gain is maximised.
         gather_across_devices: compute the gain over the items of all devices.
         init: how a training starts; by default, where it can, `cross_fit`, in which the classifier learns
-            what each item is by the votes and by networks that have not seen it (`hf_maxmig.start`).
+            what each item is by the votes and by networks that have not seen it (`hf_maxmig.training.start`).
         smoothing: pseudo-labels in each cell of the confusion matrices that W starts from.
         init_strength: what that W is multiplied by; 1 is the paper's.
         name_classes: name the classes after training by the votes.
@@ -104,7 +104,7 @@ class MaxMIGTrainingArguments(TrainingArguments):
             gain on it is highest, when training has ended; see `strength.best_strength`.
         mixup_alpha: of the Beta distribution of the share in which two items are blended (mixup); 0 for
             none.
-        use_gold_labels: learn from the gold labels of the training items, too (`hf_maxmig.gold`).
+        use_gold_labels: learn from the gold labels of the training items, too (`hf_maxmig.training.gold`).
         guards: warn of what almost surely went wrong.
         preset: the paper's protocol for one of its data sets.
         hub_annotators: what the Hub sees of the crowd; other than with `names`, no callback sees them

@@ -42,21 +42,8 @@ from transformers.trainer_utils import (
 )
 from transformers.utils import logging
 
-from .checkpoints import swapped
-from .class_order import align_gold, align_outputs, hub_parts
-from .cross_fitted import (
-    LEAST_STEPS,
-    MOST_NUMBERS,
-    check_found_for,
-    features_of,
-    has_votes_of,
-    missing_for_start,
-    missing_in_features,
-    reads_items,
-    start_of_training,
-    temper,
-)
-from .data.collator import (
+from ..class_order import align_gold, align_outputs, hub_parts
+from ..data.collator import (
     NOT_INPUTS,
     POSTERIOR_COLUMN,
     TRUSTED_COLUMN,
@@ -65,9 +52,9 @@ from .data.collator import (
     crowd_batches,
     input_names,
 )
-from .data.columns import check_is_dataset, crowd_names, has_crowd_columns, has_votes
-from .data.describe import describe
-from .data.numbered import (
+from ..data.columns import check_is_dataset, crowd_names, has_crowd_columns, has_votes
+from ..data.describe import describe
+from ..data.numbered import (
     ROW,
     UNKNOWN,
     NumberedCollator,
@@ -80,6 +67,46 @@ from .data.numbered import (
     part_of,
     taken,
 )
+from ..judging.annotators import AnnotatorReport, judge_annotators
+from ..judging.plots import need_matplotlib
+from ..judging.relabel import most_suspect_first, relabelled, with_names, write_csv, write_parquet
+from ..judging.report import write_report
+from ..metrics import (
+    LEAST_ITEMS,
+    NO_LABEL,
+    accuracies,
+    check_predicted,
+    gain_ceiling,
+    gain_interval,
+)
+from ..model.aggregators import AGGREGATORS
+from ..model.class_lists import differences, listed
+from ..model.classifiers import (
+    HeadClassifier,
+    adapter_layers,
+    output_layers,
+    without_peft_model,
+)
+from ..model.functional import NO_MASS, Mixed, forecast, vote_share, voted_classes
+from ..model.mixup import blended_inputs, draw_blends
+from ..model.modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
+from ..model.wrapping import as_hub_classifier, widen_for_training
+from ..peers.cross_entropy import against_targets
+from ..sharing.model_card import portable_processor
+from .checkpoints import swapped
+from .class_names import clear_names
+from .cross_fitted import (
+    LEAST_STEPS,
+    MOST_NUMBERS,
+    check_found_for,
+    features_of,
+    has_votes_of,
+    missing_for_start,
+    missing_in_features,
+    reads_items,
+    start_of_training,
+    temper,
+)
 from .distributed import (
     WholeBatches,
     from_first_process,
@@ -88,27 +115,7 @@ from .distributed import (
     without_gradient,
 )
 from .gold import handed_over, taught, trusted_columns, with_trusted
-from .hub import portable_processor
-from .information import start_from_votes_and_gold
-from .judging.annotators import AnnotatorReport, judge_annotators
-from .judging.plots import need_matplotlib
-from .judging.relabel import most_suspect_first, relabelled, with_names, write_csv, write_parquet
-from .judging.report import write_report
-from .metrics import LEAST_ITEMS, NO_LABEL, accuracies, check_predicted, gain_ceiling, gain_interval
-from .model.aggregators import AGGREGATORS
-from .model.class_lists import differences, listed
-from .model.classifiers import (
-    HeadClassifier,
-    adapter_layers,
-    output_layers,
-    without_peft_model,
-)
-from .model.functional import NO_MASS, Mixed, forecast, vote_share, voted_classes
-from .model.mixup import blended_inputs, draw_blends
-from .model.modeling_maxmig import CrowdModel, MaxMIGModel, is_annotated
-from .model.wrapping import as_hub_classifier, widen_for_training
-from .naming import clear_names
-from .peers.cross_entropy import against_targets
+from .informed_start import start_from_votes_and_gold
 from .precision import weights_kept
 from .refusals import check_metric, check_model, schedule_settings
 from .search import (
@@ -143,7 +150,7 @@ class CrowdTrainer(TunedTrainer):
     two defaults more:
 
     - Where it can be (`init="cross_fit"`), networks that have not seen an item say what it is before the
-      training, and the classifier learns that (`hf_maxmig.start`). Of the items of `train_dataset`
+      training, and the classifier learns that (`hf_maxmig.training.start`). Of the items of `train_dataset`
       `predict`, `evaluate`, `relabel` and `report` then give what those networks say.
     - Elsewhere, if the method maximises the gain, `eval_dataset` is a `datasets.Dataset` with votes, and
       the arguments say nothing of evaluating and saving, both happen each epoch, one checkpoint is kept,
@@ -1425,7 +1432,7 @@ class MaxMIGTrainer(CrowdTrainer):
     """Train a classifier and an aggregator together by Max-MIG.
 
     With `use_gold_labels=True` a gold label on a training item counts as the answer of one more
-    annotator, who is trusted (`hf_maxmig.gold`). Results on the training set leave these gold labels
+    annotator, who is trusted (`hf_maxmig.training.gold`). Results on the training set leave these gold labels
     out, and its forecasts include them. A subset of the training set or a copy in another order cannot
     be recognised.
 

@@ -20,20 +20,20 @@ from torch import Tensor, nn
 from transformers.trainer_utils import has_length
 from transformers.utils import logging
 
-from .crossfit import MOST_FEATURES
-from .data.collator import NOT_INPUTS, CrowdCollator, crowd_batches
-from .data.columns import has_votes
-from .data.numbered import ROW, UNKNOWN, check_each_once, in_order
-from .metrics import LEAST_ITEMS
-from .model.classifiers import (
+from ..data.collator import NOT_INPUTS, CrowdCollator, crowd_batches
+from ..data.columns import has_votes
+from ..data.numbered import ROW, UNKNOWN, check_each_once, in_order
+from ..metrics import LEAST_ITEMS
+from ..model.classifiers import (
     HeadClassifier,
     output_layers,
     penultimate_features,
     scale_outputs,
     without_peft_model,
 )
-from .model.functional import NO_MASS
-from .model.modeling_maxmig import CrowdModel, MaxMIGModel
+from ..model.functional import NO_MASS
+from ..model.modeling_maxmig import CrowdModel, MaxMIGModel
+from .crossfit import MOST_FEATURES
 from .start import MOST_CELLS, STEPS, STEPS_A_STEP, Start, find_start, padded
 from .training_args import MaxMIGTrainingArguments
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Subset
 
-from .data.columns import has_crowd_columns, has_votes
+from ..data.columns import has_crowd_columns, has_votes
+from ..model.functional import is_given
 from .guards import Guards, merged_classes, permuted_classes, too_few_votes
-from .model.functional import is_given
 from .training import CrowdTraining
 
 GUARDED_ITEMS = 2000  # and 20 a class: how many items the guards look at

@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from .model.functional import vote_share
+from ..model.functional import vote_share
 
 # Standard errors by which other names must fit the votes better. Not more: where the names are right, they
 # fit worse, by as much as they fit better where two are exchanged, and that can be as little as two

@@ -15,22 +15,22 @@ from datasets import Dataset
 from torch import Tensor
 from transformers.utils import logging
 
-from .cross_fitted import missing_in_features, network_steps
-from .data.columns import has_votes
-from .data.numbered import part_of
-from .guards import merged_classes
-from .information import FOLDS, start_from_information, warm_up
-from .metrics import LEAST_ITEMS, gain_parts
-from .model.aggregators import AGGREGATORS
-from .model.classifiers import HeadClassifier, output_layers
-from .model.functional import (
+from ..data.columns import has_votes
+from ..data.numbered import part_of
+from ..metrics import LEAST_ITEMS, gain_parts
+from ..model.aggregators import AGGREGATORS
+from ..model.classifiers import HeadClassifier, output_layers
+from ..model.functional import (
     NO_MASS,
     is_given,
     mutual_information_gain,
     vote_share,
     voted_classes,
 )
-from .model.modeling_maxmig import MaxMIGModel
+from ..model.modeling_maxmig import MaxMIGModel
+from .cross_fitted import missing_in_features, network_steps
+from .guards import merged_classes
+from .informed_start import FOLDS, start_from_information, warm_up
 from .raced import Outcome, race
 from .start import MOST_CELLS, padded
 from .training import CrowdTraining

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
-from .model.finite import FirstNonFinite, non_finite_weight
-from .sharing import SharingTrainer
+from ..model.finite import FirstNonFinite, non_finite_weight
+from .saving import SharingTrainer
 
 LEAST_SCALE = (
     2.0**-20

@@ -14,9 +14,9 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from ..model.functional import mutual_information_gain, posterior_of
+from ..model.modeling_maxmig import is_annotated
 from .distributed import whole_parameters
-from .model.functional import mutual_information_gain, posterior_of
-from .model.modeling_maxmig import is_annotated
 from .training import CrowdTraining
 
 LARGEST = 8.0  # and its inverse the smallest: what lies beyond has no votes left, or no doubt

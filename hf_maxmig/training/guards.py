@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from transformers.utils import logging
 
-from .model.functional import vote_share
-from .naming import clear_names, votes_by_class
+from ..model.functional import vote_share
+from .class_names import clear_names, votes_by_class
 
 logger = logging.get_logger(__name__)
 
