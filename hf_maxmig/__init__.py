@@ -37,12 +37,12 @@ if TYPE_CHECKING:
         hash_annotators,
     )
     from .data.describe import Description, describe
-    from .data.experts import Experts, experts
     from .data.features import frozen_features
-    from .data.pictures import cifar10, dogs_vs_cats, luna16
-    from .data.readers import read_annotations
-    from .data.simulation import simulate_crowd
-    from .data.sources import labelme
+    from .data.named.pictures import cifar10, dogs_vs_cats, luna16
+    from .data.named.sources import labelme
+    from .data.readers.read_annotations import read_annotations
+    from .data.simulated.experts import Experts, experts
+    from .data.simulated.simulation import simulate_crowd
     from .judging.annotators import AnnotatorReport, judge_annotators
     from .judging.report import write_report
     from .sharing.export import export_onnx, save_classifier
@@ -54,25 +54,25 @@ _LAZY = {
     "CrowdCollator": ".data.collator",
     "CrowdTrainer": ".training.trainer",
     "Description": ".data.describe",
-    "Experts": ".data.experts",
+    "Experts": ".data.simulated.experts",
     "MaxMIGTrainer": ".training.trainer",
     "MaxMIGTrainingArguments": ".training.training_args",
     "add_annotations": ".data.columns",
     "align_annotators": ".data.columns",
-    "cifar10": ".data.pictures",
+    "cifar10": ".data.named.pictures",
     "crowd_features": ".data.columns",
     "describe": ".data.describe",
-    "dogs_vs_cats": ".data.pictures",
-    "experts": ".data.experts",
+    "dogs_vs_cats": ".data.named.pictures",
+    "experts": ".data.simulated.experts",
     "export_onnx": ".sharing.export",
     "frozen_features": ".data.features",
     "hash_annotators": ".data.columns",
     "judge_annotators": ".judging.annotators",
-    "labelme": ".data.sources",
-    "luna16": ".data.pictures",
-    "read_annotations": ".data.readers",
+    "labelme": ".data.named.sources",
+    "luna16": ".data.named.pictures",
+    "read_annotations": ".data.readers.read_annotations",
     "save_classifier": ".sharing.export",
-    "simulate_crowd": ".data.simulation",
+    "simulate_crowd": ".data.simulated.simulation",
     "write_report": ".judging.report",
 }
 

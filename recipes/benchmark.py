@@ -64,12 +64,12 @@ from transformers.trainer_utils import PredictionOutput
 from hf_maxmig import CrowdTrainer, HeadClassifier, MaxMIGTrainer, confusion
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.data.columns import crowd_names, has_votes
-from hf_maxmig.data.simulation import CASES
+from hf_maxmig.data.simulated.simulation import CASES
 from hf_maxmig.metrics import accuracies
 from hf_maxmig.model.functional import forecast
+from hf_maxmig.model.staging import staged
 from hf_maxmig.peers import PEERS, peer
 from hf_maxmig.peers.aggregated import ALGORITHMS
-from hf_maxmig.staging import staged
 from hf_maxmig.training.strength import best_strength, voted_posteriors, with_strength
 
 EXPERTISE = ("high", "low")

@@ -60,7 +60,7 @@ from hf_maxmig import (
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.data.columns import crowd_names
 from hf_maxmig.data.describe import describe
-from hf_maxmig.data.readers import read_annotations
+from hf_maxmig.data.readers.read_annotations import read_annotations
 
 MIB = 2**20
 RIGHT = 0.7  # share of votes that say the item's class; the others say any

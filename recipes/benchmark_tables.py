@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from readme import write_part
 
 from hf_maxmig import MaxMIGModel
-from hf_maxmig.data.simulation import CASES
+from hf_maxmig.data.simulated.simulation import CASES
+from hf_maxmig.model.staging import staged
 from hf_maxmig.peers import PEERS
-from hf_maxmig.staging import staged
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -49,7 +49,7 @@ from hf_maxmig import (
     VGG16Config,
     cifar10,
 )
-from hf_maxmig.data.pictures import cifar10n
+from hf_maxmig.data.named.pictures import cifar10n
 
 
 @dataclass

@@ -48,7 +48,7 @@ from machine import machine
 from recipe import encoded
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainer, crowd_features, experts
-from hf_maxmig.data.simulation import CASES, simulate_latent_seniors
+from hf_maxmig.data.simulated.simulation import CASES, simulate_latent_seniors
 from hf_maxmig.training.class_names import best_names
 
 LATENT = "latent"

@@ -34,8 +34,8 @@ from datasets.utils import tqdm
 from PIL import Image
 from recipe import start
 
-from hf_maxmig.data.experts import LUNA16
-from hf_maxmig.staging import staged
+from hf_maxmig.data.simulated.experts import LUNA16
+from hf_maxmig.model.staging import staged
 
 SIZE = 50  # pixels a side, 1 mm each
 AIR, WHITE = -1000, 400  # HU

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hf_maxmig.staging import staged
+from hf_maxmig.model.staging import staged
 
 README = Path(__file__).parents[1] / "README.md"
 

@@ -30,7 +30,7 @@ from hf_maxmig import (
     simulate_crowd,
     vote_share,
 )
-from hf_maxmig.class_order import align_gold
+from hf_maxmig.data.class_order import align_gold
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.metrics import plurality_accuracy
 from hf_maxmig.training.masking import masked_flags

@@ -69,7 +69,7 @@ from hf_maxmig import (
     experts,
     simulate_crowd,
 )
-from hf_maxmig.data.experts import uniform_mistakes
+from hf_maxmig.data.simulated.experts import uniform_mistakes
 
 OURS = "suspicion"
 PARTS = ("classifier h alone", "aggregator g alone")  # of ours: neither a rival nor a headline

@@ -59,7 +59,7 @@ from hf_maxmig import (
     simulate_crowd,
 )
 from hf_maxmig.data.collator import CrowdCollator, crowd_batches
-from hf_maxmig.data.simulation import CASES
+from hf_maxmig.data.simulated.simulation import CASES
 from hf_maxmig.judging.annotators import AnnotatorReport, judge_annotators
 
 NUM_ITEMS = 1000

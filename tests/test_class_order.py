@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.class_order`, and of each place where two lists of classes meet."""
+"""Tests of `hf_maxmig.data.class_order`, and of each place where two lists of classes meet."""
 
 import logging
 
@@ -21,7 +21,7 @@ from hf_maxmig import (
     MaxMIGTrainer,
     add_annotations,
 )
-from hf_maxmig.class_order import align_gold
+from hf_maxmig.data.class_order import align_gold
 from hf_maxmig.data.columns import crowd_names
 from hf_maxmig.judging.report import write_report
 from hf_maxmig.peers import peer

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hf_maxmig.training.start
-from hf_maxmig.data.experts import experts
-from hf_maxmig.data.simulation import simulate_crowd
+from hf_maxmig.data.simulated.experts import experts
+from hf_maxmig.data.simulated.simulation import simulate_crowd
 from hf_maxmig.model.classifiers import HeadClassifier, HeadConfig
 from hf_maxmig.model.functional import NO_MASS, vote_share
 from hf_maxmig.training.cross_fitted import temper

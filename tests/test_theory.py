@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hf_maxmig.data.experts import Experts, uniform_mistakes
-from hf_maxmig.data.simulation import simulate_latent_seniors
+from hf_maxmig.data.simulated.experts import Experts, uniform_mistakes
+from hf_maxmig.data.simulated.simulation import simulate_latent_seniors
 from hf_maxmig.model.aggregators import FactoredAggregator, InteractionAggregator
 from hf_maxmig.model.divergences import DIVERGENCES
 from hf_maxmig.model.functional import (

@@ -19,7 +19,6 @@ from transformers import DataCollatorWithPadding
 from ..metrics import NO_LABEL
 from ..model.items import input_names as input_names
 from ..model.opening import short
-from .cells import is_lists
 from .columns import CROWD_COLUMNS, EVERY, GOLD_COLUMNS, check_range, flat_lists
 from .inputs import (
     as_rgb,
@@ -34,6 +33,7 @@ from .inputs import (
     remedy,
     stack,
 )
+from .readers.cells import is_lists
 
 POSTERIOR_COLUMN = "crowd_posterior"  # C numbers an item, for methods that prepare them
 

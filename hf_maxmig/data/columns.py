@@ -24,7 +24,7 @@ from transformers.utils import logging
 from ..model.configuration_maxmig import hashed_order
 from ..model.items import CROWD_COLUMNS as CROWD_COLUMNS
 from ..model.items import GOLD_COLUMNS as GOLD_COLUMNS
-from .cells import (
+from .readers.cells import (
     Cells,
     Name,
     Rule,
@@ -36,7 +36,7 @@ from .cells import (
     read_items,
     rule_of,
 )
-from .tables import columns_of
+from .readers.tables import columns_of
 
 logger = logging.get_logger(__name__)
 

@@ -18,8 +18,8 @@ from transformers import AutoModel, PreTrainedModel
 
 from ..model.classifiers import HeadClassifier
 from .inputs import as_rgb
+from .named.sealed import made_once
 from .numbered import NumberedItems
-from .sealed import made_once
 
 
 def frozen_features(

@@ -24,7 +24,7 @@ from ..data.columns import (
     with_columns,
 )
 from ..model.functional import vote_share
-from ..staging import staged
+from ..model.staging import staged
 
 RELABELLED = (
     "forecast", "confidence", "plurality", "suspect", "suspicion", "classifier_posterior",

@@ -25,11 +25,11 @@ from jinja2 import Environment, StrictUndefined
 from PIL import Image as Picture
 from PIL import ImageOps
 
-from ..class_order import align_gold
+from ..data.class_order import align_gold
 from ..data.columns import CROWD_COLUMNS, GOLD_COLUMNS, check_is_dataset, crowd_names
 from ..metrics import calibration, plurality_accuracy
+from ..model.staging import staged
 from ..model.version import __version__
-from ..staging import staged
 from .annotators import VERDICTS, AnnotatorReport
 from .plots import (
     agreement_plot,

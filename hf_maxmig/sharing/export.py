@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 from ..model.classifiers import answer_in_words, logits_of
 from ..model.finite import check_finite
 from ..model.modeling_maxmig import CrowdModel
+from ..model.staging import staged
 from ..model.whole_files import written_whole
-from ..staging import staged
 from .model_card import portable_processor
 
 _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")

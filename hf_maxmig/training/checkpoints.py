@@ -28,6 +28,7 @@ from transformers.utils import logging
 
 from ..model.classifiers import adapter_layers
 from ..model.modeling_maxmig import CrowdModel
+from ..model.staging import staged
 from ..model.whole_files import (
     CONFIG,
     MANIFEST,
@@ -36,7 +37,6 @@ from ..model.whole_files import (
     read_manifest,
     write_manifest,
 )
-from ..staging import staged
 from .training_args import MaxMIGTrainingArguments
 
 logger = logging.get_logger(__name__)

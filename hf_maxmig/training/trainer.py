@@ -42,7 +42,7 @@ from transformers.trainer_utils import (
 )
 from transformers.utils import logging
 
-from ..class_order import align_gold, align_outputs, hub_parts
+from ..data.class_order import align_gold, align_outputs, hub_parts
 from ..data.collator import (
     NOT_INPUTS,
     POSTERIOR_COLUMN,

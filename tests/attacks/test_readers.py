@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from hf_maxmig.data.cells import MISSING, SPACE
-from hf_maxmig.data.readers import read_annotations
+from hf_maxmig.data.readers.cells import MISSING, SPACE
+from hf_maxmig.data.readers.read_annotations import read_annotations
 
 from .mutations import SEED, check_is_said, damaged, twisted
 
@@ -53,7 +53,7 @@ class Heard(logging.Handler):
 def heard() -> Any:
     """Listen, and keep a thousand lines off the page."""
     handler = Heard()
-    logger = logging.getLogger("hf_maxmig.data.readers")
+    logger = logging.getLogger("hf_maxmig.data.readers.read_annotations")
     before, logger.propagate = logger.propagate, False
     logger.addHandler(handler)
     yield handler

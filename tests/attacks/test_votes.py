@@ -24,7 +24,7 @@ from hf_maxmig.data.columns import (
     hash_annotators,
 )
 from hf_maxmig.data.describe import describe
-from hf_maxmig.data.readers import read_annotations
+from hf_maxmig.data.readers.read_annotations import read_annotations
 
 from .mutations import SEED, check_is_said, twisted
 

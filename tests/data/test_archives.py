@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_maxmig.data import archives
-from hf_maxmig.data.archives import BROKEN, Limits, RefusedError, unpack_tar_gz
+from hf_maxmig.data.named.archives import BROKEN, Limits, RefusedError, unpack_tar_gz
 from tests.attacks.mutations import SEED
 
 MODES = (0o644, 0o755)

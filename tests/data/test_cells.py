@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.data.cells` and `tables`: one rule for a cell, whatever it is kept in."""
+"""Tests of `hf_maxmig.data.readers.cells` and `tables`: one rule for a cell, whatever it is kept in."""
 
 import json
 import logging
@@ -16,9 +16,9 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hf_maxmig.data.cells import MISSING, class_numbers, look_alike
 from hf_maxmig.data.columns import add_annotations, crowd_names
-from hf_maxmig.data.readers import read_annotations
+from hf_maxmig.data.readers.cells import MISSING, class_numbers, look_alike
+from hf_maxmig.data.readers.read_annotations import read_annotations
 
 ROLES = ["item", "annotator", "annotation"]
 

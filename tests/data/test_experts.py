@@ -1,10 +1,10 @@
-"""Tests of `hf_maxmig.data.experts`: the paper's Appendix B, written down a second time."""
+"""Tests of `hf_maxmig.data.simulated.experts`: the paper's Appendix B, written down a second time."""
 
 import pytest
 import torch
 from torch import Tensor
 
-from hf_maxmig.data.experts import EXPERTS, Experts, experts, uniform_mistakes
+from hf_maxmig.data.simulated.experts import EXPERTS, Experts, experts, uniform_mistakes
 
 # Appendix B once more, by name. Two classes: P(right) in the paper's own order of the two names.
 BINARY = {

@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import ViTImageProcessor
 
 from hf_maxmig import HeadClassifier, MaxMIGModel, frozen_features, labelme
-from hf_maxmig.data.sealed import is_whole, made_once
+from hf_maxmig.data.named.sealed import is_whole, made_once
 from tests.attacks.mutations import SEED
 from tests.children import needs_fork, started
 from tests.data.test_sources import write_flat

@@ -16,8 +16,8 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
 
 from hf_maxmig import cifar10, dogs_vs_cats, luna16
 from hf_maxmig.data import pictures
-from hf_maxmig.data.experts import CIFAR10, DOGS_VS_CATS, LUNA16
-from hf_maxmig.data.pictures import cifar10n
+from hf_maxmig.data.named.pictures import cifar10n
+from hf_maxmig.data.simulated.experts import CIFAR10, DOGS_VS_CATS, LUNA16
 
 CLASSES = {"cifar10": CIFAR10, "dogs_vs_cats": DOGS_VS_CATS, "luna16": LUNA16}
 LOADERS: dict[str, Callable[..., DatasetDict]] = {

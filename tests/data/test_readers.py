@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.data.readers` and `exports`: no vote is lost or changed on the way in."""
+"""Tests of `hf_maxmig.data.readers.read_annotations` and `exports`: no vote is lost or changed on the way in."""
 
 import csv
 import json
@@ -19,9 +19,9 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hf_maxmig.data.cells import SPACE
 from hf_maxmig.data.columns import add_annotations, crowd_names
-from hf_maxmig.data.readers import FORMATS, read_annotations
+from hf_maxmig.data.readers.cells import SPACE
+from hf_maxmig.data.readers.read_annotations import FORMATS, read_annotations
 from tests.children import needs_fork, run
 
 EXPORTS = Path(__file__).parent / "exports"

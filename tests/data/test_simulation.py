@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.data.simulation`: the drawn crowds against their experts."""
+"""Tests of `hf_maxmig.data.simulated.simulation`: the drawn crowds against their experts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hf_maxmig.data.experts import EXPERTS, Experts, experts
-from hf_maxmig.data.simulation import CASES, simulate_crowd, simulate_latent_seniors
+from hf_maxmig.data.simulated.experts import EXPERTS, Experts, experts
+from hf_maxmig.data.simulated.simulation import CASES, simulate_crowd, simulate_latent_seniors
 
 # Four seniors on three classes; no two rows alike within a senior, some impossible answers.
 CUSTOM = Experts(

@@ -19,7 +19,7 @@ import PIL.Image
 import pytest
 
 from hf_maxmig.data import sources
-from hf_maxmig.data.sources import LABELME_CLASSES, LABELME_SIZES, LABELME_URL, labelme
+from hf_maxmig.data.named.sources import LABELME_CLASSES, LABELME_SIZES, LABELME_URL, labelme
 
 # The small world: items, annotators, features; pairwise distinct, so no axis passes for another.
 ROWS = {"train": 6, "validation": 3, "test": 4}

@@ -85,7 +85,7 @@ def read_annotations(
     | `annotator_files` | a folder or a list of files, one an annotator: doccano, or tables |
     | `cifar_n` | `CIFAR-10_human.pt`, `CIFAR-100_human.pt` |
 
-    One rule for every form (`hf_maxmig.data.cells`): annotators and labels lose the white space
+    One rule for every form (`hf_maxmig.data.readers.cells`): annotators and labels lose the white space
     around them, items keep theirs: they must match the data set's. What pandas reads as missing
     (NA, nan, NULL, None, ...) is no answer, nor is -1 among names; in a wide table such a cell is
     no vote, and in a row of its own an error. A list of one label is that label, several labels in

@@ -54,7 +54,7 @@ def simulate_crowd(
 
     Args:
         labels: (N,), integers in 0..C-1, true classes.
-        experts: who labels; `hf_maxmig.data.experts` has the paper's.
+        experts: who labels; `hf_maxmig.data.simulated.experts` has the paper's.
         case: `independent` (4.1, seniors only), `naive_majority` (4.2) or `correlated` (4.3).
         labels_per_item: how many of the M annotators, drawn without replacement, label each item;
             None is all of them.

@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from transformers.utils import logging
 
-from ..staging import staged
+from ...model.staging import staged
 
 logger = logging.get_logger(__name__)
 

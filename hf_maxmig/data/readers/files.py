@@ -27,8 +27,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 from datasets import Dataset, Features
 
+from ..columns import check_is_dataset
 from .cells import SPACE
-from .columns import check_is_dataset
 from .exports import Source, load_arrays, shown
 from .tables import arrow_columns, checked_columns, columns_of
 

@@ -18,9 +18,8 @@ from torch.utils.data import ConcatDataset, Subset
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from .data.columns import GOLD_COLUMNS, with_columns
-from .metrics import NO_LABEL
-from .model.class_lists import (
+from ..metrics import NO_LABEL
+from ..model.class_lists import (
     by_number,
     differences,
     in_order,
@@ -29,7 +28,8 @@ from .model.class_lists import (
     meant,
     same_names,
 )
-from .model.classifiers import reorder_outputs
+from ..model.classifiers import reorder_outputs
+from .columns import GOLD_COLUMNS, with_columns
 
 logger = logging.get_logger(__name__)
 

@@ -27,9 +27,9 @@ from datasets import (
 )
 from transformers.utils import logging
 
-from .columns import add_annotations, crowd_features, with_columns
-from .experts import CIFAR10, DOGS_VS_CATS, LUNA16
-from .readers import read_annotations
+from ..columns import add_annotations, crowd_features, with_columns
+from ..readers.read_annotations import read_annotations
+from ..simulated.experts import CIFAR10, DOGS_VS_CATS, LUNA16
 from .sources import read_array, whole_numbers
 
 logger = logging.get_logger(__name__)
@@ -101,7 +101,7 @@ def cifar10(
 
     Returns:
         The splits `train` and `test` with the columns `image`, or `features` (D float32), and
-        `label` (gold, classes in the order of `hf_maxmig.data.experts.CIFAR10`).
+        `label` (gold, classes in the order of `hf_maxmig.data.simulated.experts.CIFAR10`).
 
     Raises:
         ValueError: If a file is malformed or files disagree, classes are not CIFAR-10's or have no

@@ -1,0 +1,1 @@
+"""Named data sets, from their published files to columns."""
