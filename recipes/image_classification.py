@@ -31,7 +31,6 @@ from typing import Any
 import timm
 from commandline import one_line
 from datasets import ClassLabel, Dataset, DatasetDict, Image, load_dataset
-from hf_maxmig.training.saving.model_card import portable_processor
 from recipe import Recipe, run, start
 from torch import nn
 from transformers import (
@@ -53,6 +52,7 @@ from hf_maxmig import (
 from hf_maxmig.data.columns import crowd_names
 from hf_maxmig.model.class_lists import in_order, is_numbered, same_names
 from hf_maxmig.model.classifiers import output_layers
+from hf_maxmig.sharing.model_card import portable_processor
 
 logger = logging.getLogger(__name__)
 

@@ -21,11 +21,11 @@ minutes for a small one on two cores) and cached, and the saved pair takes pictu
 
 from dataclasses import dataclass, field
 
-from hf_maxmig.training.saving.model_card import portable_processor
 from recipe import Recipe, keep_back, run, start
 from transformers import AutoImageProcessor, set_seed
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainingArguments, frozen_features, labelme
+from hf_maxmig.sharing.model_card import portable_processor
 
 
 @dataclass

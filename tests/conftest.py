@@ -9,9 +9,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import gc
-import importlib.util
 import multiprocessing
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +27,7 @@ from hf_maxmig import (
 from tests import children
 from tests.attacks.mutations import SEED
 from tests.hub_server import HubServer
+from tests.recipes.imported import recipes
 from tests.worlds import ANNOTATORS, CLASSES, make_crowd
 
 torch.set_num_threads(1)
@@ -63,18 +62,10 @@ def root():
 
 
 @pytest.fixture
-def load(root, monkeypatch):
-    """Import a recipe as a module; a recipe finds `recipe.py` beside it."""
-    monkeypatch.syspath_prepend(str(root / "recipes"))
-
-    def by_name(name):
-        spec = importlib.util.spec_from_file_location(name, root / "recipes" / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, module)
-        spec.loader.exec_module(module)
-        return module
-
-    return by_name
+def load():
+    """Import a recipe as a module."""
+    with recipes() as by_name:
+        yield by_name
 
 
 @pytest.fixture(scope="session")

@@ -1,101 +1,18 @@
-"""The house: imports run downwards, and what the Hub carries stays flat."""
+"""The house: a place says a rule, imports run downwards, and what the Hub carries lies in one room."""
 
 import ast
+import graphlib
 import sys
 
 import pytest
 
-# From the ground up; a module imports only from what stands before it.
-FLOORS = [
-    "version",
-    "whole_files",
-    "loading",
-    "finite",
-    "divergences",
-    "functional",
-    "mixup",
-    "rows",
-    "aggregator",
-    "class_names",
-    "classifiers",
-    "structures",
-    "timm_models",
-    "config_checks",
-    "wrapping",
-    "configuration_maxmig",
-    "modeling_maxmig",
-    "opening",
-    "items",
-    "pipelines",
-    "distributed",
-    "discretion",
-    "naming",
-    "metrics",
-    "guards",
-    "peers.cross_entropy",
-    "peers.output_layer",
-    "peers.soft_vote",
-    "peers.majority_vote",
-    "peers.true_labels",
-    "peers.aggregated",
-    "peers.crowd_layer",
-    "peers.doctor_net",
-    "peers.aggnet",
-    "peers.mbem",
-    "peers.raykar",
-    "staging",
-    "data.sealed",
-    "data.archives",
-    "data.cells",
-    "data.tables",
-    "data.columns",
-    "class_order",
-    "data.inputs",
-    "data.collator",
-    "data.numbered",
-    "data.features",
-    "data.experts",
-    "data.simulation",
-    "data.sources",
-    "data.describe",
-    "data.exports",
-    "data.files",
-    "data.readers",
-    "data.pictures",
-    "gold",
-    "masking",
-    "refusals",
-    "training_args",
-    "training",
-    "strength",
-    "information",
-    "watch",
-    "copies",
-    "crossfit",
-    "left_out",
-    "tempering",
-    "start",
-    "cross_fitted",
-    "raced",
-    "search",
-    "relabel",
-    "annotators",
-    "hub",
-    "exporting",
-    "checkpoints",
-    "sharing",
-    "precision",
-    "stopping",
-    "tuning",
-    "plots",
-    "report",
-    "trainer",
-    "crowd_metrics.crowd_metrics",  # a Space by itself: it imports nothing of ours
-    "crowd_metrics.app",
-]
-CARRIED_BY_THE_HUB = FLOORS[: FLOORS.index("pipelines") + 1]
+# From the ground up; a room imports only from those before it.
+ROOMS = ["model", "metrics", "peers", "data", "judging", "sharing", "training"]
+ALONE = "crowd_metrics"  # a Space by itself: it imports nothing of ours, and nothing imports it
 OPTIONAL = {"opening": {"PIL"}}  # imported where it is there
 FORBIDDEN = {"utils", "common", "helpers", "base", "misc"}
+MOST_LINES = 700
+MOST_FILES = 8  # in the package's root
 
 
 def imports(path, package):
@@ -114,45 +31,81 @@ def imports(path, package):
                 yield node.module, node
 
 
-def source(root, module):
-    return root / "hf_maxmig" / (module.replace(".", "/") + ".py")
-
-
-def test_every_module_has_a_floor(root):
-    """A file that is on no floor could import anything."""
-    found = {
-        ".".join(p.relative_to(root / "hf_maxmig").with_suffix("").parts)
-        for p in (root / "hf_maxmig").rglob("*.py")
-        if p.name != "__init__.py"
+def modules(root):
+    """Each module of the package by its dotted name, the packages' own files left out."""
+    package = root / "hf_maxmig"
+    return {
+        ".".join(path.relative_to(package).with_suffix("").parts): path
+        for path in package.rglob("*.py")
+        if path.name != "__init__.py"
     }
-    assert found == set(FLOORS)
+
+
+def ours(root, name):
+    """Modules of ours that a module imports, by their dotted names in the package."""
+    found = imports(modules(root)[name], name.split(".")[:-1])
+    return {
+        module.removeprefix("hf_maxmig.")
+        for module, _ in found
+        if module.split(".")[0] == "hf_maxmig"
+    }
+
+
+def room(name):
+    return name.split(".")[0]
+
+
+def test_every_module_is_in_a_room(root):
+    """A file that is in no room could import anything."""
+    found = modules(root)
+    assert {room(name) for name in found} == {*ROOMS, ALONE}
     assert not {name.rsplit(".", 1)[-1] for name in found} & FORBIDDEN
+    assert len([p for p in (root / "hf_maxmig").iterdir() if p.is_file()]) <= MOST_FILES
 
 
-@pytest.mark.parametrize("module", FLOORS)
-def test_module_imports_only_from_lower_floors(module, root):
+@pytest.mark.parametrize("name", ROOMS)
+def test_room_imports_only_from_rooms_below(name, root):
     """One upward import and the house is a ball."""
-    below = {f"hf_maxmig.{name}" for name in FLOORS[: FLOORS.index(module)]}
-    package = module.split(".")[:-1]
-    ours = {
-        name
-        for name, _ in imports(source(root, module), package)
-        if name.split(".")[0] == "hf_maxmig"
-    }
-    assert ours <= below, ours - below
+    below = {*ROOMS[: ROOMS.index(name) + 1]}
+    for module in modules(root):
+        if room(module) == name:
+            assert {room(other) for other in ours(root, module)} <= below, module
 
 
-@pytest.mark.parametrize("module", CARRIED_BY_THE_HUB)
-def test_what_the_hub_carries_is_flat_and_needs_only_torch_and_transformers(module, root):
-    """Remote code in folders, or with an import that is not installed, does not load."""
-    allowed = {"torch", "transformers", "hf_maxmig", *sys.stdlib_module_names}
-    allowed |= OPTIONAL.get(module, set())
-    for name, node in imports(source(root, module), []):
-        assert name.split(".")[0] in allowed, name
-        if name.startswith("hf_maxmig"):
-            assert isinstance(node, ast.ImportFrom)
-            assert node.level == 1
-            assert node.module in CARRIED_BY_THE_HUB
+def test_imports_go_in_no_circle(root):
+    """Of two modules that need each other neither can be read first."""
+    found = modules(root)
+    needs = {name: ours(root, name) & set(found) for name in found}
+    assert len([*graphlib.TopologicalSorter(needs).static_order()]) == len(found)
+
+
+def test_what_stands_alone_imports_nothing_of_ours(root):
+    """A Space has its own folder, and nothing else."""
+    for module in modules(root):
+        if room(module) == ALONE:
+            assert not ours(root, module)
+
+
+def test_model_needs_only_itself_torch_and_transformers(root):
+    """Remote code in folders, from other rooms, or with an import that is not installed, does not load."""
+    folder = root / "hf_maxmig" / "model"
+    assert not [path for path in folder.iterdir() if path.is_dir() and path.name != "__pycache__"]
+    beside = {path.stem for path in folder.glob("*.py")}
+    allowed = {"torch", "transformers", *sys.stdlib_module_names}
+    for path in folder.glob("*.py"):
+        for name, node in imports(path, ["model"]):
+            if name.split(".")[0] == "hf_maxmig":
+                assert isinstance(node, ast.ImportFrom)
+                assert node.level == 1
+                assert node.module in beside, (path, name)
+            else:
+                assert name.split(".")[0] in allowed | OPTIONAL.get(path.stem, set()), (path, name)
+
+
+def test_no_file_is_longer_than_one_reads(root):
+    """What nobody holds in the head nobody mends."""
+    for name, path in modules(root).items():
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES, name
 
 
 def test_public_names_import_and_say_what_they_are(root):

@@ -25,8 +25,7 @@ from hf_maxmig.model.functional import (
     mutual_information_gain,
     vote_share,
 )
-
-from . import reference
+from tests import reference
 
 MISSING = -1
 Labels = tuple[int, ...]  # one place an annotator

@@ -27,7 +27,7 @@ from .kept_gradients import TableRows
 
 LEAST_PRIOR = 1e-12  # its inverse squared, over the pairs of 100,000 items, is what float32 holds
 PRIORS = ("uniform", "vote_share", "learned")
-# Tried out on seeds 0 to 7 of the crowds that `recipes/latent_seniors.py` measures on other seeds.
+# Tried out on seeds 0 to 7 of the crowds that `recipes/benchmarks/latent_seniors.py` measures on other seeds.
 EMBEDDING_SCALE, PAIR_DROPOUT = 0.2, 0.5
 MOST_NUMBERS = 2**27  # of a W that is written out: half a gigabyte
 _AT_A_TIME = 2**22  # numbers of the vote share

@@ -38,7 +38,7 @@ from .watch import padded_annotations
 
 logger = logging.get_logger(__name__)
 
-# Multiples of the classifier's rate. The gain has one maximum over them (see `recipes/defaults.py`):
+# Multiples of the classifier's rate. The gain has one maximum over them (see `recipes/benchmarks/defaults.py`):
 # from the middle one goes up, and down if up was worse.
 MIDDLE, UP, DOWN = 10.0, 100.0, 1.0
 PAPERS_AGGREGATOR = "weighted_average"

@@ -18,7 +18,7 @@ from hf_maxmig.crowd_metrics.app import EXAMPLE, measure
 from hf_maxmig.crowd_metrics.crowd_metrics import CrowdMetrics
 from hf_maxmig.model.pipelines import TASK
 from tests.attacks.mutations import SEED, damaged, is_ours, twisted
-from tests.test_pipelines import draw_crowd, text_pair, tokenizer  # noqa: F401
+from tests.model.test_pipelines import draw_crowd, text_pair, tokenizer  # noqa: F401
 from tests.worlds import ANNOTATORS, CLASSES
 
 pytestmark = pytest.mark.slow

@@ -25,10 +25,9 @@ import torch
 
 from hf_maxmig.data.readers.cells import MISSING, SPACE
 from hf_maxmig.data.readers.read_annotations import read_annotations
+from tests.attacks.mutations import SEED, check_is_said, damaged, twisted
 
-from .mutations import SEED, check_is_said, damaged, twisted
-
-EXPORTS = Path(__file__).parents[1] / "data" / "exports"
+EXPORTS = Path(__file__).parents[1] / "data" / "readers" / "exports"
 VOTES = [
     ("a.jpg", "ann", "cat"),
     ("a.jpg", "bob", "dog"),

@@ -25,8 +25,7 @@ from hf_maxmig.data.columns import (
 )
 from hf_maxmig.data.describe import describe
 from hf_maxmig.data.readers.read_annotations import read_annotations
-
-from .mutations import SEED, check_is_said, twisted
+from tests.attacks.mutations import SEED, check_is_said, twisted
 
 ROLES = ["item", "annotator", "annotation"]
 ITEMS = ["a", "b", "c"]

@@ -1,0 +1,547 @@
+r"""Every method of the paper's comparison on the same data, crowds, seeds, trainer and protocol.
+
+    python recipes/benchmarks/benchmark.py --dataset digits --seeds 1
+    python recipes/benchmarks/benchmark.py --dataset digits --table --figure digits.png
+
+The first command runs what is missing of methods x cases x expertise x seeds, as many cells at once
+as there are cores, and writes a file a cell: a cell that is there is not run again, and whoever is
+stopped loses the running cells only. The digits take under 20 minutes on two cores. The second shows
+what is there as the paper's tables, in Markdown and LaTeX, and as its figure 3.
+
+    python recipes/benchmarks/benchmark.py --dataset labelme --seeds 10 --data_dir DIR
+    python recipes/benchmarks/benchmark.py --dataset luna16 --methods max_mig aggnet --seeds 3 --data_dir DIR
+
+What is no flag of this page goes to the recipe of the data set: where its data lies, or how all
+methods are trained. Expect on digits what the tables of the README show. All methods take, a seed on
+two cores, a minute on LabelMe; an hour on CIFAR-10's features, a third of it crowd-kit's GLAD; and
+one to two hours on LUNA16 with `--bf16 True --use_cpu True`, if the processor computes in bfloat16
+(AVX512-BF16, AMX): on others leave the two out.
+
+The protocol is the same for every method: the network, the rates, the batches and the epochs of the
+data set's recipe; each starts as its authors start it, `max_mig_vote_share` from equation 2. A tenth
+of the training items are kept back, and the epoch with the highest gain on their votes is the
+label-free pick of the methods that have a g; in it Max-MIG's W has the strength that these votes give
+it, as after any training with held-out votes. Each cell tells of the last epoch, which is the
+headline, of the label-free pick and of the best epoch on the test items, side by side.
+Gold labels train `true_labels`, the ceiling, and nothing else.
+"""
+
+import argparse
+import copy
+import gc
+import importlib
+import json
+import math
+import multiprocessing
+import os
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
+from unittest.mock import patch
+
+import above  # noqa: F401  the recipes can be imported
+import accelerate
+import benchmark_tables
+import datasets
+import torch
+import transformers
+from machine import KEEPS, machine, peak_memory, reset_peak_memory
+from recipe import Recipe, encoded, keep_back, parse, shown
+from torch import Tensor
+from torch.nn.functional import one_hot, pad
+from tqdm import tqdm
+from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_utils import PredictionOutput
+
+from hf_maxmig import CrowdTrainer, HeadClassifier, MaxMIGTrainer, confusion
+from hf_maxmig.data.collator import crowd_batches
+from hf_maxmig.data.columns import crowd_names, has_votes
+from hf_maxmig.data.simulated.simulation import CASES
+from hf_maxmig.metrics import accuracies
+from hf_maxmig.model.functional import forecast
+from hf_maxmig.model.staging import staged
+from hf_maxmig.peers import PEERS, peer
+from hf_maxmig.peers.aggregated import ALGORITHMS
+from hf_maxmig.training.strength import best_strength, voted_posteriors, with_strength
+
+EXPERTISE = ("high", "low")
+OURS: dict[str, dict[str, Any]] = {
+    # name: what differs from the recipe's arguments
+    "max_mig": {
+        "init": "information"
+    },  # classifier and W maximise the gain together, as in the paper
+    "max_mig_vote_share": {"init": "vote_share", "search_rate": False},
+    "max_mig_factored": {"aggregator": "factored"},
+}
+FOUND = ("aggregator_learning_rate", "prior")  # by the trainer itself
+METHODS = (*OURS, *PEERS)
+HELD_OUT = 0.1  # of the training items
+LOOKS = 25  # at the most in a training: on small data, looking costs as much as training
+
+
+class Source(NamedTuple):
+    """Where a data set comes from.
+
+    Args:
+        recipe: its page.
+        flags: of the page.
+        simulated: whether its crowd is one of the six simulated ones.
+        num_classes: C.
+    """
+
+    recipe: str
+    flags: tuple[str, ...] = ()
+    simulated: bool = True
+    num_classes: int = 10
+
+
+DATASETS = {
+    "digits": Source("digits"),
+    # The epochs that the held-out gain chose: see `defaults.py`.
+    "labelme": Source("labelme", ("--num_train_epochs", "10"), simulated=False, num_classes=8),
+    "cifar10": Source("cifar10"),
+    "cifar10_features": Source("cifar10", ("--content", "features")),
+    "cifar10n": Source("cifar10", ("--crowd", "human"), simulated=False),
+    "cifar10n_features": Source(
+        "cifar10", ("--crowd", "human", "--content", "features"), simulated=False
+    ),
+    "dogs_vs_cats": Source("dogs_vs_cats", num_classes=2),
+    "luna16": Source("luna16", num_classes=2),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training.
+
+    Args:
+        dataset: a row of `DATASETS`.
+        method: a row of `OURS` or of `PEERS`.
+        case: of a simulated crowd, else None; None too where the crowd plays no part.
+        expertise: likewise.
+        seed: of crowd, network and batches.
+    """
+
+    dataset: str
+    method: str
+    case: str | None
+    expertise: str | None
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """What its file is called."""
+        parts = [self.method, self.case, self.expertise, f"seed{self.seed}"]
+        return "-".join(part for part in parts if part is not None)
+
+    def file(self, folder: Path) -> Path:
+        """Where its result lies."""
+        return folder / self.dataset / f"{self.name}.json"
+
+    def command(self, flags: list[str], held_out: float) -> str:
+        """Say what runs this cell again (and those of smaller seeds)."""
+        words = [
+            "python recipes/benchmarks/benchmark.py",
+            "--dataset",
+            self.dataset,
+            "--methods",
+            self.method,
+        ]
+        if self.case is not None and self.expertise is not None:
+            words += ["--cases", self.case, "--expertise", self.expertise]
+        words += ["--seeds", str(self.seed + 1)]
+        if held_out != HELD_OUT:
+            words += ["--held_out", str(held_out)]
+        return " ".join([*words, *shown(flags)])
+
+
+def cells(
+    dataset: str, methods: list[str], cases: list[str], expertise: list[str], seeds: int
+) -> Iterator[Cell]:
+    """List the cells: seed by seed, so that what is there early is a whole table of fewer seeds."""
+    source = DATASETS[dataset]
+    for seed in range(seeds):
+        crowds: list[tuple[str | None, str | None]] = [(None, None)]
+        if source.simulated:
+            crowds = [(case, level) for level, case in product(expertise, cases)]
+        for (case, level), method in product(crowds, methods):
+            if method == "kos" and source.num_classes != 2:
+                continue
+            if method != "true_labels":
+                yield Cell(dataset, method, case, level, seed)
+        if "true_labels" in methods:
+            yield Cell(dataset, "true_labels", None, None, seed)
+
+
+# One cell
+
+
+class Looks(TrainerCallback):
+    """Measures after epochs, without changing the training: that is what `seconds` leaves out.
+
+    Args:
+        recipe: what is measured on.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.voted = has_votes(recipe.test, items=1)
+        self.trainer: CrowdTrainer | None = None
+        self.rows: list[dict[str, float]] = []
+        self.strengthened: list[dict[str, float]] = []  # what of a row the strength of W changes
+        self.seconds = 0.0
+
+    def on_epoch_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Measure, in the last epoch and in every so many before it."""
+        epoch = round(state.epoch or 0)
+        if not looks_at(epoch, round(args.num_train_epochs)):
+            return
+        started = time.perf_counter()
+        with torch.random.fork_rng():
+            row, strengthened = self.look()
+        self.rows.append({"epoch": epoch, **row})
+        self.strengthened.append(strengthened)
+        self.seconds += time.perf_counter() - started
+
+    @torch.no_grad()
+    def look(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Measure the classifier on the test items; g and forecast there, or where votes are.
+
+        Returns:
+            The row; and what else it would be if the training ended here with votes that were held
+            out, which then say how much g's count.
+        """
+        assert self.trainer is not None
+        trainer, recipe = self.trainer, self.recipe
+        order = trainer.class_order()  # the names that the classes get at the end
+        told = trainer.predict(recipe.test)
+        row = measured(trainer, told, order)
+        if not self.voted:
+            told = trainer.predict(recipe.train)
+            row |= {n: v for n, v in measured(trainer, told, order).items() if n != "accuracy"}
+        if recipe.held_out is None or "aggregator_accuracy" not in row:
+            return row, {}
+        model = trainer.crowd_model
+        log_h, log_g = voted_posteriors(trainer, recipe.held_out)
+        if len(log_h) < 2:
+            return row, {}
+        row["gain"] = float(model.gain(log_h, log_g))
+        if not model.loss_is_minus_gain:
+            return row, {}
+        strength = best_strength(log_h, log_g, model.log_prior(), model.config.divergence)
+        found = measured(trainer, told, order, strength)
+        return row, {"strength": strength} | {n: v for n, v in found.items() if n != "accuracy"}
+
+    def label_free(self) -> dict[str, float] | None:
+        """Return what a training with held-out votes would have ended with."""
+        if "gain" not in self.rows[-1]:
+            return None
+        place = max(range(len(self.rows)), key=lambda k: self.rows[k]["gain"])
+        return self.rows[place] | self.strengthened[place]
+
+
+def looks_at(epoch: int, epochs: int) -> bool:
+    """Whether to look after an epoch: evenly, the last one always."""
+    return (epochs - epoch) % math.ceil(epochs / LOOKS) == 0
+
+
+def measured(
+    trainer: CrowdTrainer, output: PredictionOutput, order: Tensor, strength: float = 1.0
+) -> dict[str, float]:
+    """Accuracies of h, and of g and the forecast where the method has a g and the items votes."""
+    log_h, log_g, log_forecast = (torch.from_numpy(log) for log in output.predictions)
+    if strength != 1.0:
+        log_p = trainer.crowd_model.log_prior()
+        log_g = with_strength(log_g, log_p, strength)
+        log_forecast = forecast(log_h, log_g, log_p)
+    logs = (log[:, order].numpy() for log in (log_h, log_g, log_forecast))
+    with_g = "test_aggregator_accuracy" in output.metrics
+    annotated = torch.full((len(log_h),), with_g).numpy()
+    return accuracies(*logs, output.label_ids, annotated)
+
+
+def confusion_error(trainer: CrowdTrainer, recipe: Recipe) -> float:
+    """How far the method's confusion matrices are from those of the gold labels, on training items.
+
+    The method's are counted with its forecast, or with h where it has no g.
+    """
+    log_posterior = torch.from_numpy(trainer.predict(recipe.train).predictions[2])
+    gold = torch.tensor(recipe.train.with_format(None)["label"][:])
+    crowd = list(crowd_batches(recipe.train, trainer.data_collator))
+    width = max(who.shape[1] for who, _ in crowd)
+    who, said = (
+        torch.cat([pad(part, (0, width - part.shape[1]), value=-1) for part in parts])
+        for parts in zip(*crowd, strict=True)
+    )
+    num_annotators = trainer.crowd_model.config.num_annotators
+    return confusion_distance(log_posterior.exp(), gold, who, said, num_annotators)
+
+
+def confusion_distance(
+    posterior: Tensor, gold: Tensor, annotators: Tensor, annotations: Tensor, num_annotators: int
+) -> float:
+    """Total variation between P(annotator says r | class c) by a posterior and by gold labels.
+
+    Args:
+        posterior: (N, C) probabilities of the class.
+        gold: (N,) int64, the class.
+        annotators: (N, K) int64, padded with -1.
+        annotations: (N, K) int64, padded with -1.
+        num_annotators: M.
+
+    Returns:
+        The mean over the cells (annotator, class), each as often as it has labels; 0 to 1.
+    """
+    num_classes = posterior.shape[1]
+    found, right = (
+        confusion(of, annotators, annotations, num_annotators)
+        for of in (posterior, one_hot(gold, num_classes).to(posterior.dtype))
+    )
+    index = annotators * num_classes + gold[:, None]
+    labels = torch.bincount(index[annotators >= 0], minlength=num_annotators * num_classes)
+    distance = (found - right).abs().sum(dim=-1).flatten() / 2
+    return float((distance * labels).sum() / labels.sum())
+
+
+def make_trainer(method: str, recipe: Recipe, callbacks: list[TrainerCallback]) -> CrowdTrainer:
+    """Put the method on the recipe's classifier."""
+    arguments = copy.copy(recipe.training)
+    for name, value in OURS.get(method, {}).items():
+        setattr(arguments, name, value)
+    options: dict[str, Any] = {
+        "args": arguments, "train_dataset": recipe.train, "callbacks": callbacks
+    }  # fmt: skip
+    if method in OURS:
+        trainer: CrowdTrainer = MaxMIGTrainer(model=recipe.classifier, **options)
+    else:
+        annotators, classes = crowd_names(recipe.train)
+        id2label = dict(enumerate(classes or ()))
+        model = peer(method, recipe.classifier, annotators=annotators, id2label=id2label)
+        trainer = CrowdTrainer(model=model, **options)
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def run_cell(cell: Cell, flags: list[str], held_out: float, folder: Path) -> dict[str, Any]:
+    """Train and measure one cell, and write its file."""
+    reset_peak_memory()
+    recipe = build(cell, flags, held_out)
+    looks = Looks(recipe)
+    trainer = make_trainer(cell.method, recipe, [looks])
+    looks.trainer = trainer
+    started = time.perf_counter()
+    told = trainer.train().metrics
+    seconds = time.perf_counter() - started - looks.seconds
+    rows = looks.rows
+    result = {
+        "method": cell.method,
+        "dataset": cell.dataset,
+        "case": cell.case,
+        "expertise": cell.expertise,
+        "seed": cell.seed,
+        "last": rows[-1],
+        "label_free": looks.label_free(),
+        "best_on_test": max(rows, key=lambda row: row["accuracy"]),
+        "found": {name: told[name] for name in FOUND if name in told},
+        "forecast_items": "test" if looks.voted else "train",
+        "confusion_error": round(confusion_error(trainer, recipe), 5),
+        "seconds": round(seconds, 2),
+        "peak_memory_mib": round(peak_memory()),
+        "threads": torch.get_num_threads(),
+        "held_out_items": 0 if recipe.held_out is None else len(recipe.held_out),
+        "versions": machine(torch, transformers, datasets, accelerate),
+        "command": cell.command(flags, held_out),
+    }
+    with staged(cell.file(folder)) as place:
+        place.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return result
+
+
+def build(cell: Cell, flags: list[str], held_out: float) -> Recipe:
+    """Let the data set's page make everything but the method; pictures are processed once."""
+    source = DATASETS[cell.dataset]
+    page = importlib.import_module(source.recipe)
+    kinds = get_type_hints(page.recipe)
+    crowd = []
+    if source.simulated and cell.case is not None and cell.expertise is not None:
+        crowd = ["--case", cell.case, "--expertise", cell.expertise]
+    with tempfile.TemporaryDirectory() as folder:
+        # The trainer writes nothing: nothing is saved, and nothing is reported.
+        quiet = ["--output_dir", folder, "--report_to", "none", "--disable_tqdm", "True"]
+        quiet += ["--logging_strategy", "no", "--save_strategy", "no"]
+        arguments, training = parse(
+            kinds["arguments"], kinds["training"],
+            arguments=["--per_device_eval_batch_size", "512", *source.flags, *crowd, *flags, *quiet, "--seed", str(cell.seed)],
+        )  # fmt: skip
+    recipe = page.recipe(arguments, training)
+    train, kept = keep_back(recipe.train, round(held_out * len(recipe.train)))
+    parts = {"train": train, "held_out": kept, "test": recipe.test}
+    if recipe.processor is not None:
+        flat = isinstance(recipe.classifier, HeadClassifier)
+        parts = {
+            name: part if part is None else encoded(part, recipe.processor, flat)
+            for name, part in parts.items()
+        }
+    return replace(recipe, **parts)
+
+
+# Many cells
+
+
+def watch_parent() -> None:
+    """Leave when the parent is gone: a worker alone would wait for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+
+def start_worker(threads: int) -> None:
+    watch_parent()
+    gc.freeze()  # the trainer collects garbage in each training: not among all that was imported
+    torch.set_num_threads(threads)
+    transformers.logging.set_verbosity_error()
+    datasets.disable_progress_bars()
+
+
+def run_cells(
+    todo: list[Cell], flags: list[str], held_out: float, folder: Path, jobs: int
+) -> dict[Cell, str]:
+    """Run cells in `jobs` processes at once.
+
+    Returns:
+        What went wrong, by cell: one that fails does not stop the others.
+    """
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    # Read when a worker starts and loads its libraries; what the user has set stays.
+    environment = {**KEEPS, "OMP_NUM_THREADS": str(threads), **os.environ}
+    failed: dict[Cell, str] = {}
+    with (
+        patch.dict(os.environ, environment),
+        ProcessPoolExecutor(
+            jobs, multiprocessing.get_context("spawn"), start_worker, (threads,), max_tasks_per_child=100
+        ) as pool,
+        tqdm(total=len(todo), unit="cell", smoothing=0.05) as bar,
+    ):  # fmt: skip
+        waiting: dict[Future[dict[str, Any]], Cell] = {
+            pool.submit(run_cell, cell, flags, held_out, folder): cell for cell in todo
+        }
+        for done in as_completed(waiting):
+            cell = waiting[done]
+            if error := done.exception():
+                failed[cell] = "".join(traceback.format_exception(error))
+                bar.write(f"{cell.name}: {error}")
+            else:
+                bar.set_postfix_str(f"{cell.name} {done.result()['last']['accuracy']:.3f}")
+            bar.update()
+    return failed
+
+
+def unfinished(wanted: list[Cell], flags: list[str], held_out: float, folder: Path) -> list[Cell]:
+    """Leave out what is there.
+
+    Raises:
+        ValueError: if a cell is there that was run with other flags.
+    """
+    todo = []
+    for cell in wanted:
+        if not cell.file(folder).exists():
+            todo.append(cell)
+            continue
+        command = json.loads(cell.file(folder).read_text(encoding="utf-8"))["command"]
+        if command != cell.command(flags, held_out):
+            raise ValueError(
+                f"{cell.file(folder)} must be of the same flags as this run, got {command!r}: choose "
+                "another --output_dir, or delete it."
+            )
+    return todo
+
+
+def collect(found: list[dict[str, Any]], file: Path) -> None:
+    """Write cells in one file, a line each: what is committed."""
+    lines = ",\n".join(json.dumps(cell) for cell in found)
+    with staged(file) as place:
+        place.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
+def known_methods(wanted: list[str] | None) -> list[str]:
+    """All methods that can run here, unless the user names some."""
+    if wanted is not None:
+        return wanted
+    if find_spec("crowdkit") is None:
+        print(
+            "crowd-kit is not installed: its aggregators are left out; `pip install hf_maxmig[peers]`."
+        )
+        return [name for name in METHODS if name not in ALGORITHMS]
+    return list(METHODS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], allow_abbrev=False)
+    add = parser.add_argument
+    add("--dataset", choices=DATASETS, required=True)
+    add("--methods", nargs="+", choices=METHODS, help="default: all")
+    add("--cases", nargs="+", choices=CASES, default=list(CASES), help="of a simulated crowd")
+    add("--expertise", nargs="+", choices=EXPERTISE, default=list(EXPERTISE))
+    add("--seeds", type=int, default=5, help="runs, with seeds 0, 1, ...")
+    add("--held_out", type=float, default=HELD_OUT, help="share of the training items kept back")
+    add("--output_dir", type=Path, default=Path("out/benchmark"), help="a file a cell goes here")
+    add(
+        "--jobs",
+        type=int,
+        help="cells at once; default: as many as cores, or one on an accelerator",
+    )
+    add("--table", action="store_true", help="run nothing, print what is there")
+    add(
+        "--figure", type=Path, help="run nothing, draw what is there: a .png or .svg, both are made"
+    )
+    add("--collect", type=Path, help="run nothing, write what is there in one file")
+    arguments, flags = parser.parse_known_args()
+    folder = arguments.output_dir
+    if not (arguments.table or arguments.figure or arguments.collect):
+        run_missing(arguments, flags)
+    elif flags:
+        parser.error(f"unrecognized arguments: {' '.join(flags)}")
+    found = benchmark_tables.read_cells(folder / arguments.dataset)
+    if arguments.collect:
+        collect(found, arguments.collect)
+    if arguments.figure:
+        print(*benchmark_tables.figure(found, arguments.figure), sep="\n")
+    if arguments.table or not (arguments.collect or arguments.figure):
+        print(benchmark_tables.markdown(found), benchmark_tables.summary(found), sep="\n")
+    if arguments.table:
+        print(benchmark_tables.latex(found))
+
+
+def run_missing(arguments: argparse.Namespace, flags: list[str]) -> None:
+    """Run the cells that are not there.
+
+    Raises:
+        SystemExit: if one failed.
+    """
+    methods = known_methods(arguments.methods)
+    wanted = list(
+        cells(arguments.dataset, methods, arguments.cases, arguments.expertise, arguments.seeds)
+    )
+    todo = unfinished(wanted, flags, arguments.held_out, arguments.output_dir)
+    print(f"{len(wanted)} cells, {len(wanted) - len(todo)} of them are there.")
+    jobs = arguments.jobs or (1 if torch.accelerator.is_available() else os.cpu_count() or 1)
+    failed = run_cells(todo, flags, arguments.held_out, arguments.output_dir, jobs) if todo else {}
+    if failed:
+        for cell, error in failed.items():
+            print(f"{cell.name} failed:\n{error}", file=sys.stderr)
+        raise SystemExit(f"{len(failed)} of {len(todo)} cells failed; the others are written.")
+
+
+if __name__ == "__main__":
+    main()

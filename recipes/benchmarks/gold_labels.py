@@ -1,0 +1,228 @@
+r"""What a few gold labels change, where the user has them: `use_gold_labels`, and nothing else set.
+
+Gold labels of items drawn at random are handed over: none, 20, 50, ... of them, the smaller numbers part of the larger. All
+figures are of others: the classifier's of test items, the forecaster's and the networks' of the same
+training items for each number, those that are never handed over. Worlds are read as in `untouched.py`,
+which has their sources and terms.
+
+    python recipes/benchmarks/gold_labels.py --crowds_dir DIR --output_dir out/gold_labels
+
+Twelve minutes of processor time. Expect on LabelMe a classifier accuracy of 0.90 on
+test items with 50 gold labels: `recipes/benchmarks/results/gold_labels.json` is what it wrote. What is stopped
+keeps what it has measured, and goes on from there when it is started again.
+
+    python recipes/benchmarks/gold_labels.py --quick --output_dir out/gold_labels
+
+is the README's world with one seed: seconds, with nothing to read. `--write_docs` writes the table in
+`docs/training_arguments.md` anew, from the committed results.
+"""
+
+import json
+import os
+import statistics
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import above  # noqa: F401  the recipes can be imported
+import accelerate
+import datasets
+import numpy as np
+import torch
+import transformers
+import untouched
+from datasets import Dataset
+from machine import machine
+from readme import write_part
+from recipe import start
+from speed_rows import markdown, now, since
+from transformers import PrinterCallback, set_seed
+
+from hf_maxmig import MaxMIGTrainer, MaxMIGTrainingArguments
+
+RESULTS = Path(__file__).with_name("results") / "gold_labels.json"
+PAGE = Path(__file__).parents[2] / "docs" / "training_arguments.md"
+
+
+@dataclass
+class Arguments:
+    """What to run, and where to read and write."""
+
+    output_dir: str = field(metadata={"help": "Where `gold_labels.json` goes."})
+    crowds_dir: str | None = field(
+        default=None, metadata={"help": "Folder of the real crowds; without it they are left out."}
+    )
+    worlds: list[str] = field(
+        default_factory=lambda: ["labelme", "sentiment", "digits 4.1 L"],
+        metadata={"help": "Those of `untouched.py`."},
+    )
+    gold_labels: list[int] = field(
+        default_factory=lambda: [0, 20, 50, 100, 200],
+        metadata={"help": "How many are handed over."},
+    )
+    seeds: int = field(default=5, metadata={"help": "Runs, with seeds 0, 1, ..."})
+    quick: bool = field(default=False, metadata={"help": "The README's world alone, one seed."})
+    write_docs: bool = field(
+        default=False,
+        metadata={"help": "Measure nothing, and write the docs' table from the committed results."},
+    )
+
+    def __post_init__(self) -> None:
+        if self.quick:
+            self.worlds, self.gold_labels, self.seeds = [untouched.SNIPPET], [0, 20], 1
+        if self.seeds < 1:
+            raise ValueError(f"`seeds` must be at least 1, got {self.seeds}.")
+        if not self.gold_labels or min(self.gold_labels) < 0:
+            raise ValueError(f"`gold_labels` must be numbers of 0 or more, got {self.gold_labels}.")
+        unknown = [name for name in self.worlds if name not in untouched.WORLDS]
+        if unknown:
+            raise ValueError(
+                f"`worlds` must be of {', '.join(untouched.WORLDS)}, got {', '.join(unknown)}."
+            )
+
+
+def with_gold(dataset: Dataset, rows: np.ndarray) -> Dataset:
+    """Leave the gold labels of some rows, None for the others."""
+    gold: list[int | None] = [None] * len(dataset)
+    for row in rows.tolist():
+        gold[row] = dataset["label"][row]
+    return dataset.remove_columns("label").add_column(
+        "label", gold, feature=dataset.features["label"]
+    )
+
+
+def measure(world: untouched.World, seed: int, number: int, most: int) -> dict[str, float]:
+    """Train with so many gold labels, and measure on items without.
+
+    Args:
+        world: where.
+        seed: of the draw, of network and training.
+        number: how many gold labels are handed over.
+        most: of the training items, the first so many of the draw are not measured on, whatever `number` is.
+
+    Returns:
+        Figures by name.
+    """
+    classes = world.train.features["annotations"].feature.names
+    gold = np.array(world.train["label"][:])
+    voted = np.array([len(said) > 0 for said in world.train["annotations"][:]])
+    order = np.random.default_rng(seed).permutation(len(gold))
+    others = np.setdiff1d(np.flatnonzero(voted), order[:most])
+    train = world.train.remove_columns("label")
+    if number:
+        train = with_gold(world.train, order[:number])
+    set_seed(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = MaxMIGTrainer(
+            model=untouched.head(world.train, classes),
+            args=MaxMIGTrainingArguments(
+                folder, seed=seed, use_gold_labels=number > 0, **untouched.QUIET
+            ),
+            train_dataset=train,
+        )
+        trainer.remove_callback(PrinterCallback)
+        begin = now()
+        metrics = trainer.train().metrics
+        seconds = since(begin, now()).cpu
+        log_h, _, log_forecast = trainer.predict(train).predictions
+        on_test = trainer.predict(world.test.select_columns("features")).predictions[0]
+    figures: dict[str, float] = {
+        "gold_labels_used": metrics.get("gold_labels_used", 0),
+        "measured_items": len(others),
+        "seconds": seconds,
+    }
+    posteriors: dict[str, tuple[np.ndarray, np.ndarray]] = {
+        "test": (on_test, np.array(world.test["label"][:])),
+        "networks": (log_h[others], gold[others]),
+        "forecast": (log_forecast[others], gold[others]),
+    }
+    for name, (log_p, truth) in posteriors.items():
+        told = untouched.of_posterior(log_p, truth)
+        figures |= {f"{name}_{key}": value for key, value in told.items()}
+    return figures
+
+
+def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Bring the seeds of a world and a number of gold labels together: means, and each seed's figures."""
+    rows = []
+    for name, number in dict.fromkeys((run["world"], run["gold_labels"]) for run in runs):
+        same = [run for run in runs if (run["world"], run["gold_labels"]) == (name, number)]
+        keys = [key for key in same[0] if key not in ("world", "gold_labels", "seed")]
+        rows.append(
+            {
+                "world": name,
+                "gold_labels": number,
+                "seeds": [run["seed"] for run in same],
+                "mean": {key: round(statistics.mean(run[key] for run in same), 4) for key in keys},
+                "by_seed": {key: [round(run[key], 4) for run in same] for key in keys},
+            }
+        )
+    return sorted(rows, key=lambda row: (row["world"], row["gold_labels"]))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Render the means, accuracies in percent."""
+    heads = ["world", "gold labels", "seeds", "classifier, new items", "NLL", "ECE", "forecaster", "NLL", "ECE"]  # fmt: skip
+    cells = []
+    for row in rows:
+        mean = row["mean"]
+        cells.append([row["world"], str(row["gold_labels"]), str(len(row["seeds"]))])
+        for name in ("test", "forecast"):
+            cells[-1].append(f"{100 * mean[f'{name}_accuracy']:.1f}")
+            cells[-1] += [f"{mean[f'{name}_{key}']:.3f}" for key in ("nll", "ece")]
+    return markdown(heads, cells)
+
+
+def main(arguments: Arguments) -> dict[str, Any]:
+    if arguments.write_docs:
+        committed: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
+        write_part("gold labels", table(committed["rows"]), PAGE)
+        return committed
+    transformers.logging.set_verbosity_error()
+    datasets.disable_progress_bars()
+    folder = Path(arguments.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    file, kept = folder / "gold_labels.json", folder / "runs.json"
+    runs: list[dict[str, Any]] = json.loads(kept.read_text()) if kept.exists() else []
+    done = {(run["world"], run["seed"], run["gold_labels"]) for run in runs}
+    numbers = " ".join(map(str, arguments.gold_labels))
+    given = {
+        "--crowds_dir DIR": arguments.crowds_dir, "--quick": arguments.quick,
+        "--worlds " + " ".join(map(repr, arguments.worlds)): not arguments.quick,
+        f"--gold_labels {numbers}": not arguments.quick, f"--seeds {arguments.seeds}": not arguments.quick,
+    }  # fmt: skip
+    result: dict[str, Any] = {
+        "command": " ".join(
+            ["python recipes/benchmarks/gold_labels.py", *(flag for flag, on in given.items() if on), "--output_dir OUT"]
+        ),
+        "versions": machine(torch, transformers, datasets, accelerate, np),
+        "threads": os.environ.get("OMP_NUM_THREADS", str(torch.get_num_threads())),
+        "seconds_are": "of the processor",
+        "rows": summarise(runs),
+    }  # fmt: skip
+    worlds = untouched.Arguments(
+        arguments.output_dir, crowds_dir=arguments.crowds_dir, worlds=arguments.worlds
+    )
+    for name in (found for found, _ in untouched.wanted(worlds)):
+        for seed in range(arguments.seeds):
+            world = untouched.WORLDS[name](worlds, seed)
+            for number in arguments.gold_labels:
+                if (name, seed, number) in done:
+                    continue
+                figures = measure(world, seed, number, max(arguments.gold_labels))
+                runs.append({"world": name, "seed": seed, "gold_labels": number, **figures})
+                kept.write_text(json.dumps(runs))
+                result["rows"] = summarise(runs)
+                file.write_text(json.dumps(result, indent=2) + "\n")
+                print(
+                    f"{name}, seed {seed}, {number} gold labels: test {figures['test_accuracy']:.3f}, forecast "
+                    f"{figures['forecast_accuracy']:.3f}, ECE {figures['forecast_ece']:.3f}",
+                    flush=True,
+                )
+    print(table(result["rows"]))
+    return result
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,104 @@
+"""The README runs as it stands."""
+
+import re
+
+import pytest
+import torch
+
+
+def blocks(root, language):
+    return re.findall(
+        rf"```{language}\n(.*?)```", (root / "README.md").read_text(encoding="utf-8"), re.S
+    )
+
+
+def test_readme_has_two_commands_to_set_up(root):
+    """The first two bash blocks of "Install" are what CI types."""
+    text = (root / "README.md").read_text(encoding="utf-8").split("## Install")[1].split("\n## ")[0]
+    first, second = re.findall(r"```bash\n(.*?)```", text, re.S)
+    assert (
+        first.strip()
+        == "pip install -e . && accelerate launch recipes/digits.py --output_dir out/digits"
+    )
+    assert second.strip() == (
+        'pip install -e ".[test,peers,plots]" && python -m pytest -n auto --dist loadfile --no-loadscope-reorder'
+    )
+
+
+def test_readme_python_runs(root, tmp_path, monkeypatch):
+    """A snippet that does not run is the first thing a user meets."""
+    snippets = blocks(root, "python")
+    assert len(snippets) >= 3
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for snippet in snippets:
+        exec(compile(snippet, "README.md", "exec"), names)
+    assert names["trainer"].state.global_step > 0
+    assert (tmp_path / "scenes" / "model.safetensors").is_file()
+    assert names["model"].config.class_names == ["cat", "dog"]
+
+
+def test_rival_of_the_example_is_one_file_and_one_row(
+    root, crowd, make_args, make_model, monkeypatch, tmp_path
+):
+    """A contributor's first step, as CONTRIBUTING shows it, must need nothing more."""
+    from transformers import AutoConfig, AutoModel
+
+    import hf_maxmig
+    from hf_maxmig.peers import PEERS, peer
+
+    text = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (file,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert '`"first_vote": (FirstVoteModel, {}),`' in text
+    names = {"__package__": "hf_maxmig.peers", "__name__": "hf_maxmig.peers.first_vote"}
+    exec(compile(file, "CONTRIBUTING.md", "exec"), names)
+    model_class = names["FirstVoteModel"]
+    monkeypatch.setitem(PEERS, "first_vote", (model_class, {}))
+    annotators = crowd.features["annotators"].feature.names
+    model = peer("first_vote", make_model().classifier, annotators=annotators)
+    trainer = hf_maxmig.CrowdTrainer(model=model, args=make_args(), train_dataset=crowd)
+    assert trainer.train().training_loss < 2
+    trainer.save_model(tmp_path / "saved")
+    # The last lines of `peers/__init__.py` do this for every row.
+    AutoConfig.register("maxmig_first_vote", model_class.config_class, exist_ok=True)
+    AutoModel.register(model_class.config_class, model_class, exist_ok=True)
+    assert type(AutoModel.from_pretrained(tmp_path / "saved")) is model_class
+    who, said = torch.tensor([[2, 0], [-1, -1]]), torch.tensor([[1, 0], [-1, -1]])
+    targets = model.targets({"annotators": who, "annotations": said})
+    assert targets.tolist() == [[0, 1, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "PAPER.md",
+        "CONTRIBUTING.md",
+        "docs/how_it_is_tested.md",
+        "docs/training_arguments.md",
+        "docs/untouched_defaults.md",
+    ],
+)
+def test_links_and_files_that_pages_name_exist(page, root):
+    """A link to a file that was renamed."""
+    text = (root / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!http|#)([^)#]+)\)", text):
+        assert (root / page).parent.joinpath(target).exists(), target
+    for path in re.findall(r"`((?:recipes|hf_maxmig|tests|model_cards)/[\w./]+\.\w+)`", text):
+        assert (root / path).exists(), path
+
+
+def test_results_in_the_readme_are_those_of_the_files(root):
+    """A table typed by hand drifts from what was measured."""
+    import json
+
+    text = (root / "README.md").read_text(encoding="utf-8")
+    for file in sorted((root / "recipes" / "benchmarks" / "results").glob("*.json")):
+        result = json.loads(file.read_text())
+        if "last_epoch_mean" not in result:
+            continue
+        mean, deviation = (
+            result["last_epoch_mean"]["accuracy"],
+            result["last_epoch_deviation"]["accuracy"],
+        )
+        assert f"{100 * mean:.1f} ± {100 * deviation:.1f}" in text, file.name

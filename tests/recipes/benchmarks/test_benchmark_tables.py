@@ -1,0 +1,512 @@
+"""The benchmark's tables and figure: what they show is what the cells say, and no more."""
+
+import json
+import sys
+from xml.etree import ElementTree
+
+import pytest
+
+from hf_maxmig.peers import PEERS
+
+
+@pytest.fixture
+def tables(load):
+    """Import the module from its folder."""
+    return load("benchmark_tables")
+
+
+def cell(method, case=None, expertise=None, *, seed=0, dataset="digits", items="test", **last):
+    """Make a cell whose three picks differ: the best on test is a point above the last epoch."""
+    best = {name: value + 0.01 for name, value in last.items()}
+    free = None if "forecast_accuracy" not in last else {n: v - 0.01 for n, v in last.items()}
+    return {
+        "method": method, "dataset": dataset, "case": case, "expertise": expertise, "seed": seed,
+        "last": last, "label_free": free, "best_on_test": best, "forecast_items": items,
+    }  # fmt: skip
+
+
+def small():
+    """Three methods on digits: seeds unequal, cases missing, and a method without a forecaster."""
+    high = ("independent", "high")
+    return [
+        cell("max_mig", *high, seed=0, accuracy=0.90, forecast_accuracy=0.95, aggregator_accuracy=0.8),
+        cell("max_mig", *high, seed=1, accuracy=0.92, forecast_accuracy=0.97, aggregator_accuracy=0.8),
+        cell("max_mig", "correlated", "low", accuracy=0.7, forecast_accuracy=0.75),
+        cell("majority_vote", *high, seed=0, accuracy=0.91),
+        cell("majority_vote", *high, seed=1, accuracy=0.91),
+        cell("majority_vote", "naive_majority", "high", seed=0, accuracy=0.1),
+        cell("majority_vote", "naive_majority", "high", seed=1, accuracy=0.1),
+        cell("crowd_layer_vote_share", *high, seed=0, accuracy=0.5),
+        cell("crowd_layer_vote_share", *high, seed=1, accuracy=0.6),
+        cell("true_labels", seed=0, accuracy=0.97),
+        cell("true_labels", seed=1, accuracy=0.98),
+    ]  # fmt: skip
+
+
+def test_title_says_where_ours_is_below_the_papers(tables):
+    """Of its Table 3, LUNA16: (d) 90.88 and 88.90, (dc) 94.56 and 91.16 in 4.1 H and L."""
+    at = {"high": "independent", "low": "independent"}
+
+    def title(high, low):
+        numbers = {"high": high, "low": low}
+        cells = [
+            cell("max_mig", at[level], level, dataset="luna16", accuracy=d, forecast_accuracy=dc)
+            for level, (d, dc) in numbers.items()
+        ]
+        return tables.tables(cells, "last")[0].title
+
+    assert "Nowhere is Max-MIG more than a point below" in title((0.899, 0.936), (0.90, 0.95))
+    told = title((0.898, 0.936), (0.88, 0.90))
+    assert "Only in (d) of 4.1(H) and in (dc) of 4.1(L) is Max-MIG more than a point below" in told
+    told = title((0.898, 0.90), (0.86, 0.95))  # more than half
+    assert " In (d) of 4.1(H), 4.1(L) and in (dc) of 4.1(H) is Max-MIG more than a point" in told
+    unprinted = [
+        cell("max_mig", accuracy=0.1, dataset="digits"),
+        cell("aggnet", dataset="labelme", accuracy=0.1),
+    ]
+    assert all("paper" not in table.title for table in tables.tables(unprinted))
+
+
+def test_title_says_that_some_trainings_were_in_bfloat16_unless_all_or_none_were(tables):
+    """Rows of one table are compared: what was trained otherwise must not stand there untold."""
+    command = "python recipes/benchmarks/benchmark.py --dataset digits --methods aggnet"
+
+    def title(*flags):
+        cells = [
+            {**one, "command": command + more} for one, more in zip(small(), flags, strict=True)
+        ]
+        return tables.tables(cells)[0].title
+
+    others = len(small()) - 2
+    mixed = title(" --bf16 True --use_cpu True", " --bf16", *[" --bf16 False"] * others)
+    assert f"Of {others + 2} trainings 2 were in bfloat16, the others in float32" in mixed
+    for flag in (" --bf16=True", "", " --bf16=False", " --bf16_full_eval True"):
+        assert "bfloat16" not in title(*[flag] * (others + 2))
+
+
+def test_held_out_votes_stand_beside_the_last_epoch(tables):
+    cells = [*small(), cell("max_mig", dataset="labelme", accuracy=0.8, forecast_accuracy=0.9)]
+    rows = tables.held_out_votes(cells).splitlines()[4:]
+    told = [[entry.strip() for entry in row.strip("|").split("|")] for row in rows if row]
+    assert told[0][:2] == ["Max-MIG, forecaster (dc)", "4.1(H)"]
+    assert told[2] == ["Digits, last epoch", "96.0 ± 1.4", "", "", "", "", "75.0"]
+    assert told[3] == ["Digits, with held-out votes", "95.0 ± 1.4", "", "", "", "", "74.0"]
+    assert len(told) == 4
+    assert tables.held_out_votes([c for c in cells if c["method"] != "max_mig"]) == ""
+
+
+def test_held_out_votes_say_where_they_cost(tables):
+    """A section named by what they are worth must not leave a loss to be found in its columns."""
+    few, much = (
+        cell("max_mig", case, "high", accuracy=0.8, forecast_accuracy=0.9)
+        for case in ("independent", "correlated")
+    )
+    few["label_free"]["forecast_accuracy"] = 0.892
+    much["label_free"]["forecast_accuracy"] = 0.888
+    unpicked = cell("max_mig", "independent", "low", accuracy=0.8, forecast_accuracy=0.9)
+    unpicked["label_free"] = None
+    assert "Nowhere do they cost more than a point." in tables.held_out_votes([few, unpicked])
+    told = tables.held_out_votes([few, much, unpicked])
+    assert "In 4.3(H) of Digits they cost more than a point." in told
+
+
+def test_markdown_of_a_simulated_crowd(tables):
+    """A zero for a cell that was never run, or a mean over other seeds than said, is a false claim."""
+    assert (
+        tables.markdown(small())
+        == """\
+### Digits
+
+Accuracy in percent of the last epoch, on the test items. Mean ± standard deviation over 2 seeds, elsewhere their number in brackets. Bold: the best of its column. Blank: not measured.
+
+| Classifier (d)           |         4.1(H) |         4.2(H) | 4.3(H) | 4.1(L) | 4.2(L) |       4.3(L) |
+| ------------------------ | -------------: | -------------: | -----: | -----: | -----: | -----------: |
+| Majority vote            | **91.0 ± 0.0** | **10.0 ± 0.0** |        |        |        |              |
+| Crowd Layer, eq. 2 start |     55.0 ± 7.1 |                |        |        |        |              |
+| Max-MIG                  | **91.0 ± 1.4** |                |        |        |        | **70.0** (1) |
+
+Trained on the true labels, which no crowd changes: 97.5 ± 0.7.
+
+| Data-crowds forecaster (dc) |         4.1(H) | 4.2(H) | 4.3(H) | 4.1(L) | 4.2(L) |       4.3(L) |
+| --------------------------- | -------------: | -----: | -----: | -----: | -----: | -----------: |
+| Max-MIG                     | **96.0 ± 1.4** |        |        |        |        | **75.0** (1) |
+"""
+    )
+
+
+def test_latex_of_a_simulated_crowd(tables):
+    """What does not compile, or differs from the Markdown, is found the evening before a deadline."""
+    assert (
+        tables.latex(small())
+        == r"""% needs \usepackage{booktabs}
+\begin{table}[htp]
+\caption{Digits. Accuracy in percent of the last epoch, on the test items. Mean $\pm$ standard deviation over 2 seeds, elsewhere their number in brackets. Bold: the best of its column. Blank: not measured.}
+\label{table:digits}
+\centering
+\begin{tabular}{l c c c c c c}
+\toprule
+ & 4.1(H) & 4.2(H) & 4.3(H) & 4.1(L) & 4.2(L) & 4.3(L) \\
+\midrule
+\multicolumn{7}{l}{\emph{Classifier (d)}} \\
+Majority vote & $\mathbf{91.0 \pm 0.0}$ & $\mathbf{10.0 \pm 0.0}$ &  &  &  &  \\
+Crowd Layer, eq. 2 start & $55.0 \pm 7.1$ &  &  &  &  &  \\
+Max-MIG & $\mathbf{91.0 \pm 1.4}$ &  &  &  &  & $\mathbf{70.0}$ (1) \\
+True labels & \multicolumn{6}{c}{$97.5 \pm 0.7$} \\
+\midrule
+\multicolumn{7}{l}{\emph{Data-crowds forecaster (dc)}} \\
+Max-MIG & $\mathbf{96.0 \pm 1.4}$ &  &  &  &  & $\mathbf{75.0}$ (1) \\
+\bottomrule
+\end{tabular}
+\end{table}
+"""
+    )
+
+
+def real():
+    """A real crowd, whose test items have no votes; one seed each."""
+    shared = {"dataset": "labelme", "items": "train"}
+    return [
+        cell("max_mig", accuracy=0.896, forecast_accuracy=0.887, aggregator_accuracy=0.86, **shared),
+        cell("doctor_net", accuracy=0.81, **shared),
+        cell("true_labels", accuracy=0.936, **shared),
+    ]  # fmt: skip
+
+
+def test_markdown_of_a_real_crowd_stands_beside_the_paper(tables):
+    """The gold labels' row in bold, or the paper's as ours, would say that a method is best."""
+    assert (
+        tables.markdown(real())
+        == """\
+### LabelMe
+
+Accuracy in percent of the last epoch, on the test items (forecaster and aggregator: on the training items). One seed. Bold: the best of its column. Blank: not measured. Nowhere is Max-MIG more than a point below the paper's best test epoch.
+
+| Method                                | Classifier (d) | Data-crowds forecaster (dc) | Aggregator |
+| ------------------------------------- | -------------: | --------------------------: | ---------: |
+| paper: Majority vote, best test epoch |   80.41 ± 0.56 |                             |            |
+| paper: Crowd Layer, best test epoch   |   83.65 ± 0.50 |                             |            |
+| Doctor Net                            |           81.0 |                             |            |
+| paper: Doctor Net, best test epoch    |   80.56 ± 0.59 |                             |            |
+| paper: AggNet, best test epoch        |   85.20 ± 0.26 |                             |            |
+| Max-MIG                               |       **89.6** |                    **88.7** |   **86.0** |
+| paper: Max-MIG, best test epoch       |   86.42 ± 0.36 |                             |            |
+| True labels                           |           93.6 |                             |            |
+"""
+    )
+
+
+def test_latex_of_a_real_crowd(tables):
+    """Its only block needs no heading of its own, and gold labels no line across the columns."""
+    lines = tables.latex(real()).splitlines()
+    assert r"\begin{tabular}{l c c c}" in lines
+    assert r"Method & Classifier (d) & Data-crowds forecaster (dc) & Aggregator \\" in lines
+    assert r"Max-MIG & $\mathbf{89.6}$ & $\mathbf{88.7}$ & $\mathbf{86.0}$ \\" in lines
+    assert r"paper: Max-MIG, best test epoch & $86.42 \pm 0.36$ &  &  \\" in lines
+    assert r"True labels & $93.6$ &  &  \\" in lines
+    assert "multicolumn" not in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "shown"), [("luna16", True), ("digits", False), ("cifar10_features", False)]
+)
+def test_rows_of_the_paper_stand_where_it_measured(dataset, shown, tables):
+    """The paper's CIFAR-10 beside given features would compare two things."""
+    cells = [cell("max_mig", "independent", "high", dataset=dataset, accuracy=0.91)]
+    text = tables.markdown(cells)
+    assert ("| paper: Max-MIG (d), best test epoch" in text) is shown
+    assert ("paper: AggNet (dc), best test epoch" in text) is shown
+    if shown:
+        (row,) = [line for line in text.splitlines() if "Max-MIG (dc)" in line]
+        numbers = [entry.strip() for entry in row.split("|")[2:-1]]
+        assert numbers == ["94.56", "93.97", "92.63", "91.16", "91.23", "92.05"]
+
+
+def test_paper_has_all_rows(tables):
+    """A row left out, or a number too few, is not seen in a table of a hundred numbers."""
+    rows = [
+        row
+        for name in ("dogs_vs_cats", "cifar10", "luna16")
+        for measure in tables.PAPER[name].values()
+        for row in measure.values()
+    ]
+    assert len(rows) == 12
+    assert {len(row) for row in rows} == {6}
+    assert len(tables.PAPER["labelme"]["accuracy"]) == 5
+    means = [number.mean for row in rows for number in row]
+    assert sum(means) == pytest.approx(5718.96)
+
+
+def test_picks_say_which_they_are(tables):
+    """The best epoch on the test items, taken for the last, is the number no one may quote."""
+    texts = {pick: tables.markdown(small(), pick) for pick in tables.PICKS}
+    assert len(set(texts.values())) == 3
+    assert "**91.0 ± 1.4**" in texts["last"]
+    assert "no fair number" in texts["best_on_test"]
+    assert "**92.0 ± 1.4**" in texts["best_on_test"]
+    assert "without gold labels" in texts["label_free"]
+    assert "**90.0 ± 1.4**" in texts["label_free"]
+    assert "Majority vote" not in texts["label_free"]
+    assert "has no such pick" in texts["label_free"]
+    with pytest.raises(ValueError, match="`pick` must be one of last, label_free, best_on_test"):
+        tables.markdown(small(), "best")
+
+
+def test_aggregator_is_a_block_if_asked(tables):
+    """It is no row of the paper's table, but who compares aggregators looks for it."""
+    heading = "| Aggregator "
+    assert heading not in tables.markdown(small())
+    text = tables.markdown(small(), aggregator=True)
+    assert heading in text
+    assert "**80.0 ± 0.0**" in text.partition(heading)[2]
+    assert r"\emph{Aggregator}" in tables.latex(small(), aggregator=True)
+
+
+def test_every_rival_has_a_name_of_its_own(tables):
+    """Two rows of one name cannot be told apart."""
+    names = [tables.METHODS[method] for method in ("max_mig", *PEERS)]
+    assert len(set(names)) == len(names)
+    assert not [name for name in names if "_" in name]
+
+
+def test_latex_escapes_what_it_does_not_know(tables):
+    """A method or a data set of a later version must not break the document."""
+    text = tables.latex([cell("a_b&c", dataset="my_data%", accuracy=0.5)])
+    assert r"a\_b\&c & $\mathbf{50.0}$ &  &  \\" in text
+    assert r"\caption{my\_data\%. " in text
+    assert r"\label{table:my-data-}" in text
+
+
+def test_real_and_simulated_crowds_of_one_data_set_are_refused(tables):
+    """One of the two would be left out of the table in silence."""
+    cells = [cell("max_mig", accuracy=0.5), *small()]
+    with pytest.raises(ValueError, match="`cells` of digits must all have a case"):
+        tables.markdown(cells)
+    with pytest.raises(ValueError, match="`cells` must hold at least one cell"):
+        tables.markdown([])
+
+
+@pytest.mark.parametrize("dataset", ["luna16", "labelme"])
+def test_gold_labels_alone_make_a_table(dataset, tables):
+    """They may be what is run first."""
+    cells = [cell("true_labels", dataset=dataset, accuracy=0.97)]
+    assert "True labels" in tables.markdown(cells)
+    assert "True labels & $97.0$" in tables.latex(cells)
+    assert tables.summary(cells)
+
+
+# Reading
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def test_read_cells_takes_folders_files_and_lists(tables, tmp_path):
+    """A committed list and a folder of a run are one set of cells."""
+    one, *others = small()
+    write(tmp_path / "run" / "digits" / "one.json", one)
+    file = write(tmp_path / "results" / "digits.json", others)
+    assert tables.read_cells(tmp_path / "run", file) == [one, *others]
+    assert tables.read_cells(file, file) == others
+
+
+def test_read_cells_passes_over_other_results_in_a_folder(tables, tmp_path):
+    """The folder of results holds other files; one named by mistake must say so."""
+    others = [
+        write(tmp_path / "speed.json", {"rows": [], "command": "python recipes/benchmarks/benchmark_speed.py"}),
+        write(tmp_path / "numbers.json", [1, 2]),
+    ]  # fmt: skip
+    write(tmp_path / "digits.json", small())
+    write(tmp_path / ".saving-x" / "digits.json", {})
+    (tmp_path / ".saving-x" / "half.json").write_text('{"method": "max')
+    assert tables.read_cells(tmp_path) == small()
+    for file in others:
+        with pytest.raises(ValueError, match=f"{file.name} must be a cell of the benchmark"):
+            tables.read_cells(file)
+
+
+def test_read_cells_names_both_files_of_a_duplicate(tables, tmp_path):
+    """A cell counted twice makes the deviation too small."""
+    write(tmp_path / "a.json", small()[0])
+    write(tmp_path / "b.json", small()[:2])
+    with pytest.raises(ValueError, match=r"digits, max_mig, .*a\.json and in .*b\.json"):
+        tables.read_cells(tmp_path)
+
+
+def test_read_cells_names_what_it_cannot_read(tables, tmp_path):
+    """Passed over, a broken file is a seed less in a table that looks whole."""
+    with pytest.raises(FileNotFoundError, match="nothing is there"):
+        tables.read_cells(tmp_path / "none")
+    file = tmp_path / "half.json"
+    file.write_text('{"method": "max')
+    with pytest.raises(ValueError, match=r"half\.json must be JSON"):
+        tables.read_cells(tmp_path)
+    write(file, [small()[0], {"method": "aggnet"}])
+    with pytest.raises(ValueError, match=r"half\.json must be a cell .* 1 of 2 without"):
+        tables.read_cells(tmp_path)
+    write(file, {**small()[0], "case": "random"})
+    with pytest.raises(
+        ValueError, match=r"half\.json: case and expertise must be one of .*'random'"
+    ):
+        tables.read_cells(tmp_path)
+
+
+# Claims
+
+
+def claimed(max_mig, ceiling=0.97):
+    """Cells in which majority vote and AggNet fail as the paper says, but for AggNet in (L)."""
+    falls = {
+        ("majority_vote", "naive_majority", "high"): 0.1,
+        ("majority_vote", "naive_majority", "low"): 0.1,
+        ("aggnet", "correlated", "high"): 0.6,
+        ("aggnet", "correlated", "low"): 0.86,
+    }
+    usual = {"majority_vote": 0.7, "aggnet": 0.9, "max_mig": max_mig}
+    return [
+        *(
+            cell(method, case, level, accuracy=falls.get((method, case, level), accuracy))
+            for method, accuracy in usual.items()
+            for case in ("independent", "naive_majority", "correlated")
+            for level in ("high", "low")
+        ),
+        cell("true_labels", accuracy=ceiling),
+    ]
+
+
+def test_summary_judges_each_claim_by_its_numbers(tables):
+    """A claim repeated where the numbers deny it is worse than none."""
+    majority, aggnet, none, best = tables.summary(claimed(0.9)).splitlines()
+    assert majority == (
+        "- Digits: Majority vote (d) falls under naive majority (5 points or more below 4.1): "
+        "4.2(H) holds, 10.0 against 70.0 in 4.1(H); 4.2(L) holds, 10.0 against 70.0 in 4.1(L)."
+    )
+    assert "4.3(H) holds, 60.0 against 90.0 in 4.1(H);" in aggnet
+    assert "4.3(L) does not hold, 86.0 against 90.0 in 4.1(L)." in aggnet
+    assert none.endswith("in H): holds, 90.0 in 4.1(H) against 97.0.")
+    assert "4.1(H) holds, 90.0 against 90.0 (AggNet);" in best
+    *_, none, best = tables.summary(claimed(0.8)).splitlines()
+    assert none.endswith("does not hold, 80.0 in 4.1(H) against 97.0.")
+    assert "4.1(H) does not hold, 80.0 against 90.0 (AggNet);" in best
+    assert "4.3(H) holds, 80.0 against 70.0 (Majority vote);" in best
+
+
+def test_summary_judges_the_forecasters_too(tables):
+    """A method may fall there alone: where few labels tell, classifiers look alike."""
+    cells = claimed(0.9)
+    for one in cells:
+        falls = (one["method"], one["case"]) == ("aggnet", "correlated")
+        forecast = {"max_mig": 0.92, "aggnet": 0.5 if falls else 0.95}.get(one["method"])
+        if forecast is not None:
+            one["last"]["forecast_accuracy"] = forecast
+    *others, aggnet, best = tables.summary(cells).splitlines()
+    assert others == tables.summary(claimed(0.9)).splitlines()
+    assert aggnet == (
+        "- Digits: AggNet (dc) falls under correlated mistakes (5 points or more below 4.1): "
+        "4.3(H) holds, 50.0 against 95.0 in 4.1(H); 4.3(L) holds, 50.0 against 95.0 in 4.1(L)."
+    )
+    assert best.startswith("- Digits: Max-MIG (dc) is the best of the paper's methods, or within")
+    assert "4.2(H) does not hold, 92.0 against 95.0 (AggNet);" in best
+    assert "4.3(H) holds, 92.0 against 50.0 (AggNet);" in best
+
+
+def test_summary_does_not_judge_what_was_not_measured(tables):
+    """Two of three cases say nothing of the third, and a fall needs both of its ends."""
+    majority, aggnet, none, best = tables.summary(small()[:3]).splitlines()
+    assert majority.endswith("4.2(H) not measured; 4.2(L) not measured.")
+    assert aggnet.endswith("4.3(H) not measured; 4.3(L) not measured.")
+    assert none.endswith("not judged, 4.2(H), 4.3(H), true labels not measured.")
+    assert best.endswith("not measured.")
+
+
+def test_summary_of_a_real_crowd_has_the_one_claim(tables):
+    """It has no cases to fall in."""
+    (line,) = tables.summary(real()).splitlines()
+    assert line.startswith("- LabelMe: Max-MIG (d) is the best")
+    assert line.endswith("holds, 89.6 against 81.0 (Doctor Net).")
+
+
+# Figure
+
+
+def written(file):
+    return [element.text for element in ElementTree.parse(file).iterfind(".//{*}text")]
+
+
+@pytest.mark.slow
+def test_figure_names_every_method_and_what_is_missing(tables, tmp_path):
+    """A bar of height zero where nothing was run would be read as a failure."""
+    pytest.importorskip("matplotlib")
+    from PIL import Image
+
+    places = tables.figure([*small(), *real()], tmp_path / "new" / "figure.svg")
+    png, svg = places
+    assert [place.name for place in places] == ["figure.png", "figure.svg"]
+    with Image.open(png) as picture:
+        picture.load()
+        assert picture.width == pytest.approx(1440, abs=2)
+    words = written(svg)
+    for word in ("Majority vote", "Doctor Net", "Max-MIG", "True labels", "not measured"):
+        assert words.count(word) == 1
+    assert words.count("4.3(L)") == 1
+    assert words.count("real crowd") == 1
+    assert "Digits" in words
+    assert "LabelMe (axis from 70)" in words
+    assert "Crowd Layer, eq. 2 start" in words  # the paper uses both starts
+
+
+def test_figure_of_what_is_complete_marks_nothing(tables, tmp_path):
+    """A legend of a mark that is nowhere sends the reader looking for it."""
+    pytest.importorskip("matplotlib")
+    words = written(tables.figure(claimed(0.9), tmp_path / "figure")[1])
+    assert "AggNet" in words
+    assert not {"not measured", "Lines on the bars: standard deviation over seeds"} & set(words)
+
+
+def test_figure_takes_other_methods(tables, tmp_path):
+    """All of them need colours, and a name that is misspelt must not be a row of crosses."""
+    pytest.importorskip("matplotlib")
+    methods = [method for method in tables.METHODS if method != "true_labels"]
+    words = written(tables.figure(small(), tmp_path / "figure", methods=methods)[1])
+    assert {tables.METHODS[method] for method in methods} <= set(words)
+    styles = tables._styles(methods)
+    assert len(set(styles.values())) == len(methods) > 15
+    for wrong in (["maxmig"], ["true_labels"], []):
+        with pytest.raises(ValueError, match="`methods` must be some of majority_vote,"):
+            tables.figure(small(), tmp_path / "figure", methods=wrong)
+    with pytest.raises(ValueError, match=r"`path` must end in \.png, \.svg or neither"):
+        tables.figure(small(), tmp_path / "figure.pdf")
+
+
+def test_figure_is_the_same_each_time(tables, tmp_path):
+    """A date in the file makes each commit of it a change."""
+    pytest.importorskip("matplotlib")
+    first, second = (
+        [place.read_bytes() for place in tables.figure(small(), tmp_path / name / "figure")]
+        for name in ("first", "second")
+    )
+    assert first == second
+
+
+def test_figure_without_matplotlib_says_what_to_install(tables, tmp_path, monkeypatch):
+    """It is an extra."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.style", None)
+    with pytest.raises(ImportError, match=r"hf_maxmig\[plots\]"):
+        tables.figure(small(), tmp_path / "figure")
+
+
+def test_page_of_the_committed_results_is_what_its_files_give(tables):
+    """A page typed or left over from other cells says what was never measured."""
+    cells = tables.read_cells(tables.RESULTS)
+    written = (tables.RESULTS / "README.md").read_text(encoding="utf-8")
+    assert written == tables.page(cells)
+    for heading in ("## Last epoch", "## Label-free pick", "## Best epoch on the test items"):
+        assert heading in written
+    assert (tables.RESULTS / "figure3.png").is_file()
+    readme = (tables.RESULTS.parents[2] / "README.md").read_text(encoding="utf-8")
+    assert (
+        f"<!-- benchmark -->\n{tables.of_readme(cells).strip()}\n<!-- end benchmark -->" in readme
+    )

@@ -1,0 +1,216 @@
+"""The recipe that asks which score finds wrong labels: is each score read the right way round?"""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.recipes.imported import recipes
+
+CLASSES = 3
+NUM_ITEMS = 84
+
+
+@pytest.fixture(scope="module")
+def suspects():
+    with recipes() as load:
+        yield load("suspects")
+
+
+@pytest.fixture
+def world(suspects):
+    """Three annotators, unanimous but on every seventh item, where two of them say the same wrong thing."""
+    gold = np.arange(NUM_ITEMS) % CLASSES
+    wrong = np.arange(NUM_ITEMS) % 7 == 0
+    said = np.repeat(gold[:, None], 3, axis=1)
+    for i in np.flatnonzero(wrong):
+        said[i] = (gold[i] + 1 + i // 21 % 2) % CLASSES
+        said[i, i // 7 % 3] = gold[i]
+    votes = suspects.read_votes([[0, 1, 2]] * NUM_ITEMS, said.tolist(), CLASSES)
+    assert (votes.given != gold).tolist() == wrong.tolist()
+    noise = np.random.default_rng(1).normal(size=(NUM_ITEMS, 5)).astype(np.float32)
+    features = noise * 0.3 + 3 * np.eye(CLASSES, 5, dtype=np.float32)[gold]
+    return votes, gold, wrong, features
+
+
+def test_perfect_score_has_average_precision_one_and_its_opposite_auroc_zero(suspects, world):
+    """A figure read upside down would praise the worst score."""
+    *_, wrong, _ = world
+    scores = {"perfect": wrong * 0.5, "opposite": -1.0 * wrong, "constant": np.ones(NUM_ITEMS)}
+    measured = suspects.measure_scores(scores, wrong)
+    assert measured["perfect"] == {"average_precision": 1.0, "auroc": 1.0}
+    assert measured["opposite"]["auroc"] == 0
+    assert measured["constant"] == pytest.approx({"average_precision": 1 / 7, "auroc": 0.5})
+
+
+def test_flags_are_measured_by_precision_and_recall(suspects):
+    """The two exchanged would look like a cautious flag where it is a rash one."""
+    wrong = np.array([True, True, True, False, False])
+    flags = {"rash": np.array([True, True, False, True, True]), "none": np.zeros(5, dtype=bool)}
+    measured = suspects.measure_flags(flags, wrong)
+    assert measured["rash"] == pytest.approx({"flagged": 4, "precision": 1 / 2, "recall": 2 / 3})
+    assert measured["none"] == {"flagged": 0, "precision": None, "recall": 0}
+
+
+def test_tie_is_drawn_once_among_the_most_voted_classes(suspects):
+    """The lowest class of a tie would favour one class; a new draw a score would compare nothing."""
+    crowd = [[0, 1]] * 50 + [[0, 1, 2]] * 3, [[1, 2]] * 50 + [[2, 2, 0]] * 3
+    votes = suspects.read_votes(*crowd, CLASSES)
+    assert not votes.single[:50].any()
+    assert votes.single[50:].all()
+    assert set(votes.given[:50]) == {1, 2}
+    assert votes.given[50:].tolist() == [2, 2, 2]
+    assert suspects.read_votes(*crowd, CLASSES).given.tolist() == votes.given.tolist()
+
+
+def told_of(votes, forecast):
+    """What `relabel` would write, for a forecast and halves of the pair that agree with it."""
+    columns = ("forecast_posterior", "classifier_posterior", "aggregator_posterior")
+    suspicion = 1 - votes.of_given(forecast)
+    return {**dict.fromkeys(columns, forecast.tolist()), "suspicion": suspicion.tolist()}
+
+
+def assert_wrong_ranked_first(suspects, scores, wrong):
+    assert scores
+    for name, score in scores.items():
+        assert score.shape == wrong.shape, name
+        assert np.isfinite(score).all(), name
+        assert suspects.measure_scores({name: score}, wrong)[name]["auroc"] > 0.9, name
+
+
+def test_our_and_the_votes_scores_are_higher_where_the_label_is_wrong(suspects, world):
+    """Each is turned from 'how good' to 'how suspect' by hand."""
+    votes, gold, wrong, _ = world
+    forecast = 0.7 * np.eye(CLASSES)[gold] + 0.1
+    scores = suspects.our_scores(told_of(votes, forecast), votes) | suspects.vote_scores(votes)
+    assert set(scores) == {suspects.OURS, *suspects.PARTS, "vote entropy", "1 - vote share"}
+    assert scores[suspects.OURS] == pytest.approx(np.where(wrong, 0.9, 0.2))
+    assert scores["1 - vote share"] == pytest.approx(np.where(wrong, 1 / 3, 0))
+    assert_wrong_ranked_first(suspects, scores, wrong)
+
+
+def test_suspicion_must_be_what_relabel_wrote(suspects, world):
+    """Figures of a formula that the package does not have would be figures of nothing."""
+    votes, gold, *_ = world
+    told = told_of(votes, np.eye(CLASSES)[gold])
+    told["suspicion"][7] += 0.01
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        suspects.our_scores(told, votes)
+
+
+@pytest.mark.filterwarnings("ignore:The (copy|inplace) keyword")  # crowd-kit on pandas 3.1
+@pytest.mark.slow
+def test_crowdkit_scores_are_higher_where_the_label_is_wrong(suspects, world):
+    """Its tables are by name, not by place: a column in another order would judge other labels."""
+    pytest.importorskip("crowdkit")
+    votes, _, wrong, _ = world
+    scores, flags = suspects.crowdkit_scores(votes)
+    assert len(scores) == 5
+    assert_wrong_ranked_first(suspects, scores, wrong)
+    assert flags["Dawid-Skene"].shape == wrong.shape
+
+
+def test_cleanlab_scores_are_higher_where_the_label_is_wrong(suspects, world, make_args):
+    """Its qualities are low where a label is bad; a CROWDLAB quality lies beside an annotator."""
+    pytest.importorskip("cleanlab")
+    votes, gold, wrong, features = world
+    training = make_args(num_train_epochs=40)
+    plain = suspects.plain_posteriors(features, votes, training)
+    for probability in plain.values():
+        assert probability.sum(axis=1) == pytest.approx(1)
+        assert (probability.argmax(axis=1) == gold).mean() > 0.8
+    h = 0.7 * np.eye(CLASSES)[gold] + 0.1
+    scores, flags = suspects.cleanlab_scores(votes, plain, h)
+    assert set(flags) == {f"CROWDLAB, {name}" for name in (*plain, "h")}
+    assert len(scores) == 2 * len(plain) + 1 + len(plain) + 1
+    # Where CROWDLAB prefers another label, its consensus quality is of that one: no such promise.
+    of_given = {n: s for n, s in scores.items() if "consensus" not in n}
+    assert_wrong_ranked_first(suspects, of_given, wrong)
+
+    one = suspects.read_votes([[0]] * NUM_ITEMS, votes.given[:, None].tolist(), CLASSES)
+    scores, flags = suspects.cleanlab_scores(one, plain, h)
+    assert set(scores) == {f"cleanlab label quality, {name}" for name in plain}
+    assert_wrong_ranked_first(suspects, scores, wrong)
+    for flag in flags.values():
+        assert wrong[flag].mean() > 0.8
+
+
+def test_seeds_come_together_best_score_first(suspects):
+    """The table and the file must say the mean; of a package the best that needs no h of ours."""
+    entropies, ours = (0.2, 0.4), (0.9, 1.0)
+    runs = [
+        {
+            "seed": seed, "items": 5, "votes": 9, "ties": 1, "base_rate": 0.1,
+            "scores": {
+                name: {"average_precision": value, "auroc": 0.5}
+                for name, value in (
+                    ("vote entropy", entropies[seed]), ("suspicion", ours[seed]), ("cleanlab CROWDLAB, h", 0.99),
+                    ("cleanlab CROWDLAB, logistic", 0.8), ("cleanlab label quality, logistic", 0.7),
+                )
+            },
+            "flags": {"suspect": {"flagged": 1, "precision": None, "recall": 0.5}},
+        }
+        for seed in (0, 1)
+    ]  # fmt: skip
+    told = suspects.summarise(suspects.World("here"), runs)
+    assert next(iter(told["scores"])) == "cleanlab CROWDLAB, h"
+    assert told["scores"]["suspicion"]["average_precision"] == pytest.approx(0.95)
+    assert told["scores"]["vote entropy"]["average_precision_by_seed"] == [0.2, 0.4]
+    assert told["flags"]["suspect"] == {"flagged": 1, "precision": None, "recall": 0.5}
+    assert suspects.best_of(told, "cleanlab") == "cleanlab CROWDLAB, logistic"
+    row = suspects.table([told]).splitlines()[1]
+    assert row.split() == [
+        "here",
+        "0.100",
+        "0.950",
+        "0.300",
+        "0.800",
+        "cleanlab",
+        "CROWDLAB,",
+        "logistic",
+    ]
+
+
+def test_page_says_command_number_and_minutes(suspects):
+    """A recipe that does not say what to expect cannot be seen to fail."""
+    for word in (
+        "recipes/benchmarks/suspects.py --labelme_dir",
+        "Expect",
+        "inutes",
+        "pip install",
+        "licence",
+    ):
+        assert word in suspects.__doc__, word
+
+
+def test_committed_figures_are_of_these_worlds_and_scores(suspects, root):
+    """A results file older than the recipe would be quoted for what it does not say."""
+    result = json.loads((root / "recipes" / "benchmarks" / "results" / "suspects.json").read_text())
+    assert [w["world"] for w in result["worlds"]] == [w.name for w in suspects.WORLDS]
+    for world in result["worlds"]:
+        precision = {n: s["average_precision"] for n, s in world["scores"].items()}
+        assert precision[suspects.OURS] > precision["vote entropy"], world["world"]
+        for package in suspects.RIVALS:
+            best = suspects.best_of(world, package)
+            assert precision[suspects.OURS] > precision[best], (world["world"], best)
+
+
+def test_single_given_class_leaves_a_plain_classifier_nothing_to_tell_apart(suspects, make_args):
+    """A naive majority outvotes all others everywhere: logistic regression refuses such labels."""
+    features = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    votes = suspects.read_votes([[0, 1, 2]] * 20, [[1, 1, 2]] * 20, CLASSES)
+    plain = suspects.plain_posteriors(features, votes, make_args())
+    assert (plain["logistic"] == [0, 1, 0]).all()
+    assert plain["network"].sum(axis=1) == pytest.approx(1)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The (copy|inplace) keyword")  # crowd-kit on pandas 3.1
+def test_suspicion_finds_wrong_labels_far_better_than_the_entropy_of_the_votes(suspects):
+    """The recipe's claim, where copied mistakes make a third of the pluralities wrong."""
+    named = {world.name: world for world in suspects.WORLDS}
+    told = suspects.run(named["digits, correlated, high, all votes"], seed=0, num_train_epochs=40)
+    assert told["base_rate"] > 0.25
+    precision = {name: s["average_precision"] for name, s in told["scores"].items()}
+    assert precision["suspicion"] > precision["vote entropy"] + 0.3
+    assert told["flags"]["suspect"]["precision"] > 0.9

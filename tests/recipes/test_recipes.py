@@ -1,0 +1,198 @@
+"""Each recipe, run to its end as its page says."""
+
+import json
+import os
+import sys
+
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+from transformers import (
+    AutoModel,
+    pipeline,
+)
+
+import hf_maxmig
+from tests.children import needs_fork, page, run
+from tests.data.named.test_sources import write_flat
+from tests.processes import finished
+
+
+def launch(root, *arguments, launcher=("accelerate.commands.launch",)):
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    return finished([sys.executable, "-m", *launcher, *arguments], 280, cwd=root, env=env)[0]
+
+
+@pytest.mark.slow
+def test_digits_reaches_its_number_and_saves_a_whole_pair(root, tmp_path):
+    """The project's first command: its number, its table, and a pair that classifies a picture."""
+    printed = launch(root, "recipes/digits.py", "--output_dir", tmp_path)
+    results = json.loads((tmp_path / "all_results.json").read_text())
+    assert results["eval_accuracy"] >= 0.93
+    assert results["eval_majority_vote_accuracy"] < 0.7
+    assert results["eval_gain"] > 1.7  # of networks that have not seen the items
+    for row in ("majority vote", "aggregator g", "classifier h", "forecaster zeta"):
+        assert row in printed
+    assert "Inside" in (tmp_path / "README.md").read_text()
+    model = AutoModel.from_pretrained(tmp_path)
+    assert model.config.annotators[0] == "senior_A"
+    picture = Image.fromarray((load_digits().images[0] * 15.9375).astype("uint8"))
+    assert pipeline("image-classification", model=str(tmp_path))(picture)[0]["label"] == "0"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "launcher", [("torch.distributed.run", "--standalone", "--nproc_per_node=2")]
+)
+def test_digits_runs_on_two_processes(launcher, root, tmp_path):
+    """Two processes share a batch of 64, and find the same start and rate; one of them writes."""
+    launch(
+        root, "recipes/digits.py", "--output_dir", tmp_path, "--per_device_train_batch_size", 32,
+        "--use_cpu", "--report_to", "none", "--num_train_epochs", 50, launcher=launcher,
+    )  # fmt: skip
+    assert json.loads((tmp_path / "all_results.json").read_text())["eval_accuracy"] >= 0.93
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "expertise", "seed", "least"),
+    [
+        ("independent", "high", 1, 0.96),
+        ("naive_majority", "high", 0, 0.93),
+        ("independent", "low", 0, 0.85),
+    ],
+)
+def test_digits_learns_from_the_other_crowds(case, expertise, seed, least, load, tmp_path):
+    """The flags must reach the crowd, and the defaults must not be good for one crowd only.
+
+    With seed 1 the start from the vote share merges two classes of independent experts (accuracy 0.87),
+    as with two of ten seeds; the start from information keeps them apart.
+    """
+    digits, recipe = load("digits"), load("recipe")
+    arguments, training = recipe.parse(
+        digits.DigitsArguments, digits.DigitsTrainingArguments,
+        arguments=["--output_dir", str(tmp_path), "--case", case, "--expertise", expertise, "--seed", str(seed),
+                   "--use_cpu", "True", "--report_to", "none", "--disable_tqdm", "True"],
+    )  # fmt: skip
+    assert (arguments.case, arguments.expertise) == (case, expertise)
+    data = digits.digits(arguments, training.seed)
+    assert len(data["train"].features["annotators"].feature.names) == {
+        ("independent", "high"): 5, ("naive_majority", "high"): 10, ("independent", "low"): 10,
+    }[case, expertise]  # fmt: skip
+    assert digits.main(arguments, training)["eval_accuracy"] > least
+
+
+@pytest.mark.slow
+def test_labelme_reaches_its_numbers(root, shared_data, tmp_path):
+    """The real crowd, by the command of the recipe's page."""
+    launch(
+        root,
+        "recipes/labelme.py",
+        "--data_dir",
+        shared_data / "labelme",
+        "--output_dir",
+        tmp_path,
+        "--seed",
+        0,
+    )
+    results = json.loads((tmp_path / "all_results.json").read_text())
+    assert results["eval_accuracy"] >= 0.87
+    assert results["eval_forecast_accuracy"] >= 0.86
+    assert results["eval_gain"] > 1.5
+    assert AutoModel.from_pretrained(tmp_path).config.num_annotators == 59
+
+
+@pytest.mark.slow
+@needs_fork
+def test_labelme_from_images_saves_backbone_and_head(root, backbone, tmp_path):
+    """The head is trained on cached features; the saved pair must take pictures, as pretrained."""
+    data_dir = write_flat(tmp_path / "data")
+    log = tmp_path / "log"
+    code = run(
+        log, page, root / "recipes" / "labelme.py", "--data_dir", data_dir, "--backbone", tmp_path / "backbone",
+        "--output_dir", tmp_path / "out", "--num_train_epochs", 2, "--use_cpu", "--report_to", "none",
+    )  # fmt: skip
+    assert code == 0, log.read_text()
+    model = AutoModel.from_pretrained(tmp_path / "out").eval()
+    before = backbone.resnet.state_dict()
+    for name, tensor in model.classifier.encoder.state_dict().items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
+    picture = next((data_dir / "images" / "train").rglob("*.jpg"))
+    assert len(pipeline("image-classification", model=str(tmp_path / "out"))(str(picture))) == 5
+
+
+def test_config_file_gives_defaults_under_the_command_line(load, tmp_path):
+    """A number that YAML reads as text, or a misspelt key, must not be trained with."""
+    digits, recipe = load("digits"), load("recipe")
+    file = tmp_path / "digits.yaml"
+    file.write_text("learning_rate: 1e-4\ncase: independent\nseed: 7\n")
+
+    def parse(*more):
+        return recipe.parse(
+            digits.DigitsArguments, digits.DigitsTrainingArguments,
+            arguments=["--config", str(file), "--output_dir", str(tmp_path), "--use_cpu", "True", *more],
+        )  # fmt: skip
+
+    arguments, training = parse("--seed", "3")
+    assert (arguments.case, training.learning_rate, training.seed) == ("independent", 1e-4, 3)
+    assert training.num_train_epochs == 100
+    file.write_text("learning_rat: 1\n")
+    with pytest.raises(ValueError, match="must only have flags of this recipe, got learning_rat"):
+        parse()
+
+
+def test_setting_is_chosen_by_the_held_out_gain_alone(load):
+    """The shortest training within a standard error of the best; accuracies may not matter."""
+    defaults = load("defaults")
+
+    def row(epochs, gain, accuracy):
+        setting = {"num_train_epochs": epochs}
+        return {
+            "setting": setting, "held_out_gain": gain, "standard_error": 0.02,
+            "test_accuracy_not_used": accuracy,
+        }  # fmt: skip
+
+    rows = [row(5, 1.4, 0.99), row(10, 1.49, 0.1), row(20, 1.5, 0.9), row(10, 1.485, 0.9)]
+    assert defaults.choose(rows) is rows[1]
+
+
+def test_items_kept_back_are_the_same_for_every_seed(load, crowd):
+    """A held-out gain on other items for each setting compares nothing."""
+    recipe = load("recipe")
+    torch.manual_seed(1)
+    train, held_out = recipe.keep_back(crowd, 20)
+    torch.manual_seed(2)
+    again, _ = recipe.keep_back(crowd, 20)
+    assert (len(train), len(held_out)) == (70, 20)
+    assert train["features"][:] == again["features"][:]
+    together = train["features"][:] + held_out["features"][:]
+    assert sorted(together) == sorted(crowd["features"][:])
+    assert recipe.keep_back(crowd, 0) == (crowd, None)
+    for wrong in (-1, 90):
+        with pytest.raises(
+            ValueError, match="`held_out_items` must lie in 0..89, of 90 training items"
+        ):
+            recipe.keep_back(crowd, wrong)
+
+
+def test_majority_vote_counts_ties_by_their_share(load, crowd, make_model, make_args):
+    """Breaking ties by the lowest class favours one class, by the gold label cheats."""
+    recipe = load("recipe")
+    trainer = hf_maxmig.MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
+    expected = 0.0
+    for votes, label in zip(crowd["annotations"][:], crowd["label"][:], strict=True):
+        counts = [votes.count(c) for c in range(3)]
+        top = [c for c in range(3) if counts[c] == max(counts)]
+        expected += (label in top) / len(top)
+    assert recipe.majority_vote_accuracy(crowd, trainer) == pytest.approx(
+        expected / len(crowd), abs=1e-6
+    )
+
+
+def test_recipe_pages_say_source_licence_command_and_number(root):
+    """A recipe that does not say what to expect cannot be seen to fail."""
+    for name in ("digits", "labelme"):
+        page = (root / "recipes" / f"{name}.py").read_text().split('"""')[1]
+        for word in ("Data:", f"recipes/{name}.py --", "xpect a classifier accuracy of 0.", "two"):
+            assert word in page, (name, word)
