@@ -3,7 +3,7 @@
 The columns themselves are made in `columns.py`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from datasets import Dataset, IterableDataset
 from datasets.features.features import require_decoding
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset as TorchDataset
 from transformers import DataCollatorWithPadding
 
@@ -174,10 +175,10 @@ class CrowdCollator:
             lengths = np.bincount(item, minlength=len(lengths))
         width = max(1, int(lengths.max(initial=0)))
         place = np.arange(len(item)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        padded = np.full((2, len(lengths), width), -1, dtype=np.int64)
-        padded[0, item, place] = annotators
-        padded[1, item, place] = annotations
-        return torch.from_numpy(padded[0]), torch.from_numpy(padded[1])
+        pairs = np.full((2, len(lengths), width), -1, dtype=np.int64)
+        pairs[0, item, place] = annotators
+        pairs[1, item, place] = annotations
+        return torch.from_numpy(pairs[0]), torch.from_numpy(pairs[1])
 
     # Gold labels
 
@@ -225,8 +226,8 @@ class CrowdCollator:
             and "pixel_values" not in known
             and {*known[:1]} & {*columns}
         ):
-            padded = {name: columns.pop(name) for name in known if name in columns}
-            batch.update(self._pad(padded, items))
+            known_columns = {name: columns.pop(name) for name in known if name in columns}
+            batch.update(self._pad(known_columns, items))
         for name, values in columns.items():
             if is_numeric(values):
                 batch[name] = stack(name, values, items)
@@ -303,7 +304,51 @@ def crowd_batches(
         ValueError: if there are no annotations, or a value is out of range, see `CrowdCollator`.
     """
     for columns, start in _flat_chunks(dataset, batch_size):
-        yield from _padded(columns, EVERY[start:], collator)
+        yield from _narrow_chunks(columns, EVERY[start:], collator)
+
+
+def padded(crowd: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Join the parts of a crowd to one of the widest K.
+
+    Args:
+        crowd: pairs of (n, K) annotators and annotations, int64, padded with -1, each with a K of its
+            own, as `crowd_batches` yields them. Read once.
+
+    Returns:
+        Annotators and annotations, each (N, K) int64 padded with -1; (0, 0) if there is no part.
+
+    Example:
+        >>> parts = [(torch.tensor([[0, 2]]), torch.tensor([[1, 0]])), (torch.tensor([[3]]), torch.tensor([[1]]))]
+        >>> annotators, annotations = padded(parts)
+        >>> annotators.tolist(), annotations.tolist()
+        ([[0, 2], [3, -1]], [[1, 0], [1, -1]])
+    """
+    parts = list(crowd)
+    most = max((who.shape[1] for who, _ in parts), default=0)
+    joined = []
+    for side in (0, 1):
+        rows = [torch.nn.functional.pad(p[side], (0, most - p[side].shape[1]), value=-1) for p in parts]  # fmt: skip
+        joined.append(torch.cat(rows) if rows else torch.zeros(0, 0, dtype=torch.int64))
+    return joined[0], joined[1]
+
+
+def padded_annotations(crowd: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """Put the votes of all items in one table, without those of unknown annotators.
+
+    Args:
+        crowd: pairs of (n, K) annotators and annotations, int64, padded with -1, each with a K of its
+            own, as `crowd_batches` yields them; one item or more. Read once.
+
+    Returns:
+        (N, K) int64, the annotations that are given first, then -1.
+
+    Example:
+        >>> parts = [(torch.tensor([[-1, 2]]), torch.tensor([[1, 0]])), (torch.tensor([[3, 4]]), torch.tensor([[1, 2]]))]
+        >>> padded_annotations(parts).tolist()
+        [[0, -1], [1, 2]]
+    """
+    rows = [row[row >= 0] for who, said in crowd for row in torch.where(who >= 0, said, -1)]
+    return pad_sequence(rows, batch_first=True, padding_value=-1)
 
 
 def gold_labels(dataset: Dataset, collator: CrowdCollator, batch_size: int = 65_536) -> Tensor:
@@ -366,7 +411,7 @@ def _examples(dataset: Any) -> Iterator[dict[str, Any]]:
     return iter(dataset)
 
 
-def _padded(
+def _narrow_chunks(
     columns: dict[str, FlatLists], items: Sequence[int], collator: CrowdCollator
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Pad a chunk, in halves where an item with many labels would make it too wide."""
@@ -378,8 +423,8 @@ def _padded(
             cut = int(its_lengths[:half].sum())
             left[name] = values[:cut], its_lengths[:half]
             right[name] = values[cut:], its_lengths[half:]
-        yield from _padded(left, items, collator)
-        yield from _padded(right, items[half:], collator)
+        yield from _narrow_chunks(left, items, collator)
+        yield from _narrow_chunks(right, items[half:], collator)
     else:
         yield collator.pairs(columns, items)
 

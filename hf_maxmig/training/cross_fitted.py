@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers.trainer_utils import has_length
 from transformers.utils import logging
 
-from ..data.collator import NOT_INPUTS, CrowdCollator, crowd_batches
+from ..data.collator import NOT_INPUTS, CrowdCollator, crowd_batches, padded
 from ..data.columns import has_votes
 from ..data.numbered import ROW, UNKNOWN, check_each_once, in_order
 from ..metrics import LEAST_ITEMS
@@ -34,7 +34,7 @@ from ..model.classifiers import (
 from ..model.functional import NO_MASS
 from ..model.modeling_maxmig import CrowdModel, MaxMIGModel
 from .crossfit import MOST_FEATURES
-from .start import MOST_CELLS, STEPS, STEPS_A_STEP, Start, find_start, padded
+from .start import MOST_CELLS, STEPS, STEPS_A_STEP, Start, find_start
 from .training_args import MaxMIGTrainingArguments
 
 logger = logging.get_logger(__name__)

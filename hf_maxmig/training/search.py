@@ -15,6 +15,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers.utils import logging
 
+from ..data.collator import padded, padded_annotations
 from ..data.columns import has_votes
 from ..data.numbered import part_of
 from ..metrics import LEAST_ITEMS, gain_parts
@@ -32,9 +33,8 @@ from .cross_fitted import missing_in_features, network_steps
 from .guards import merged_classes
 from .informed_start import FOLDS, start_from_information, warm_up
 from .raced import Outcome, race
-from .start import MOST_CELLS, padded
+from .start import MOST_CELLS
 from .training import CrowdTraining
-from .watch import padded_annotations
 
 logger = logging.get_logger(__name__)
 

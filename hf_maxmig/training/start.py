@@ -8,7 +8,6 @@ that the user hands over for it (`gold`).
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -104,17 +103,6 @@ class Start:
 
 
 _TENSORS = ("targets", "log_h", "weight", "log_p")
-
-
-def padded(crowd: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Join parts of a crowd, pairs of (n, K) annotators and annotations, to one of the widest K."""
-    parts = list(crowd)
-    most = max((who.shape[1] for who, _ in parts), default=0)
-    joined = []
-    for side in (0, 1):
-        rows = [torch.nn.functional.pad(p[side], (0, most - p[side].shape[1]), value=-1) for p in parts]  # fmt: skip
-        joined.append(torch.cat(rows) if rows else torch.zeros(0, 0, dtype=torch.int64))
-    return joined[0], joined[1]
 
 
 def find_start(

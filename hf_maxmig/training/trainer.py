@@ -51,6 +51,7 @@ from ..data.collator import (
     arrow_rows,
     crowd_batches,
     input_names,
+    padded,
 )
 from ..data.columns import check_is_dataset, crowd_names, has_crowd_columns, has_votes
 from ..data.describe import describe
@@ -125,7 +126,7 @@ from .search import (
     search_rate,
     start_and_search,
 )
-from .start import Start, padded
+from .start import Start
 from .strength import find_strength
 from .training_args import AGGREGATOR_RATE_MULTIPLE, MaxMIGTrainingArguments
 from .tuning import TunedTrainer

@@ -8,9 +8,9 @@ import torch
 from datasets import Dataset
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Subset
 
+from ..data.collator import padded_annotations
 from ..data.columns import has_crowd_columns, has_votes
 from ..model.functional import is_given
 from .guards import Guards, merged_classes, permuted_classes, too_few_votes
@@ -114,16 +114,3 @@ class Watch:
         named = self.trainer.args.name_classes and model.blind_to_class_names
         if message is None and not named:  # else they are named when training ends
             self.guards.say("permuted", permuted_classes(forecast, annotations, classes))
-
-
-def padded_annotations(crowd: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-    """Put the votes of all items in one table, whatever the widths of the chunks.
-
-    Args:
-        crowd: pairs of (n, K) annotators and annotations, padded with -1.
-
-    Returns:
-        (N, K) annotations of votes that are given, first; then -1.
-    """
-    rows = [row[row >= 0] for who, said in crowd for row in torch.where(who >= 0, said, -1)]
-    return pad_sequence(rows, batch_first=True, padding_value=-1)

@@ -774,3 +774,19 @@ def test_tables_are_read_only_where_nothing_must_see_each_item() -> None:
     assert arrow_rows(dataset, CrowdCollator(4, 3, input_names=["z"])) is dataset
     kept = arrow_rows(pictures, plain)
     assert kept.rows[:].column_names == ["x", "label", "annotators", "annotations"]
+
+
+def test_parts_of_a_crowd_are_joined_to_the_widest():
+    """Batches of a crowd have as many places as their own item with most votes."""
+    parts = [(torch.tensor([[0, 2]]), torch.tensor([[1, 0]])), (torch.tensor([[3]]), torch.tensor([[1]]))]  # fmt: skip
+    who, said = collator.padded(iter(parts))
+    assert who.tolist() == [[0, 2], [3, -1]]
+    assert said.tolist() == [[1, 0], [1, -1]]
+    empty = collator.padded([])
+    assert empty[0].shape == empty[1].shape == (0, 0)
+
+
+def test_votes_of_unknown_annotators_leave_no_place_in_the_table():
+    """A vote by nobody would count where votes are counted."""
+    parts = [(torch.tensor([[-1, 2, 1]]), torch.tensor([[2, 0, 1]])), (torch.tensor([[3]]), torch.tensor([[-1]]))]  # fmt: skip
+    assert collator.padded_annotations(iter(parts)).tolist() == [[0, 1], [-1, -1]]

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainer
-from hf_maxmig.data.collator import CrowdCollator, crowd_batches
+from hf_maxmig.data.collator import CrowdCollator, crowd_batches, padded
 from hf_maxmig.training import cross_fitted
-from hf_maxmig.training.start import padded
 
 
 @pytest.fixture

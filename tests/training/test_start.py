@@ -15,7 +15,7 @@ from hf_maxmig.model.classifiers import HeadClassifier, HeadConfig
 from hf_maxmig.model.functional import NO_MASS, vote_share
 from hf_maxmig.training.cross_fitted import temper
 from hf_maxmig.training.left_out import LeftOutVotes
-from hf_maxmig.training.start import Start, constant, find_start, padded
+from hf_maxmig.training.start import Start, constant, find_start
 
 
 def draw(truth, right, generator, votes=None):
@@ -162,16 +162,6 @@ def test_prior_is_even_where_the_votes_are(found):
     """What little they differ can be a leaning of the annotators."""
     torch.testing.assert_close(found.log_p, torch.full((3,), -math.log(3)))
     assert [name for name in found.likelihoods if "prior" in name] == ["search_prior_uniform"]
-
-
-def test_parts_of_a_crowd_are_joined_to_the_widest():
-    """Batches of a crowd have as many places as their own item with most votes."""
-    parts = [(torch.tensor([[0, 2]]), torch.tensor([[1, 0]])), (torch.tensor([[3]]), torch.tensor([[1]]))]  # fmt: skip
-    who, said = padded(iter(parts))
-    assert who.tolist() == [[0, 2], [3, -1]]
-    assert said.tolist() == [[1, 0], [1, -1]]
-    empty = padded([])
-    assert empty[0].shape == empty[1].shape == (0, 0)
 
 
 @settings(deadline=None, max_examples=60)
