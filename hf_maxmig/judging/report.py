@@ -205,7 +205,7 @@ def _template() -> Any:
         "counted": _counted,
         "short": short,
     }
-    text = (files("hf_maxmig") / "report.html").read_text(encoding="utf-8")
+    text = (files(__package__) / "report.html").read_text(encoding="utf-8")
     return environment.from_string(text)
 
 

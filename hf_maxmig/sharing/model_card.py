@@ -107,7 +107,7 @@ def model_card(
     )
     card = ModelCard.from_template(
         header,
-        template_str=(files("hf_maxmig") / "model_card.md").read_text(encoding="utf-8"),
+        template_str=(files(__package__) / "model_card.md").read_text(encoding="utf-8"),
         model_name=model_name,
         repo_id=repo_id or model_name,
         task=task,

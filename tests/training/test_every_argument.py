@@ -331,7 +331,7 @@ def test_page_says_what_the_tests_do(root):
 
 def test_tests_elsewhere_are_there(root):
     """A test that was renamed is no longer one."""
-    text = "".join(path.read_text(encoding="utf-8") for path in (root / "tests").glob("*.py"))
+    text = "".join(path.read_text(encoding="utf-8") for path in (root / "tests").rglob("*.py"))
     for place in ELSEWHERE.values():
         found = (root / place).is_file() if place.startswith("tests/") else f"def {place}(" in text
         assert found, place
