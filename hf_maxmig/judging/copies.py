@@ -15,7 +15,8 @@ from scipy.sparse.csgraph import connected_components
 from scipy.stats import beta, false_discovery_control
 from torch import Tensor
 
-from ..model.functional import is_given, widen
+from ..model.functional import widen
+from ..model.votes import is_given
 
 MIN_COMMON = 10  # fewer common items are no evidence after a correction for thousands of pairs
 LARGE_SHARE = 0.5  # a copy repeats at least half of what the truth leaves open

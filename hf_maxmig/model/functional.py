@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from .divergences import get_divergence
+from .votes import is_given
 
 # Log of the prior mass of a class that nobody voted for: 2e-16, less than float32 tells from nothing,
 # while 1 / p^2, summed over as many items as a batch ever has, is still a number of float32.
@@ -350,6 +351,20 @@ def label_pairs(
         return (rows.sum(dim=1).square() - rows.square().sum(dim=1)) / 2
 
 
+class Posteriors(NamedTuple):
+    """What a model makes of N items: three log-probabilities of the true class, in nats.
+
+    Args:
+        log_h: (N, C), of the classifier.
+        log_g: (N, C), of the aggregator; the prior for an item without votes.
+        log_forecast: (N, C), of both together, see `forecast`.
+    """
+
+    log_h: Tensor
+    log_g: Tensor
+    log_forecast: Tensor
+
+
 def forecast(log_h: Tensor, log_g: Tensor, log_p: Tensor) -> Tensor:
     """Combine what the image says and what the crowd says: the data-crowds forecaster zeta.
 
@@ -582,31 +597,6 @@ def vote_share_prior(counts: Tensor) -> Tensor:
         tensor([0.7500, 0.2500])
     """
     return ((counts + 1 / counts.shape[0]) / (counts.sum() + 1)).log()
-
-
-def voted_classes(parts: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> Tensor:
-    """Tell which classes a known annotator has voted for.
-
-    Args:
-        parts: pairs of (n, K) annotators and annotations, padded with -1.
-        num_classes: C.
-
-    Returns:
-        (C,) bool.
-
-    Example:
-        >>> voted_classes([(torch.tensor([[0, -1]]), torch.tensor([[2, 1]]))], num_classes=3)
-        tensor([False, False,  True])
-    """
-    voted = torch.zeros(num_classes, dtype=torch.bool)
-    for annotators, annotations in parts:
-        voted[annotations[is_given(annotators, annotations)].cpu()] = True
-    return voted
-
-
-def is_given(annotators: Tensor, annotations: Tensor) -> Tensor:
-    """Tell which places of (N, K) padded pairs hold a label by a known annotator: (N, K) bool."""
-    return (annotators >= 0) & (annotations >= 0)
 
 
 def widen(log_probability: Tensor) -> Tensor:

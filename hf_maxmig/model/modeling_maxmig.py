@@ -46,12 +46,12 @@ from .functional import (
     NO_MASS,
     Mixed,
     forecast,
-    is_given,
     mutual_information_gain,
     reward_and_penalty,
     widen,
 )
 from .structures import built_bare
+from .votes import is_annotated
 from .whole_files import MANIFEST, written_whole
 from .wrapping import (
     AUTO_CLASSES,
@@ -885,11 +885,6 @@ def check_outputs(config: PreTrainedConfig, classes: Sequence[str]) -> None:
             "`classes`."
         )
     check_classifier_names(own, classes)
-
-
-def is_annotated(annotators: Tensor, annotations: Tensor) -> Tensor:
-    """Tell which of the B items have a label by a known annotator: (B,) bool."""
-    return is_given(annotators, annotations).any(dim=1)
 
 
 __all__ = ["CrowdModel", "MaxMIGModel", "MaxMIGOutput"]

@@ -15,15 +15,9 @@ from transformers import initialization as init
 
 from ..model.aggregators import WeightedAverageAggregator
 from ..model.configuration_maxmig import MaxMIGConfig
-from ..model.functional import confusion_counts, initial_weight, is_given, vote_share
-from ..model.modeling_maxmig import (
-    CrowdModel,
-    Gather,
-    MaxMIGModel,
-    MaxMIGOutput,
-    Told,
-    is_annotated,
-)
+from ..model.functional import confusion_counts, initial_weight, vote_share
+from ..model.modeling_maxmig import CrowdModel, Gather, MaxMIGModel, MaxMIGOutput, Told
+from ..model.votes import is_annotated, is_given
 from .cross_entropy import mean_of_given
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from ..model.configuration_maxmig import MaxMIGConfig
-from ..model.functional import is_given
+from ..model.votes import is_given
 from .cross_entropy import TargetModel
 
 ALGORITHMS = {

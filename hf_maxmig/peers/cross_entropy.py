@@ -9,8 +9,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..model.functional import is_given, widen
+from ..model.functional import widen
 from ..model.modeling_maxmig import CrowdModel, Gather, MaxMIGOutput
+from ..model.votes import is_given
 
 
 def mean_of_given(total: Tensor, count: Tensor, gather: Gather) -> tuple[Tensor, Tensor]:

@@ -15,9 +15,10 @@ from transformers import initialization as init
 
 from ..model.aggregators import Float32Module, check_any_label
 from ..model.configuration_maxmig import MaxMIGConfig
-from ..model.functional import is_given, vote_share, widen
+from ..model.functional import vote_share, widen
 from ..model.kept_gradients import TableRows
 from ..model.modeling_maxmig import CrowdModel, Gather, MaxMIGOutput, Told
+from ..model.votes import is_given
 from .cross_entropy import against_annotations, against_targets
 from .output_layer import output_layer
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ..model.modeling_maxmig import Gather, MaxMIGOutput, Told, is_annotated
+from ..model.modeling_maxmig import Gather, MaxMIGOutput, Told
+from ..model.votes import is_annotated
 from .aggnet import AggNetConfig, AggNetModel
 from .cross_entropy import against_targets
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from ..model.functional import is_given
+from ..model.votes import is_given
 
 FOLDS = 3
 HIDDEN, DROPOUT, RATE, BATCH = 128, 0.5, 1e-3, 64  # the paper's head on LabelMe

@@ -16,15 +16,9 @@ from torch import Tensor
 from ..data.collator import POSTERIOR_COLUMN
 from ..data.numbered import part_of
 from ..model.aggregators import Weigh, check_any_label
-from ..model.functional import (
-    ConfusionSums,
-    confusion_sums,
-    initial_weight,
-    is_given,
-    vote_share,
-    voted_classes,
-)
-from ..model.modeling_maxmig import MaxMIGModel, is_annotated
+from ..model.functional import ConfusionSums, confusion_sums, initial_weight, vote_share
+from ..model.modeling_maxmig import MaxMIGModel
+from ..model.votes import is_annotated, is_given, voted_classes
 from ..peers.aggregated import WithPosterior
 from ..peers.soft_vote import SoftVoteModel
 from .gold import taught, trusted_columns, with_trusted

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..model.functional import NO_MASS, aggregate, confusion_counts, is_given, vote_share_prior
+from ..model.functional import NO_MASS, aggregate, confusion_counts, vote_share_prior
+from ..model.votes import is_given
 from .crossfit import CrossFit, VotedClasses, divide, principal_components
 from .informed_start import informed_share, shrunk_weight
 from .start import BRIEF, MULTIPLES, STEPS

@@ -21,14 +21,9 @@ from ..data.numbered import part_of
 from ..metrics import LEAST_ITEMS, gain_parts
 from ..model.aggregators import AGGREGATORS
 from ..model.classifiers import HeadClassifier, output_layers
-from ..model.functional import (
-    NO_MASS,
-    is_given,
-    mutual_information_gain,
-    vote_share,
-    voted_classes,
-)
+from ..model.functional import NO_MASS, mutual_information_gain, vote_share
 from ..model.modeling_maxmig import MaxMIGModel
+from ..model.votes import is_given, voted_classes
 from .cross_fitted import missing_in_features, network_steps
 from .guards import merged_classes
 from .informed_start import FOLDS, start_from_information, warm_up

@@ -18,15 +18,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ..judging.copies import Evidence, Votes, copies_among
-from ..model.functional import (
-    NO_MASS,
-    aggregate,
-    confusion_counts,
-    forecast,
-    is_given,
-    vote_share_prior,
-    voted_classes,
-)
+from ..model.functional import NO_MASS, aggregate, confusion_counts, forecast, vote_share_prior
+from ..model.votes import is_given, voted_classes
 from .crossfit import CrossFit, Raced, VotedClasses, divide, principal_components
 from .gold import taught, trusted_columns, with_trusted
 from .informed_start import informed_share, shrunk_weight

@@ -15,7 +15,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from ..model.functional import mutual_information_gain, posterior_of
-from ..model.modeling_maxmig import is_annotated
+from ..model.votes import is_annotated
 from .distributed import whole_parameters
 from .training import CrowdTraining
 

@@ -12,7 +12,7 @@ from torch.utils.data import Subset
 
 from ..data.collator import padded_annotations
 from ..data.columns import has_crowd_columns, has_votes
-from ..model.functional import is_given
+from ..model.votes import is_given
 from .guards import Guards, merged_classes, permuted_classes, too_few_votes
 from .training import CrowdTraining
 

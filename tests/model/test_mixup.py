@@ -12,7 +12,7 @@ from hf_maxmig.data.numbered import ROW
 from hf_maxmig.model.divergences import DIVERGENCES
 from hf_maxmig.model.functional import Mixed, mutual_information_gain, reward_and_penalty
 from hf_maxmig.model.mixup import blended_inputs, draw_blends
-from hf_maxmig.model.modeling_maxmig import is_annotated
+from hf_maxmig.model.votes import is_annotated
 from hf_maxmig.peers import PEERS, peer
 from hf_maxmig.training.start import Start
 from hf_maxmig.training.training_args import PAPER_PRESETS

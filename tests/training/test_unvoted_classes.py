@@ -19,7 +19,8 @@ from hf_maxmig import (
 from hf_maxmig.data.collator import CrowdCollator, crowd_batches
 from hf_maxmig.metrics import gain_ceiling
 from hf_maxmig.model.aggregators import AGGREGATORS, ClassPrior
-from hf_maxmig.model.functional import NO_MASS, voted_classes
+from hf_maxmig.model.functional import NO_MASS
+from hf_maxmig.model.votes import voted_classes
 from hf_maxmig.peers import peer
 from hf_maxmig.training.class_names import clear_names
 from hf_maxmig.training.strength import with_strength
