@@ -15,10 +15,10 @@ from transformers import initialization as init
 
 from ..model.aggregators import WeightedAverageAggregator
 from ..model.configuration_maxmig import MaxMIGConfig
+from ..model.cross_entropy import mean_of_given
 from ..model.functional import confusion_counts, initial_weight, vote_share
 from ..model.modeling_maxmig import CrowdModel, Gather, MaxMIGModel, MaxMIGOutput, Told
 from ..model.votes import is_annotated, is_given
-from .cross_entropy import mean_of_given
 
 
 class AggNetConfig(MaxMIGConfig):

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from ..data.collator import POSTERIOR_COLUMN
+from ..data.posteriors import WithPosterior
 from ..model.configuration_maxmig import MaxMIGConfig
+from ..model.cross_entropy import TargetModel
 from ..model.votes import is_given
-from .cross_entropy import TargetModel
 
 ALGORITHMS = {
     # our name: crowd-kit's class
@@ -129,52 +131,12 @@ class AggregatedModel(TargetModel):
         Raises:
             ValueError: if it has not.
         """
-        if "crowd_posterior" not in batch:
+        if POSTERIOR_COLUMN not in batch:
             raise ValueError(
-                "a training batch must have `crowd_posterior`, got "
+                f"a training batch must have `{POSTERIOR_COLUMN}`, got "
                 f"{', '.join(batch) or 'nothing'}: see `prepare`."
             )
-        return batch["crowd_posterior"]
-
-
-class WithPosterior:
-    """A data set whose examples also have `crowd_posterior`, whatever its format or transform.
-
-    Args:
-        dataset: any with a length.
-        posterior: (N, C), of its items in their order.
-
-    Raises:
-        ValueError: if they are not as many.
-
-    Example:
-        >>> WithPosterior([{"x": 0.5}], np.array([[0.2, 0.8]]))[0]["crowd_posterior"]
-        array([0.2, 0.8])
-    """
-
-    def __init__(self, dataset: Any, posterior: np.ndarray) -> None:
-        if len(dataset) != len(posterior):
-            raise ValueError(
-                f"`posterior` must have one row an item = {len(dataset)}, got {len(posterior)}."
-            )
-        self.dataset = dataset
-        self.posterior = posterior
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, i: int) -> dict[str, Any]:
-        return {**self.dataset[i], "crowd_posterior": self.posterior[i]}
-
-    def __getitems__(self, rows: list[int]) -> list[dict[str, Any]]:
-        if hasattr(self.dataset, "__getitems__"):
-            examples = self.dataset.__getitems__(rows)
-        else:
-            examples = [self.dataset[i] for i in rows]
-        return [
-            {**example, "crowd_posterior": self.posterior[i]}
-            for example, i in zip(examples, rows, strict=True)
-        ]
+        return batch[POSTERIOR_COLUMN]
 
 
 def aggregate_labels(

@@ -13,10 +13,10 @@ from transformers import initialization as init
 
 from ..model.aggregators import Float32Module, WeightedAverageAggregator
 from ..model.configuration_maxmig import MaxMIGConfig
+from ..model.cross_entropy import against_annotations
 from ..model.functional import widen
 from ..model.kept_gradients import TableRows
 from ..model.modeling_maxmig import CrowdModel, Gather, MaxMIGOutput
-from .cross_entropy import against_annotations
 
 STARTS = ("identity", "vote_share")
 

@@ -15,11 +15,11 @@ from transformers import initialization as init
 
 from ..model.aggregators import Float32Module, check_any_label
 from ..model.configuration_maxmig import MaxMIGConfig
+from ..model.cross_entropy import against_annotations, against_targets
 from ..model.functional import vote_share, widen
 from ..model.kept_gradients import TableRows
 from ..model.modeling_maxmig import CrowdModel, Gather, MaxMIGOutput, Told
 from ..model.votes import is_given
-from .cross_entropy import against_annotations, against_targets
 from .output_layer import output_layer
 
 AVERAGES = ("equal", "learned")

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from ..model.cross_entropy import against_targets
 from ..model.modeling_maxmig import Gather, MaxMIGOutput, Told
 from ..model.votes import is_annotated
 from .aggnet import AggNetConfig, AggNetModel
-from .cross_entropy import against_targets
 
 
 class MBEMConfig(AggNetConfig):

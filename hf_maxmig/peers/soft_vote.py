@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..model.configuration_maxmig import MaxMIGConfig
+from ..model.cross_entropy import TargetModel
 from ..model.functional import vote_share
-from .cross_entropy import TargetModel
 
 
 class SoftVoteConfig(MaxMIGConfig):

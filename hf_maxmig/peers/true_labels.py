@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..model.configuration_maxmig import MaxMIGConfig
-from .cross_entropy import TargetModel
+from ..model.cross_entropy import TargetModel
 
 
 class TrueLabelsConfig(MaxMIGConfig):

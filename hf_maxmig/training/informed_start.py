@@ -15,12 +15,12 @@ from torch import Tensor
 
 from ..data.collator import POSTERIOR_COLUMN
 from ..data.numbered import part_of
+from ..data.posteriors import WithPosterior
 from ..model.aggregators import Weigh, check_any_label
+from ..model.cross_entropy import TargetModel
 from ..model.functional import ConfusionSums, confusion_sums, initial_weight, vote_share
 from ..model.modeling_maxmig import MaxMIGModel
 from ..model.votes import is_annotated, is_given, voted_classes
-from ..peers.aggregated import WithPosterior
-from ..peers.soft_vote import SoftVoteModel
 from .gold import taught, trusted_columns, with_trusted
 from .training import CrowdTraining
 
@@ -35,9 +35,11 @@ FAINT = 0.02  # of the largest weight: less is noise
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0)
 
 
-class BriefModel(SoftVoteModel):
+class BriefModel(TargetModel):
     """A classifier that learns from given shares: (N, C), set as `shares` before it is trained."""
 
+    method = "Soft vote"  # as errors and logs call it
+    reference = "the share of each class among an item's labels"
     shares: Tensor
 
     def prepare(self, dataset: Any, crowd: Any) -> WithPosterior:

@@ -88,12 +88,12 @@ from ..model.classifiers import (
     output_layers,
     without_peft_model,
 )
+from ..model.cross_entropy import against_targets
 from ..model.functional import NO_MASS, Mixed, forecast, vote_share
 from ..model.mixup import blended_inputs, draw_blends
 from ..model.modeling_maxmig import CrowdModel, MaxMIGModel
 from ..model.votes import is_annotated, voted_classes
 from ..model.wrapping import as_hub_classifier, widen_for_training
-from ..peers.cross_entropy import against_targets
 from ..sharing.model_card import portable_processor
 from .checkpoints import swapped
 from .class_names import clear_names

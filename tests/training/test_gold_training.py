@@ -18,10 +18,10 @@ from hf_maxmig import (
     labelme,
 )
 from hf_maxmig.data.collator import CrowdCollator, gold_labels
+from hf_maxmig.data.posteriors import WithPosterior
 from hf_maxmig.metrics import calibration
 from hf_maxmig.model.functional import forecast, reward_and_penalty
 from hf_maxmig.peers import peer
-from hf_maxmig.peers.aggregated import WithPosterior
 from hf_maxmig.training.gold import trusted_columns, with_trusted
 from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd
 

@@ -1,7 +1,7 @@
-"""What the rivals' losses share: cross-entropies of what is given, and nothing of what is not.
+"""Cross-entropies of what is given, and nothing of what is not: by targets, or by annotations.
 
 Log-probabilities in, the mean over all devices out. Which target or which annotator's answer is
-compared with is the method's own affair.
+compared with is the affair of the method, or of the training, that uses them.
 """
 
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..model.functional import widen
-from ..model.modeling_maxmig import CrowdModel, Gather, MaxMIGOutput
-from ..model.votes import is_given
+from .functional import widen
+from .modeling_maxmig import CrowdModel, Gather, MaxMIGOutput
+from .votes import is_given
 
 
 def mean_of_given(total: Tensor, count: Tensor, gather: Gather) -> tuple[Tensor, Tensor]:
