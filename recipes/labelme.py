@@ -25,7 +25,7 @@ from recipe import Recipe, keep_back, run, start
 from transformers import AutoImageProcessor, set_seed
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainingArguments, frozen_features, labelme
-from hf_maxmig.sharing.model_card import portable_processor
+from hf_maxmig.sharing.processors import portable_processor
 
 
 @dataclass

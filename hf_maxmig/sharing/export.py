@@ -20,7 +20,7 @@ from ..model.finite import check_finite
 from ..model.modeling_maxmig import CrowdModel
 from ..model.staging import staged
 from ..model.whole_files import written_whole
-from .model_card import portable_processor
+from .processors import portable_processor
 
 _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
 

@@ -1,4 +1,4 @@
-"""What a trained pair takes to the Hub beside its weights: the card, and a saved image processor.
+"""The card that a trained pair takes to the Hub beside its weights.
 
 Uploading itself is `push_to_hub` of trainer and model.
 """
@@ -15,8 +15,6 @@ import transformers.modeling_utils
 import transformers.utils.hub
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import EntryNotFoundError
-from transformers import BitImageProcessor
-from transformers.utils import logging
 
 from ..data.describe import Description
 from ..judging.annotators import AnnotatorReport
@@ -24,14 +22,6 @@ from ..model.modeling_maxmig import CrowdModel
 from ..model.version import __version__
 from ..model.wrapping import AUTO_CLASSES
 
-logger = logging.get_logger(__name__)
-
-_RESAMPLING = {
-    "nearest": 0,
-    "lanczos": 1,
-    "bilinear": 2,
-    "bicubic": 3,
-}  # timm's names, PIL's numbers
 _MEASURES = (
     # key of the results, what it is of, on which items
     ("eval_accuracy", "classifier h", "accuracy"),
@@ -240,36 +230,3 @@ def _summary(judged: AnnotatorReport) -> list[tuple[str, str]]:
             low, middle, high = (form.format(v) for v in np.quantile(values, [0.1, 0.5, 0.9]))
             rows.append((name, f"{middle} in the middle; a tenth under {low}, a tenth over {high}"))
     return rows
-
-
-def portable_processor(processor: Any) -> Any:
-    """Replace timm's image processor, which saves nothing, by one of transformers that does the same.
-
-    It resizes, crops and normalises alike, to a pixel of the crop's place. Trained with and saved,
-    it is what a pipeline then finds beside the pair.
-
-    Args:
-        processor: an image processor or anything else that a trainer takes.
-
-    Returns:
-        A `BitImageProcessor` for timm's; anything else as it is.
-    """
-    if type(processor).__name__ != "TimmWrapperImageProcessor":
-        return processor
-    settings = processor.data_config
-    _, height, width = settings["input_size"]
-    resample = _RESAMPLING.get(settings["interpolation"])
-    if settings["crop_mode"] != "center" or height != width or resample is None:
-        logger.warning(
-            "The image processor (%s) has no equal that can be saved: save your own beside the pair.",
-            settings,
-        )
-        return processor
-    return BitImageProcessor(
-        size={"shortest_edge": int(height / settings["crop_pct"])},
-        crop_size={"height": height, "width": width},
-        resample=resample,
-        image_mean=list(settings["mean"]),
-        image_std=list(settings["std"]),
-        do_convert_rgb=True,
-    )

@@ -94,7 +94,7 @@ from ..model.mixup import blended_inputs, draw_blends
 from ..model.modeling_maxmig import CrowdModel, MaxMIGModel
 from ..model.votes import is_annotated, voted_classes
 from ..model.wrapping import as_hub_classifier, widen_for_training
-from ..sharing.model_card import portable_processor
+from ..sharing.processors import portable_processor
 from .checkpoints import swapped
 from .class_names import clear_names
 from .cross_fitted import (
