@@ -50,10 +50,12 @@ from unittest.mock import patch
 
 import above  # noqa: F401  the recipes can be imported
 import accelerate
-import benchmark_tables
 import datasets
 import torch
 import transformers
+from benchmark_cells import LEVELS, read_cells
+from benchmark_figure import figure
+from benchmark_tables import latex, markdown, summary
 from machine import KEEPS, machine, peak_memory, reset_peak_memory
 from recipe import Recipe, encoded, keep_back, parse, shown
 from torch import Tensor
@@ -73,7 +75,6 @@ from hf_maxmig.peers import PEERS, peer
 from hf_maxmig.peers.aggregated import ALGORITHMS
 from hf_maxmig.training.strength import best_strength, voted_posteriors, with_strength
 
-EXPERTISE = ("high", "low")
 OURS: dict[str, dict[str, Any]] = {
     # name: what differs from the recipe's arguments
     "max_mig": {
@@ -492,7 +493,7 @@ def main() -> None:
     add("--dataset", choices=DATASETS, required=True)
     add("--methods", nargs="+", choices=METHODS, help="default: all")
     add("--cases", nargs="+", choices=CASES, default=list(CASES), help="of a simulated crowd")
-    add("--expertise", nargs="+", choices=EXPERTISE, default=list(EXPERTISE))
+    add("--expertise", nargs="+", choices=LEVELS, default=list(LEVELS))
     add("--seeds", type=int, default=5, help="runs, with seeds 0, 1, ...")
     add("--held_out", type=float, default=HELD_OUT, help="share of the training items kept back")
     add("--output_dir", type=Path, default=Path("out/benchmark"), help="a file a cell goes here")
@@ -512,15 +513,15 @@ def main() -> None:
         run_missing(arguments, flags)
     elif flags:
         parser.error(f"unrecognized arguments: {' '.join(flags)}")
-    found = benchmark_tables.read_cells(folder / arguments.dataset)
+    found = read_cells(folder / arguments.dataset)
     if arguments.collect:
         collect(found, arguments.collect)
     if arguments.figure:
-        print(*benchmark_tables.figure(found, arguments.figure), sep="\n")
+        print(*figure(found, arguments.figure), sep="\n")
     if arguments.table or not (arguments.collect or arguments.figure):
-        print(benchmark_tables.markdown(found), benchmark_tables.summary(found), sep="\n")
+        print(markdown(found), summary(found), sep="\n")
     if arguments.table:
-        print(benchmark_tables.latex(found))
+        print(latex(found))
 
 
 def run_missing(arguments: argparse.Namespace, flags: list[str]) -> None:

@@ -242,9 +242,9 @@ def test_finished_cells_are_passed_over_and_other_flags_refused(benchmark, resul
 def test_collected_cells_are_read_back(benchmark, results, tmp_path):
     """What is committed is one file a data set."""
     folder, found = results
-    cells = benchmark.benchmark_tables.read_cells(folder)
+    cells = benchmark.read_cells(folder)
     benchmark.collect(cells, tmp_path / "all.json")
-    again = benchmark.benchmark_tables.read_cells(tmp_path / "all.json")
+    again = benchmark.read_cells(tmp_path / "all.json")
     assert {cell["method"]: cell for cell in again} == found
 
 

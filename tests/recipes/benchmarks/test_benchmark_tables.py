@@ -1,46 +1,14 @@
-"""The benchmark's tables and figure: what they show is what the cells say, and no more."""
-
-import json
-import sys
-from xml.etree import ElementTree
+"""The benchmark's tables and claims: what they show is what the cells say, and no more."""
 
 import pytest
 
-from hf_maxmig.peers import PEERS
+from tests.recipes.benchmarks.cells import cell, claimed, real, small
 
 
 @pytest.fixture
 def tables(load):
     """Import the module from its folder."""
     return load("benchmark_tables")
-
-
-def cell(method, case=None, expertise=None, *, seed=0, dataset="digits", items="test", **last):
-    """Make a cell whose three picks differ: the best on test is a point above the last epoch."""
-    best = {name: value + 0.01 for name, value in last.items()}
-    free = None if "forecast_accuracy" not in last else {n: v - 0.01 for n, v in last.items()}
-    return {
-        "method": method, "dataset": dataset, "case": case, "expertise": expertise, "seed": seed,
-        "last": last, "label_free": free, "best_on_test": best, "forecast_items": items,
-    }  # fmt: skip
-
-
-def small():
-    """Three methods on digits: seeds unequal, cases missing, and a method without a forecaster."""
-    high = ("independent", "high")
-    return [
-        cell("max_mig", *high, seed=0, accuracy=0.90, forecast_accuracy=0.95, aggregator_accuracy=0.8),
-        cell("max_mig", *high, seed=1, accuracy=0.92, forecast_accuracy=0.97, aggregator_accuracy=0.8),
-        cell("max_mig", "correlated", "low", accuracy=0.7, forecast_accuracy=0.75),
-        cell("majority_vote", *high, seed=0, accuracy=0.91),
-        cell("majority_vote", *high, seed=1, accuracy=0.91),
-        cell("majority_vote", "naive_majority", "high", seed=0, accuracy=0.1),
-        cell("majority_vote", "naive_majority", "high", seed=1, accuracy=0.1),
-        cell("crowd_layer_vote_share", *high, seed=0, accuracy=0.5),
-        cell("crowd_layer_vote_share", *high, seed=1, accuracy=0.6),
-        cell("true_labels", seed=0, accuracy=0.97),
-        cell("true_labels", seed=1, accuracy=0.98),
-    ]  # fmt: skip
 
 
 def test_title_says_where_ours_is_below_the_papers(tables):
@@ -162,16 +130,6 @@ Max-MIG & $\mathbf{96.0 \pm 1.4}$ &  &  &  &  & $\mathbf{75.0}$ (1) \\
     )
 
 
-def real():
-    """A real crowd, whose test items have no votes; one seed each."""
-    shared = {"dataset": "labelme", "items": "train"}
-    return [
-        cell("max_mig", accuracy=0.896, forecast_accuracy=0.887, aggregator_accuracy=0.86, **shared),
-        cell("doctor_net", accuracy=0.81, **shared),
-        cell("true_labels", accuracy=0.936, **shared),
-    ]  # fmt: skip
-
-
 def test_markdown_of_a_real_crowd_stands_beside_the_paper(tables):
     """The gold labels' row in bold, or the paper's as ours, would say that a method is best."""
     assert (
@@ -221,21 +179,6 @@ def test_rows_of_the_paper_stand_where_it_measured(dataset, shown, tables):
         assert numbers == ["94.56", "93.97", "92.63", "91.16", "91.23", "92.05"]
 
 
-def test_paper_has_all_rows(tables):
-    """A row left out, or a number too few, is not seen in a table of a hundred numbers."""
-    rows = [
-        row
-        for name in ("dogs_vs_cats", "cifar10", "luna16")
-        for measure in tables.PAPER[name].values()
-        for row in measure.values()
-    ]
-    assert len(rows) == 12
-    assert {len(row) for row in rows} == {6}
-    assert len(tables.PAPER["labelme"]["accuracy"]) == 5
-    means = [number.mean for row in rows for number in row]
-    assert sum(means) == pytest.approx(5718.96)
-
-
 def test_picks_say_which_they_are(tables):
     """The best epoch on the test items, taken for the last, is the number no one may quote."""
     texts = {pick: tables.markdown(small(), pick) for pick in tables.PICKS}
@@ -261,28 +204,12 @@ def test_aggregator_is_a_block_if_asked(tables):
     assert r"\emph{Aggregator}" in tables.latex(small(), aggregator=True)
 
 
-def test_every_rival_has_a_name_of_its_own(tables):
-    """Two rows of one name cannot be told apart."""
-    names = [tables.METHODS[method] for method in ("max_mig", *PEERS)]
-    assert len(set(names)) == len(names)
-    assert not [name for name in names if "_" in name]
-
-
 def test_latex_escapes_what_it_does_not_know(tables):
     """A method or a data set of a later version must not break the document."""
     text = tables.latex([cell("a_b&c", dataset="my_data%", accuracy=0.5)])
     assert r"a\_b\&c & $\mathbf{50.0}$ &  &  \\" in text
     assert r"\caption{my\_data\%. " in text
     assert r"\label{table:my-data-}" in text
-
-
-def test_real_and_simulated_crowds_of_one_data_set_are_refused(tables):
-    """One of the two would be left out of the table in silence."""
-    cells = [cell("max_mig", accuracy=0.5), *small()]
-    with pytest.raises(ValueError, match="`cells` of digits must all have a case"):
-        tables.markdown(cells)
-    with pytest.raises(ValueError, match="`cells` must hold at least one cell"):
-        tables.markdown([])
 
 
 @pytest.mark.parametrize("dataset", ["luna16", "labelme"])
@@ -292,88 +219,6 @@ def test_gold_labels_alone_make_a_table(dataset, tables):
     assert "True labels" in tables.markdown(cells)
     assert "True labels & $97.0$" in tables.latex(cells)
     assert tables.summary(cells)
-
-
-# Reading
-
-
-def write(path, content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content), encoding="utf-8")
-    return path
-
-
-def test_read_cells_takes_folders_files_and_lists(tables, tmp_path):
-    """A committed list and a folder of a run are one set of cells."""
-    one, *others = small()
-    write(tmp_path / "run" / "digits" / "one.json", one)
-    file = write(tmp_path / "results" / "digits.json", others)
-    assert tables.read_cells(tmp_path / "run", file) == [one, *others]
-    assert tables.read_cells(file, file) == others
-
-
-def test_read_cells_passes_over_other_results_in_a_folder(tables, tmp_path):
-    """The folder of results holds other files; one named by mistake must say so."""
-    others = [
-        write(tmp_path / "speed.json", {"rows": [], "command": "python recipes/benchmarks/benchmark_speed.py"}),
-        write(tmp_path / "numbers.json", [1, 2]),
-    ]  # fmt: skip
-    write(tmp_path / "digits.json", small())
-    write(tmp_path / ".saving-x" / "digits.json", {})
-    (tmp_path / ".saving-x" / "half.json").write_text('{"method": "max')
-    assert tables.read_cells(tmp_path) == small()
-    for file in others:
-        with pytest.raises(ValueError, match=f"{file.name} must be a cell of the benchmark"):
-            tables.read_cells(file)
-
-
-def test_read_cells_names_both_files_of_a_duplicate(tables, tmp_path):
-    """A cell counted twice makes the deviation too small."""
-    write(tmp_path / "a.json", small()[0])
-    write(tmp_path / "b.json", small()[:2])
-    with pytest.raises(ValueError, match=r"digits, max_mig, .*a\.json and in .*b\.json"):
-        tables.read_cells(tmp_path)
-
-
-def test_read_cells_names_what_it_cannot_read(tables, tmp_path):
-    """Passed over, a broken file is a seed less in a table that looks whole."""
-    with pytest.raises(FileNotFoundError, match="nothing is there"):
-        tables.read_cells(tmp_path / "none")
-    file = tmp_path / "half.json"
-    file.write_text('{"method": "max')
-    with pytest.raises(ValueError, match=r"half\.json must be JSON"):
-        tables.read_cells(tmp_path)
-    write(file, [small()[0], {"method": "aggnet"}])
-    with pytest.raises(ValueError, match=r"half\.json must be a cell .* 1 of 2 without"):
-        tables.read_cells(tmp_path)
-    write(file, {**small()[0], "case": "random"})
-    with pytest.raises(
-        ValueError, match=r"half\.json: case and expertise must be one of .*'random'"
-    ):
-        tables.read_cells(tmp_path)
-
-
-# Claims
-
-
-def claimed(max_mig, ceiling=0.97):
-    """Cells in which majority vote and AggNet fail as the paper says, but for AggNet in (L)."""
-    falls = {
-        ("majority_vote", "naive_majority", "high"): 0.1,
-        ("majority_vote", "naive_majority", "low"): 0.1,
-        ("aggnet", "correlated", "high"): 0.6,
-        ("aggnet", "correlated", "low"): 0.86,
-    }
-    usual = {"majority_vote": 0.7, "aggnet": 0.9, "max_mig": max_mig}
-    return [
-        *(
-            cell(method, case, level, accuracy=falls.get((method, case, level), accuracy))
-            for method, accuracy in usual.items()
-            for case in ("independent", "naive_majority", "correlated")
-            for level in ("high", "low")
-        ),
-        cell("true_labels", accuracy=ceiling),
-    ]
 
 
 def test_summary_judges_each_claim_by_its_numbers(tables):
@@ -428,77 +273,7 @@ def test_summary_of_a_real_crowd_has_the_one_claim(tables):
     assert line.endswith("holds, 89.6 against 81.0 (Doctor Net).")
 
 
-# Figure
-
-
-def written(file):
-    return [element.text for element in ElementTree.parse(file).iterfind(".//{*}text")]
-
-
-@pytest.mark.slow
-def test_figure_names_every_method_and_what_is_missing(tables, tmp_path):
-    """A bar of height zero where nothing was run would be read as a failure."""
-    pytest.importorskip("matplotlib")
-    from PIL import Image
-
-    places = tables.figure([*small(), *real()], tmp_path / "new" / "figure.svg")
-    png, svg = places
-    assert [place.name for place in places] == ["figure.png", "figure.svg"]
-    with Image.open(png) as picture:
-        picture.load()
-        assert picture.width == pytest.approx(1440, abs=2)
-    words = written(svg)
-    for word in ("Majority vote", "Doctor Net", "Max-MIG", "True labels", "not measured"):
-        assert words.count(word) == 1
-    assert words.count("4.3(L)") == 1
-    assert words.count("real crowd") == 1
-    assert "Digits" in words
-    assert "LabelMe (axis from 70)" in words
-    assert "Crowd Layer, eq. 2 start" in words  # the paper uses both starts
-
-
-def test_figure_of_what_is_complete_marks_nothing(tables, tmp_path):
-    """A legend of a mark that is nowhere sends the reader looking for it."""
-    pytest.importorskip("matplotlib")
-    words = written(tables.figure(claimed(0.9), tmp_path / "figure")[1])
-    assert "AggNet" in words
-    assert not {"not measured", "Lines on the bars: standard deviation over seeds"} & set(words)
-
-
-def test_figure_takes_other_methods(tables, tmp_path):
-    """All of them need colours, and a name that is misspelt must not be a row of crosses."""
-    pytest.importorskip("matplotlib")
-    methods = [method for method in tables.METHODS if method != "true_labels"]
-    words = written(tables.figure(small(), tmp_path / "figure", methods=methods)[1])
-    assert {tables.METHODS[method] for method in methods} <= set(words)
-    styles = tables._styles(methods)
-    assert len(set(styles.values())) == len(methods) > 15
-    for wrong in (["maxmig"], ["true_labels"], []):
-        with pytest.raises(ValueError, match="`methods` must be some of majority_vote,"):
-            tables.figure(small(), tmp_path / "figure", methods=wrong)
-    with pytest.raises(ValueError, match=r"`path` must end in \.png, \.svg or neither"):
-        tables.figure(small(), tmp_path / "figure.pdf")
-
-
-def test_figure_is_the_same_each_time(tables, tmp_path):
-    """A date in the file makes each commit of it a change."""
-    pytest.importorskip("matplotlib")
-    first, second = (
-        [place.read_bytes() for place in tables.figure(small(), tmp_path / name / "figure")]
-        for name in ("first", "second")
-    )
-    assert first == second
-
-
-def test_figure_without_matplotlib_says_what_to_install(tables, tmp_path, monkeypatch):
-    """It is an extra."""
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.style", None)
-    with pytest.raises(ImportError, match=r"hf_maxmig\[plots\]"):
-        tables.figure(small(), tmp_path / "figure")
-
-
-def test_page_of_the_committed_results_is_what_its_files_give(tables):
+def test_page_of_the_committed_results_is_what_its_files_give(tables, root):
     """A page typed or left over from other cells says what was never measured."""
     cells = tables.read_cells(tables.RESULTS)
     written = (tables.RESULTS / "README.md").read_text(encoding="utf-8")
@@ -506,7 +281,7 @@ def test_page_of_the_committed_results_is_what_its_files_give(tables):
     for heading in ("## Last epoch", "## Label-free pick", "## Best epoch on the test items"):
         assert heading in written
     assert (tables.RESULTS / "figure3.png").is_file()
-    readme = (tables.RESULTS.parents[2] / "README.md").read_text(encoding="utf-8")
+    readme = (root / "README.md").read_text(encoding="utf-8")
     assert (
         f"<!-- benchmark -->\n{tables.of_readme(cells).strip()}\n<!-- end benchmark -->" in readme
     )

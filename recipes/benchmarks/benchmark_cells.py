@@ -1,0 +1,346 @@
+r"""The cells of `benchmark.py` as numbers: read, averaged over seeds, beside those of the paper.
+
+    cells = read_cells(Path("out/benchmark"), Path("results/luna16.json"))
+    for result in results(cells, pick="last"):
+        print(result.dataset, result.row("max_mig", "accuracy"))
+
+Not a recipe itself. `benchmark_tables.py` writes them down, `benchmark_figure.py` draws them.
+"""
+
+import json
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hf_maxmig import MaxMIGModel
+from hf_maxmig.data.simulated.simulation import CASES
+from hf_maxmig.peers import PEERS
+
+Cell = dict[str, Any]
+Crowd = tuple[str | None, str | None]  # case and expertise; neither, of a real crowd
+
+LEVELS = ("high", "low")
+CROWDS: dict[Crowd, str] = {
+    # as the paper numbers them
+    (case, level): f"4.{number}({level[0].upper()})"
+    for level in LEVELS
+    for number, case in enumerate(CASES, start=1)
+}
+REAL: Crowd = (None, None)
+MEASURES = {
+    "accuracy": "Classifier (d)",
+    "forecast_accuracy": "Data-crowds forecaster (dc)",
+    "aggregator_accuracy": "Aggregator",
+}
+SHORT = {"accuracy": "(d)", "forecast_accuracy": "(dc)"}  # as the paper calls them
+PICKS = {
+    "last": "of the last epoch",
+    "label_free": "of the epoch picked without gold labels (by the gain on held-out votes)",
+    "best_on_test": "of the best epoch on the test items (no fair number: what picks it also measures it)",
+}
+ITEMS = {"test": "test", "train": "training"}
+BFLOAT16 = re.compile(r"--bf16\b(?![ =]False)")  # in the command of a cell
+KEYS = {"method", "dataset", "case", "expertise", "seed", "last"}  # what makes a cell
+
+DATASETS = {
+    "digits": "Digits",
+    "luna16": "LUNA16",
+    "dogs_vs_cats": "Dogs vs. Cats",
+    "cifar10": "CIFAR-10",
+    "cifar10_features": "CIFAR-10, given features",
+    "labelme": "LabelMe",
+    "cifar10n": "CIFAR-10N",
+    "cifar10n_features": "CIFAR-10N, given features",
+}
+BELOW = 1.0  # points by which a number is clearly below another
+CEILING = "true_labels"
+METHODS = {
+    # as people call them, in the order of the rows
+    **{name: model.method for name, (model, _) in PEERS.items() if isinstance(model.method, str)},
+    "crowd_layer_vote_share": "Crowd Layer, eq. 2 start",
+    "doctor_net_weighted": "Doctor Net, learned weights",
+    "dawid_skene": "Dawid-Skene",
+    "one_coin_dawid_skene": "One-coin Dawid-Skene",
+    "glad": "GLAD",
+    "kos": "KOS",
+    "mace": "MACE",
+    "mmsr": "MMSR",
+    "wawa": "Wawa",
+    "zero_based_skill": "Zero-based skill",
+    "max_mig": MaxMIGModel.method,
+    "max_mig_vote_share": f"{MaxMIGModel.method}, eq. 2 start",
+    "max_mig_factored": f"{MaxMIGModel.method}, factored",
+}
+# The paper starts Crowd Layer at the identity, and on CIFAR-10 at equation 2 (Appendix B.2).
+OF_PAPER = (
+    "majority_vote", "crowd_layer", "crowd_layer_vote_share", "doctor_net", "aggnet", "max_mig"
+)  # fmt: skip
+SHOWN = (*OF_PAPER, "max_mig_vote_share")  # in the figure and the README
+
+
+class Number(NamedTuple):
+    """Accuracies of several seeds, in percent.
+
+    Args:
+        mean: over the seeds.
+        deviation: the standard deviation, with n - 1; None for one seed, or where it isn't told.
+        seeds: how many; None where it isn't told.
+    """
+
+    mean: float
+    deviation: float | None = None
+    seeds: int | None = None
+
+
+def _printed(*means: float) -> tuple[Number, ...]:
+    return tuple(Number(mean) for mean in means)
+
+
+PAPER: dict[str, dict[str, dict[str, tuple[Number, ...]]]] = {
+    # data set: measure: method: as printed, in the order of `CROWDS`; all of the best test epoch
+    "labelme": {  # Table 2
+        "accuracy": {
+            "majority_vote": (Number(80.41, 0.56),),
+            "crowd_layer": (Number(83.65, 0.50),),
+            "doctor_net": (Number(80.56, 0.59),),
+            "aggnet": (Number(85.20, 0.26),),
+            "max_mig": (Number(86.42, 0.36),),
+        },
+    },
+    # Table 3
+    "dogs_vs_cats": {
+        "accuracy": {
+            "max_mig": _printed(79.52, 80.25, 78.94, 71.44, 71.07, 68.40),
+            "aggnet": _printed(79.36, 79.53, 71.97, 70.46, 70.07, 63.85),
+        },
+        "forecast_accuracy": {
+            "max_mig": _printed(88.80, 87.60, 87.17, 73.99, 73.38, 70.75),
+            "aggnet": _printed(88.00, 88.56, 75.00, 71.27, 70.75, 61.14),
+        },
+    },
+    "cifar10": {
+        "accuracy": {
+            "max_mig": _printed(86.33, 86.55, 86.71, 70.16, 69.99, 67.59),
+            "aggnet": _printed(86.13, 86.27, 63.91, 70.21, 62.50, 38.27),
+        },
+        "forecast_accuracy": {
+            "max_mig": _printed(98.10, 98.18, 99.06, 75.55, 75.11, 72.47),
+            "aggnet": _printed(99.05, 99.01, 70.01, 74.76, 72.02, 29.03),
+        },
+    },
+    "luna16": {
+        "accuracy": {
+            "max_mig": _printed(90.88, 91.06, 91.15, 88.90, 89.04, 88.85),
+            "aggnet": _printed(89.56, 90.23, 83.47, 81.42, 83.53, 81.68),
+        },
+        "forecast_accuracy": {
+            "max_mig": _printed(94.56, 93.97, 92.63, 91.16, 91.23, 92.05),
+            "aggnet": _printed(91.13, 91.94, 65.14, 70.97, 74.41, 61.76),
+        },
+    },
+}
+
+
+# Reading
+
+
+def read_cells(*places: Path) -> list[Cell]:
+    """Read what `benchmark.py` wrote.
+
+    Args:
+        *places: folders, of which every `*.json` is read, in folders below too, or files: a cell or
+            a list of cells each. A file in a folder that holds something else is passed over.
+
+    Returns:
+        The cells, in the order of the places and of the files' names.
+
+    Raises:
+        FileNotFoundError: if a place isn't there.
+        ValueError: if a file is broken, one named directly holds no cells, a cell has an unknown
+            case or expertise, or two are of the same data set, method, crowd and seed.
+    """
+    files: dict[Path, bool] = {}  # whether it was named directly
+    for place in places:
+        if not place.exists():
+            raise FileNotFoundError(
+                f"`places` must be folders or files, got {place}: nothing is there."
+            )
+        if place.is_dir():
+            for file in sorted(place.rglob("*.json")):
+                # A folder with a dot in front holds what is being written.
+                if not any(part.startswith(".") for part in file.relative_to(place).parts):
+                    files.setdefault(file, False)
+        else:
+            files[place] = True
+    found: dict[tuple[Any, ...], tuple[Path, Cell]] = {}
+    for file, named in files.items():
+        for cell in _cells_of(file, named):
+            key = (cell["dataset"], cell["method"], cell["case"], cell["expertise"], cell["seed"])
+            if key in found:
+                raise ValueError(
+                    f"`places` must hold each cell once, got {', '.join(map(str, key))} in "
+                    f"{found[key][0]} and in {file}: leave one of them out."
+                )
+            found[key] = file, cell
+    return [cell for _, cell in found.values()]
+
+
+def _cells_of(file: Path, named: bool) -> list[Cell]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} must be JSON, got a file that is broken: {error}.") from error
+    rows = content if isinstance(content, list) else [content]
+    cells = [row for row in rows if isinstance(row, dict) and row.keys() >= KEYS]
+    if len(cells) < len(rows) and (cells or named):
+        raise ValueError(
+            f"{file} must be a cell of the benchmark or a list of them, got "
+            f"{len(rows) - len(cells)} of {len(rows)} without {', '.join(sorted(KEYS))}."
+        )
+    for cell in cells:
+        crowd = (cell["case"], cell["expertise"])
+        if crowd not in CROWDS and crowd != REAL:
+            raise ValueError(
+                f"{file}: case and expertise must be one of {', '.join(CASES)} and one of "
+                f"{', '.join(LEVELS)}, or null both, got {crowd[0]!r} and {crowd[1]!r}."
+            )
+    return cells
+
+
+# Averaging
+
+
+class Results(NamedTuple):
+    """What was measured on a data set.
+
+    Args:
+        dataset: its name.
+        crowds: the six simulated ones, or the real one.
+        methods: those that have a cell, in the order of `METHODS`, without `true_labels`.
+        numbers: by method, crowd and measure; `true_labels` has one for any crowd.
+        items: which items forecaster and aggregator are measured on.
+        cells: how many trainings there were.
+        in_bfloat16: how many of them in bfloat16.
+    """
+
+    dataset: str
+    crowds: tuple[Crowd, ...]
+    methods: list[str]
+    numbers: dict[tuple[str, Crowd, str], Number]
+    items: str
+    cells: int
+    in_bfloat16: int
+
+    def row(self, method: str, measure: str) -> tuple[Number | None, ...]:
+        """The numbers of a method, crowd by crowd; None where nothing was measured."""
+        return tuple(self.numbers.get((method, crowd, measure)) for crowd in self.crowds)
+
+    def printed(self, measure: str) -> dict[str, tuple[Number, ...]]:
+        """The paper's numbers for these crowds, by method."""
+        rows = PAPER.get(self.dataset, {}).get(measure, {})
+        return {name: row for name, row in rows.items() if len(row) == len(self.crowds)}
+
+    @property
+    def ceiling(self) -> Number | None:
+        """The classifier trained on gold labels."""
+        return self.numbers.get((CEILING, REAL, "accuracy"))
+
+
+def results(cells: Iterable[Cell], pick: str = "last") -> list[Results]:
+    """Average over seeds.
+
+    Args:
+        cells: of any data sets.
+        pick: one of `PICKS`.
+
+    Returns:
+        One for each data set, in the order of `DATASETS`.
+
+    Raises:
+        ValueError: if there are no cells or no such pick, or a data set has cells of a simulated
+            crowd and of a real one.
+    """
+    if pick not in PICKS:
+        raise ValueError(f"`pick` must be one of {', '.join(PICKS)}, got {pick!r}.")
+    by_dataset = defaultdict(list)
+    for cell in cells:
+        by_dataset[cell["dataset"]].append(cell)
+    if not by_dataset:
+        raise ValueError("`cells` must hold at least one cell, got none.")
+    return [
+        _results(dataset, by_dataset[dataset], pick) for dataset in ordered(by_dataset, DATASETS)
+    ]
+
+
+def _results(dataset: str, cells: list[Cell], pick: str) -> Results:
+    values, items = defaultdict(list), set()
+    for cell in cells:
+        for measure in MEASURES:
+            value = (cell.get(pick) or {}).get(measure)
+            if value is None:
+                continue
+            crowd = (cell["case"], cell["expertise"])
+            values[cell["method"], crowd, measure].append(100 * value)
+            if measure != "accuracy":
+                items.add(ITEMS[cell.get("forecast_items", "test")])
+    of_crowd = {(cell["case"], cell["expertise"]) for cell in cells if cell["method"] != CEILING}
+    if REAL in of_crowd and len(of_crowd) > 1:
+        raise ValueError(
+            f"`cells` of {dataset} must all have a case and expertise or none of them (but for "
+            f"{CEILING}), got both."
+        )
+    simulated = bool(of_crowd - {REAL})
+    return Results(
+        dataset=dataset,
+        crowds=tuple(CROWDS) if simulated else (REAL,),
+        methods=ordered({cell["method"] for cell in cells} - {CEILING}, METHODS),
+        numbers={key: _average(several) for key, several in values.items()},
+        items=" and ".join(sorted(items)) or "test",
+        cells=len(cells),
+        in_bfloat16=sum(bool(BFLOAT16.search(cell.get("command", ""))) for cell in cells),
+    )
+
+
+def _average(values: list[float]) -> Number:
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return Number(statistics.mean(values), deviation, len(values))
+
+
+def clearly_below(
+    crowds: Sequence[Crowd], numbers: Sequence[Number | None], others: Sequence[Number | None]
+) -> list[Crowd]:
+    """Say in which crowds a number is lower than the other by more than `BELOW`.
+
+    Args:
+        crowds: of both.
+        numbers: one a crowd; None where nothing was measured.
+        others: likewise.
+    """
+    return [
+        crowd
+        for crowd, number, other in zip(crowds, numbers, others, strict=True)
+        if number and other and number.mean < other.mean - BELOW
+    ]
+
+
+# Names
+
+
+def method_name(method: str) -> str:
+    """As people call it."""
+    return METHODS.get(method, method)
+
+
+def dataset_name(dataset: str) -> str:
+    """As people call it."""
+    return DATASETS.get(dataset, dataset)
+
+
+def ordered(names: Iterable[str], first: Iterable[str]) -> list[str]:
+    """Sort names: those of `first` as they stand there, then the others."""
+    names = set(names)
+    known = [name for name in first if name in names]
+    return known + sorted(names - set(known))

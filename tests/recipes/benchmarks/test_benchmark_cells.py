@@ -1,0 +1,101 @@
+"""The benchmark's numbers: each cell is counted once, and what cannot be read is named."""
+
+import json
+
+import pytest
+
+from hf_maxmig.peers import PEERS
+from tests.recipes.benchmarks.cells import cell, small
+
+
+@pytest.fixture
+def numbers(load):
+    """Import the module from its folder."""
+    return load("benchmark_cells")
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def test_read_cells_takes_folders_files_and_lists(numbers, tmp_path):
+    """A committed list and a folder of a run are one set of cells."""
+    one, *others = small()
+    write(tmp_path / "run" / "digits" / "one.json", one)
+    file = write(tmp_path / "results" / "digits.json", others)
+    assert numbers.read_cells(tmp_path / "run", file) == [one, *others]
+    assert numbers.read_cells(file, file) == others
+
+
+def test_read_cells_passes_over_other_results_in_a_folder(numbers, tmp_path):
+    """The folder of results holds other files; one named by mistake must say so."""
+    others = [
+        write(tmp_path / "speed.json", {"rows": [], "command": "python recipes/benchmarks/benchmark_speed.py"}),
+        write(tmp_path / "numbers.json", [1, 2]),
+    ]  # fmt: skip
+    write(tmp_path / "digits.json", small())
+    write(tmp_path / ".saving-x" / "digits.json", {})
+    (tmp_path / ".saving-x" / "half.json").write_text('{"method": "max')
+    assert numbers.read_cells(tmp_path) == small()
+    for file in others:
+        with pytest.raises(ValueError, match=f"{file.name} must be a cell of the benchmark"):
+            numbers.read_cells(file)
+
+
+def test_read_cells_names_both_files_of_a_duplicate(numbers, tmp_path):
+    """A cell counted twice makes the deviation too small."""
+    write(tmp_path / "a.json", small()[0])
+    write(tmp_path / "b.json", small()[:2])
+    with pytest.raises(ValueError, match=r"digits, max_mig, .*a\.json and in .*b\.json"):
+        numbers.read_cells(tmp_path)
+
+
+def test_read_cells_names_what_it_cannot_read(numbers, tmp_path):
+    """Passed over, a broken file is a seed less in a table that looks whole."""
+    with pytest.raises(FileNotFoundError, match="nothing is there"):
+        numbers.read_cells(tmp_path / "none")
+    file = tmp_path / "half.json"
+    file.write_text('{"method": "max')
+    with pytest.raises(ValueError, match=r"half\.json must be JSON"):
+        numbers.read_cells(tmp_path)
+    write(file, [small()[0], {"method": "aggnet"}])
+    with pytest.raises(ValueError, match=r"half\.json must be a cell .* 1 of 2 without"):
+        numbers.read_cells(tmp_path)
+    write(file, {**small()[0], "case": "random"})
+    with pytest.raises(
+        ValueError, match=r"half\.json: case and expertise must be one of .*'random'"
+    ):
+        numbers.read_cells(tmp_path)
+
+
+def test_paper_has_all_rows(numbers):
+    """A row left out, or a number too few, is not seen in a table of a hundred numbers."""
+    rows = [
+        row
+        for name in ("dogs_vs_cats", "cifar10", "luna16")
+        for measure in numbers.PAPER[name].values()
+        for row in measure.values()
+    ]
+    assert len(rows) == 12
+    assert {len(row) for row in rows} == {6}
+    assert len(numbers.PAPER["labelme"]["accuracy"]) == 5
+    means = [number.mean for row in rows for number in row]
+    assert sum(means) == pytest.approx(5718.96)
+
+
+def test_every_rival_has_a_name_of_its_own(numbers):
+    """Two rows of one name cannot be told apart."""
+    names = [numbers.METHODS[method] for method in ("max_mig", *PEERS)]
+    assert len(set(names)) == len(names)
+    assert not [name for name in names if "_" in name]
+
+
+def test_real_and_simulated_crowds_of_one_data_set_are_refused(numbers):
+    """One of the two would be left out of the table in silence."""
+    cells = [cell("max_mig", accuracy=0.5), *small()]
+    with pytest.raises(ValueError, match="`cells` of digits must all have a case"):
+        numbers.results(cells)
+    with pytest.raises(ValueError, match="`cells` must hold at least one cell"):
+        numbers.results([])
