@@ -15,11 +15,17 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import close_session
-from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import (
+    PreTrainedTokenizerFast,
+    ResNetConfig,
+    ResNetForImageClassification,
+    ViTImageProcessor,
+)
 
 from hf_maxmig import (
-    HeadClassifier,
-    HeadConfig,
     MaxMIGModel,
     MaxMIGTrainer,
     MaxMIGTrainingArguments,
@@ -27,8 +33,9 @@ from hf_maxmig import (
 from tests import children
 from tests.attacks.mutations import SEED
 from tests.hub_server import HubServer
+from tests.networks import small_head
 from tests.recipes.imported import recipes
-from tests.worlds import ANNOTATORS, CLASSES, make_crowd
+from tests.worlds import ANNOTATORS, make_crowd
 
 torch.set_num_threads(1)
 
@@ -94,13 +101,8 @@ def crowd():
 @pytest.fixture
 def make_model():
     def build(dropout=0.0, seed=0, **config_fields):
-        torch.manual_seed(seed)
-        head = HeadConfig(
-            input_size=5, hidden_size=16, dropout=dropout, id2label=dict(enumerate(CLASSES))
-        )
-        return MaxMIGModel.from_classifier(
-            HeadClassifier(head), annotators=ANNOTATORS, **config_fields
-        )
+        head = small_head(seed=seed, dropout=dropout)
+        return MaxMIGModel.from_classifier(head, annotators=ANNOTATORS, **config_fields)
 
     return build
 
@@ -155,3 +157,12 @@ def make_trainer(make_model, make_args, crowd):
         return MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
 
     return build
+
+
+@pytest.fixture
+def tokenizer():
+    """A tokenizer of a handful of words."""
+    words = {"[PAD]": 0, "a": 1, "good": 2, "bad": 3, "film": 4, "beyond": 9}
+    made = Tokenizer(WordLevel(words, unk_token="[PAD]"))
+    made.pre_tokenizer = Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]")

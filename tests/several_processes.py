@@ -16,13 +16,14 @@ from accelerate import PartialState
 from accelerate.utils import DistributedType
 from datasets import Dataset, concatenate_datasets
 
-from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel, MaxMIGTrainingArguments
+from hf_maxmig import MaxMIGModel, MaxMIGTrainingArguments
 from hf_maxmig.model.functional import Mixed
 from hf_maxmig.training import cross_fitted as start_of_one
 from hf_maxmig.training.checkpoints import swapped
 from hf_maxmig.training.distributed import gather_with_gradient
 from hf_maxmig.training.start import find_start
-from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd, small_vit
+from tests.networks import small_head, small_vit
+from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd
 
 GLOBAL_BATCH = 16
 # 70 items: four global batches of 16 and six items over, which no batch may be filled up with;
@@ -60,14 +61,6 @@ def make_pictures(**changes):
     pictures = np.asarray(crowd["features"][:], dtype="float32").reshape(-1, 3, 16, 16)
     column = Dataset.from_dict({"pixel_values": pictures})
     return concatenate_datasets([crowd.remove_columns("features"), column], axis=1)
-
-
-def head():
-    torch.manual_seed(0)
-    config = HeadConfig(
-        input_size=5, hidden_size=16, dropout=0.0, id2label=dict(enumerate(CLASSES))
-    )
-    return HeadClassifier(config)
 
 
 def make_trainer(
@@ -130,13 +123,13 @@ def train(out, name):
         dataset, start = crowd.select(range(whole)).to_iterable_dataset(), crowd
     held_out = make_crowd(seed=1) if name == "strengthened" else None
     trainer = make_trainer(
-        out, head(), dataset, start_from=start, eval_dataset=held_out, **RUNS[name]
+        out, small_head(), dataset, start_from=start, eval_dataset=held_out, **RUNS[name]
     )
     with mock.patch("hf_maxmig.training.trainer.draw_blends", neighbours):
         trainer.train()
     told = learned(trainer, crowd)
     if name == "stream":
-        again = make_trainer(out, head(), dataset, start_from=start, **RUNS[name])
+        again = make_trainer(out, small_head(), dataset, start_from=start, **RUNS[name])
         again.train(resume_from_checkpoint=f"{out}.run/checkpoint-6")
         told["resumed"] = again.crowd_model.state_dict()
     return told
@@ -157,9 +150,9 @@ def cross_fitted(out):
         swapped(start_of_one, "find_start", spied),
     ):
         saved = {"save_strategy": "steps", "save_steps": 5}
-        trainer = make_trainer(out, head(), crowd, **changes, **saved)
+        trainer = make_trainer(out, small_head(), crowd, **changes, **saved)
         trainer.train()
-        again = make_trainer(out, head(), crowd, **changes, **saved)
+        again = make_trainer(out, small_head(), crowd, **changes, **saved)
         again.train(resume_from_checkpoint=f"{out}.run/checkpoint-5")
         told = learned(trainer, crowd) | {"found": vars(trainer._found), "searched": len(seen)}
         told["resumed"] = {n: t.clone() for n, t in again.crowd_model.state_dict().items()}
@@ -174,7 +167,7 @@ def cross_fitted(out):
         # What nobody can start from is refused by all.
         alike = crowd.map(lambda row: {"annotations": [0] * len(row["annotations"])})
         try:
-            make_trainer(out, head(), alike, **changes).train()
+            make_trainer(out, small_head(), alike, **changes).train()
         except ValueError as error:
             told["refused"] = str(error)
     return told
@@ -202,7 +195,7 @@ def counted(sent):
 def bytes_of_a_step(out):
     """Count what is sent in one step; the second, for the first also sets up DDP."""
     crowd = make_crowd(num_items=ITEMS, unlabelled=20)
-    trainer = make_trainer(out, head(), crowd, max_steps=2)
+    trainer = make_trainer(out, small_head(), crowd, max_steps=2)
     step, sent = trainer.training_step, []
 
     def training_step(*args, **kwargs):
@@ -228,7 +221,7 @@ def predictions(out):
     ways |= {"workers": {"dataloader_num_workers": 2, "dataloader_in_order": False}}
     told = {}
     for name, changes in ways.items():
-        trainer = make_trainer(out, head(), crowd, per_device_eval_batch_size=4, **changes)
+        trainer = make_trainer(out, small_head(), crowd, per_device_eval_batch_size=4, **changes)
         output = trainer.predict(crowd)
         parts = torch.cat([part[0][0] for part in trainer.posteriors_of(crowd)])
         model = trainer.crowd_model.classifier.eval()
@@ -244,8 +237,10 @@ def refusals(out):
     crowd = make_crowd(num_items=ITEMS, unlabelled=20)
     told = {}
     for name, call in {
-        "too few items": lambda: make_trainer(out, head(), crowd.select(range(15))).train(),
-        "stream": lambda: make_trainer(out, head(), crowd).evaluate(crowd.to_iterable_dataset()),
+        "too few items": lambda: make_trainer(out, small_head(), crowd.select(range(15))).train(),
+        "stream": lambda: make_trainer(out, small_head(), crowd).evaluate(
+            crowd.to_iterable_dataset()
+        ),
         "too many rows": lambda: gather_with_gradient(torch.zeros(3), size=2),
     }.items():
         try:
@@ -261,7 +256,7 @@ def stopped(out):
     told = {}
     for gather in (True, False):
         trainer = make_trainer(
-            out, head(), crowd, learning_rate=1e30, gather_across_devices=gather
+            out, small_head(), crowd, learning_rate=1e30, gather_across_devices=gather
         )  # fmt: skip
         try:
             trainer.train()

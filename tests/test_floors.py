@@ -138,3 +138,14 @@ def test_only_labels_has_label_in_its_name(root):
             if isinstance(node, ast.FunctionDef) and node.name == "forward":
                 names = [a.arg for a in (*node.args.args, *node.args.kwonlyargs)]
                 assert [name for name in names if "label" in name] in ([], ["labels"]), path
+
+
+def test_tests_import_from_no_file_of_tests(root):
+    """A helper in two files is soon two helpers, and with a file of tests its tests are imported."""
+    files = [*(root / "tests").rglob("*.py")]
+    assert len(files) > 100
+    for path in files:
+        for name, node in imports(path, []):
+            froms = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            assert not any(part.startswith("test_") for part in (*name.split("."), *froms)), path
+    assert not {path.stem for path in files} & FORBIDDEN

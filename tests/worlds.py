@@ -1,14 +1,9 @@
 """Small crowds whose truth is known, and a trainer whose batches are."""
 
 import numpy as np
+import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
 from torch.utils.data import SequentialSampler
-from transformers import (
-    TimmWrapperConfig,
-    TimmWrapperForImageClassification,
-    ViTConfig,
-    ViTForImageClassification,
-)
 
 from hf_maxmig import MaxMIGTrainer
 
@@ -62,22 +57,27 @@ class InOrder(MaxMIGTrainer):
         return SequentialSampler(self.train_dataset)
 
 
-def small_vit(num_labels=3):
-    """A network of transformers for pictures of 16 x 16."""
-    config = ViTConfig(
-        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=16,
-        patch_size=8, num_labels=num_labels,
-    )  # fmt: skip
-    return ViTForImageClassification(config)
+def batch_of(trainer, rows):
+    """The batch of these rows of what is trained on."""
+    return trainer.data_collator([trainer.train_dataset[i] for i in rows])
 
 
-def small_timm(num_labels=3):
-    """A network of timm for pictures of 16 x 16."""
-    settings = {
-        "input_size": [3, 16, 16], "crop_pct": 1.0, "crop_mode": "center", "interpolation": "bicubic",
-        "mean": [0.5] * 3, "std": [0.5] * 3,
-    }  # fmt: skip
-    config = TimmWrapperConfig(
-        architecture="test_resnet", num_labels=num_labels, pretrained_cfg=settings
+def by_hand(trainer, dataset):
+    """The three posteriors of the items in their order, without a loop of `Trainer`."""
+    batch = trainer.data_collator([dataset[i] for i in range(len(dataset))])
+    model = trainer.crowd_model.eval()
+    with torch.no_grad():
+        output = model(**{n: t for n, t in batch.items() if n not in ("labels", "rows")})
+    return output.log_h, output.aggregator_logits, output.forecast_logits
+
+
+def random_votes(num_items=7, num_annotators=4, num_classes=3, width=3, seed=0):
+    """Who voted and what was said, (N, width) each; some of it is missing, and all of the first item."""
+    generator = torch.Generator().manual_seed(seed)
+    who = torch.stack(
+        [torch.randperm(num_annotators, generator=generator)[:width] for _ in range(num_items)]
     )
-    return TimmWrapperForImageClassification(config)
+    said = torch.randint(num_classes, (num_items, width), generator=generator)
+    missing = torch.rand(num_items, width, generator=generator) < 0.3
+    missing[0] = True
+    return who.masked_fill(missing, -1), said.masked_fill(missing, -1)

@@ -18,7 +18,7 @@ from hf_maxmig.crowd_metrics.app import EXAMPLE, measure
 from hf_maxmig.crowd_metrics.crowd_metrics import CrowdMetrics
 from hf_maxmig.model.pipelines import TASK
 from tests.attacks.mutations import SEED, damaged, is_ours, twisted
-from tests.model.test_pipelines import draw_crowd, text_pair, tokenizer  # noqa: F401
+from tests.networks import draw_crowd, text_pair
 from tests.worlds import ANNOTATORS, CLASSES
 
 pytestmark = pytest.mark.slow
@@ -99,7 +99,7 @@ def test_pipeline_of_numbers_answers_what_was_asked_or_refuses(make_model):
 
 
 @pytest.mark.filterwarnings("ignore:.*max_length.*")
-def test_pipeline_of_texts_answers_what_was_asked_or_refuses(tokenizer):  # noqa: F811
+def test_pipeline_of_texts_answers_what_was_asked_or_refuses(tokenizer):
     """What a tokenizer makes of half a character, of a megabyte, of a number."""
     rng = random.Random(SEED + 1)
     forecast = pipeline(TASK, model=text_pair(), tokenizer=tokenizer)

@@ -19,8 +19,6 @@ import torch
 from transformers import TrainerCallback
 
 from hf_maxmig import (
-    HeadClassifier,
-    HeadConfig,
     MaxMIGModel,
     MaxMIGTrainer,
     MaxMIGTrainingArguments,
@@ -29,7 +27,8 @@ from hf_maxmig.model.whole_files import read_manifest
 from hf_maxmig.training.checkpoints import checkpoints_in
 from tests.attacks.mutations import SEED
 from tests.children import ended, needs_fork, run, started
-from tests.worlds import ANNOTATORS, CLASSES, make_crowd
+from tests.networks import small_head
+from tests.worlds import ANNOTATORS, make_crowd
 
 pytestmark = [pytest.mark.slow, needs_fork]
 
@@ -53,9 +52,7 @@ def train(out, fields=None, resume=None, callback=None, **changes):
         "logging_strategy": "no", "learning_rate": 1e-2, "init": "vote_share", "search_rate": False,
         "search_strength": False,
     }  # fmt: skip
-    torch.manual_seed(0)
-    head = HeadConfig(input_size=5, hidden_size=16, dropout=0.5, id2label=dict(enumerate(CLASSES)))
-    model = HeadClassifier(head)
+    model = small_head(dropout=0.5)
     if fields:
         model = MaxMIGModel.from_classifier(model, annotators=ANNOTATORS, **fields)
     trainer = MaxMIGTrainer(

@@ -15,7 +15,7 @@ from hf_maxmig import HeadClassifier, MaxMIGModel, frozen_features, labelme
 from hf_maxmig.data.named.sealed import is_whole, made_once
 from tests.attacks.mutations import SEED
 from tests.children import needs_fork, started
-from tests.data.named.test_sources import write_flat
+from tests.written_data import write_flat
 
 
 def test_features_are_computed_once_and_anew_when_something_changed(

@@ -10,7 +10,7 @@ from scipy.stats import beta
 
 from hf_maxmig.judging.annotators import VERDICTS, judge_annotators
 from hf_maxmig.model.functional import confusion_counts
-from tests.judging.test_copies import draw, everyone, weight_of
+from tests.judging.calibrated_crowds import draw, everyone, weight_of
 
 CLASSES = ["cat", "dog", "emu"]
 

@@ -13,7 +13,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from hf_maxmig import MaxMIGModel
 from hf_maxmig.model.structures import structure_of
-from tests.model.test_wrapping import come_back
+from tests.networks import come_back
 
 pytestmark = pytest.mark.slow
 
@@ -201,20 +201,6 @@ def inputs_of(model_type, name, config, main):
     if isinstance(size, int) and model_type != "perceiver":
         side = size
     return {"pixel_values": torch.randn(2, 3, side, side, generator=noise)}
-
-
-@pytest.fixture
-def memory_of_nan(monkeypatch):
-    """What loading does not set shows: new memory is full of what no model has."""
-    before = torch.empty_like
-
-    def filled(*args, **kwargs):
-        tensor = before(*args, **kwargs)
-        if tensor.device.type != "meta" and tensor.dtype != torch.bool:
-            tensor.fill_(torch.nan if tensor.is_floating_point() else 99)
-        return tensor
-
-    monkeypatch.setattr(torch, "empty_like", filled)
 
 
 @torch.no_grad()

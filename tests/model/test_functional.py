@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Callable
 from itertools import combinations, permutations
 
 import pytest
@@ -27,6 +26,7 @@ from hf_maxmig.model.functional import (
     widen,
 )
 from tests import reference
+from tests.gains import log_tables, value_and_gradients
 
 every_row = pytest.mark.parametrize("name", DIVERGENCES)
 every_size = pytest.mark.parametrize(("N", "C"), [(5, 3), (3, 7), (2, 4)])
@@ -42,30 +42,11 @@ ANNOTATIONS = torch.tensor(
 )
 
 
-def log_tables(N: int, C: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Return log_h (N, C), log_g (N, C) and log_p (C,), all unlike."""
-    generator = torch.Generator().manual_seed(seed)
-    shapes = ((N, C), (N, C), (C,))
-    return [
-        torch.randn(shape, generator=generator, dtype=dtype).mul(1.5).log_softmax(-1)
-        for shape in shapes
-    ]
-
-
 def reference_gain(tables: list[Tensor], name: str, annotated: Tensor | None = None) -> Tensor:
     """Return the gain by loops: by the printed table, or from f alone for a row that the paper does not have."""
     row = reference.TABLE_1.get(name) or reference.slope_and_conjugate(DIVERGENCES[name].f)
     h, g, p = (table.double().exp() for table in tables)
     return reference.gain(h, g, p, row, annotated)
-
-
-def value_and_gradients(
-    gain: Callable[[list[Tensor]], Tensor], leaves: list[Tensor], through: bool = False
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return a gain and its gradients, by log-probabilities or, `through` log_softmax, by logits."""
-    leaves = [leaf.detach().clone().requires_grad_() for leaf in leaves]
-    value = gain([leaf.log_softmax(-1) for leaf in leaves] if through else leaves)
-    return value.detach(), torch.autograd.grad(value, leaves)
 
 
 def one_hot_logits(size: float, *classes: int, C: int = 3) -> Tensor:

@@ -17,9 +17,10 @@ from hf_maxmig.peers import PEERS, peer
 from hf_maxmig.training.start import Start
 from hf_maxmig.training.training_args import PAPER_PRESETS
 from tests import reference
-from tests.model.test_functional import log_tables, value_and_gradients
-from tests.training.test_trainer import Waits, assert_same, batch_of, parameters
-from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd
+from tests.gains import log_tables, value_and_gradients
+from tests.waits import Waits
+from tests.weights import assert_same, state
+from tests.worlds import ANNOTATORS, CLASSES, InOrder, batch_of, make_crowd
 
 every_row = pytest.mark.parametrize("name", DIVERGENCES)
 SHARE = 0.3
@@ -194,9 +195,9 @@ def test_whole_numbers_are_refused() -> None:
 
 def drawn(trainer, batch, alpha):
     """The blends that the next batch will have."""
-    state = torch.get_rng_state()
+    drawn = torch.get_rng_state()
     blends = draw_blends(is_annotated(batch["annotators"], batch["annotations"]), alpha)
-    torch.set_rng_state(state)
+    torch.set_rng_state(drawn)
     assert 0.02 < float(blends.share) < 0.98
     assert (blends.partner != torch.arange(len(blends.partner))).sum() > 8
     return blends
@@ -345,7 +346,7 @@ def test_resumed_training_by_blends_equals_the_whole_one(
         )
         folder = f"{trainer.args.output_dir}/checkpoint-4"
         trainer.train(resume_from_checkpoint=folder if resume else None)
-        trained.append(parameters(trainer.crowd_model))
+        trained.append(state(trainer.crowd_model))
     assert_same(*trained)
 
 
@@ -360,7 +361,7 @@ def test_accumulation_averages_the_gains_of_its_blended_micro_batches(
     )  # fmt: skip
     trainer = InOrder(model=make_model(), args=args, train_dataset=crowd.select(range(32)))
     torch.nn.init.normal_(trainer.crowd_model.aggregator.table)
-    before = parameters(trainer.model)
+    before = state(trainer.model)
     rows, states = (range(16), range(16, 32)), []
     compute_loss = trainer.compute_loss
 
@@ -370,11 +371,11 @@ def test_accumulation_averages_the_gains_of_its_blended_micro_batches(
 
     trainer.compute_loss = noted
     trainer.train()
-    moved = parameters(trainer.model)
+    moved = state(trainer.model)
     trainer.model.load_state_dict(before)
     losses = []
-    for state, part in zip(states, rows, strict=True):
-        torch.set_rng_state(state)
+    for drawn, part in zip(states, rows, strict=True):
+        torch.set_rng_state(drawn)
         losses.append(compute_loss(trainer.model, batch_of(trainer, part)))
     named = {n: p for n, p in trainer.model.named_parameters() if p.requires_grad}
     gradients = torch.autograd.grad(sum(losses) / 2, list(named.values()))
@@ -413,7 +414,7 @@ def test_compiled_model_learns_from_blends_like_the_plain_one(crowd, make_model,
             train_dataset=crowd.select(range(64)),
         )
         trainer.train()
-        trained.append(parameters(trainer.crowd_model))
+        trained.append(state(trainer.crowd_model))
     assert_same(*trained, atol=1e-5)
 
 

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import safetensors.torch
-import timm
 import torch
 from PIL import Image
 from torch import nn
@@ -21,8 +20,6 @@ from transformers import (
     ConvNextForImageClassification,
     DeiTConfig,
     DeiTForImageClassificationWithTeacher,
-    ResNetConfig,
-    ResNetForImageClassification,
     ViTConfig,
     ViTForImageClassification,
     ViTImageProcessor,
@@ -32,14 +29,12 @@ from transformers import (
 )
 
 from hf_maxmig import (
-    VGG16,
     FourLayerCNN,
     FourLayerCNNConfig,
     HeadClassifier,
     HeadConfig,
     MaxMIGModel,
     MaxMIGTrainer,
-    VGG16Config,
     WeightedAverageAggregator,
     aggregate,
     forecast,
@@ -48,20 +43,13 @@ from hf_maxmig import (
 )
 from hf_maxmig.model.aggregators import AGGREGATORS, FactoredAggregator
 from hf_maxmig.model.classifiers import reorder_outputs
+from tests.networks import cnn, head_on_backbone, head_on_pictures, resnet, timm_model, vgg
 from tests.processes import finished
 from tests.worlds import make_crowd
 
 ANNOTATORS = torch.tensor([[0, 3], [2, -1], [1, 1], [-1, -1]])
 ANNOTATIONS = torch.tensor([[1, 4], [0, -1], [2, 2], [-1, -1]])
 NUM_ANNOTATORS, NUM_CLASSES = 4, 5
-
-
-def resnet():
-    return ResNetForImageClassification(
-        ResNetConfig(
-            embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", num_labels=5
-        )
-    )
 
 
 def vit():
@@ -79,28 +67,7 @@ def convnext():
     )
 
 
-def timm_model():
-    return timm.create_model("test_resnet", num_classes=5)
-
-
-def head():
-    return HeadClassifier(HeadConfig(input_size=3 * 32 * 32, num_labels=5))
-
-
-def head_on_backbone():
-    encoder = AutoModel.from_config(resnet().config)
-    return HeadClassifier.from_encoder(encoder, input_size=12, num_labels=5)
-
-
-def cnn():
-    return FourLayerCNN(FourLayerCNNConfig(image_size=32, num_labels=5))
-
-
-def vgg():
-    return VGG16(VGG16Config(num_labels=5))
-
-
-CLASSIFIERS = [resnet, vit, convnext, timm_model, head, head_on_backbone, cnn, vgg]
+CLASSIFIERS = [resnet, vit, convnext, timm_model, head_on_pictures, head_on_backbone, cnn, vgg]
 
 
 def make_pair(make_classifier, **fields):
@@ -185,11 +152,11 @@ def test_classifier_alone_is_a_native_checkpoint(make_classifier, tmp_path):
 @pytest.mark.slow
 def test_classifier_alone_loads_without_the_package(tmp_path):
     """It must need nothing of ours; only our own networks bring the file that defines them."""
-    models = {make.__name__: make_pair(make) for make in (resnet, head)}
+    models = {make.__name__: make_pair(make) for make in (resnet, head_on_pictures)}
     for name, model in models.items():
         model.classifier.save_pretrained(tmp_path / name)
         ours = [path.name for path in (tmp_path / name).glob("*.py")]
-        assert ours == ["classifiers.py"] * (name == "head")
+        assert ours == ["classifiers.py"] * (name == "head_on_pictures")
     script = (
         "import sys; sys.modules['hf_maxmig'] = None\n"
         "import torch; from transformers import AutoModelForImageClassification as Auto\n"
@@ -273,7 +240,7 @@ def test_factored_pair_starts_ignorant_on_any_way_to_build_it():
 @pytest.mark.parametrize("names", [("factored", "weighted_average"), ("interaction", "factored")])
 def test_factors_and_matrices_are_not_taken_for_each_other(names):
     """A pair resumed under another name would go on from a W that nobody trained."""
-    model = make_pair(head, aggregator=names[0])
+    model = make_pair(head_on_pictures, aggregator=names[0])
     before = model.aggregator
     with pytest.raises(
         ValueError, match=f"`aggregator` must be '{names[0]}', that of the pair, got '{names[1]}'"
@@ -286,7 +253,7 @@ def test_factors_and_matrices_are_not_taken_for_each_other(names):
 
 def test_interaction_is_given_up_with_its_w(tmp_path):
     """What single labels say was learned, and stays."""
-    model = make_pair(head, aggregator="interaction")
+    model = make_pair(head_on_pictures, aggregator="interaction")
     table = model.aggregator.table.detach().clone()
     model.use_aggregator("weighted_average")
     assert type(model.aggregator) is WeightedAverageAggregator
@@ -357,7 +324,7 @@ def test_pair_is_loaded_to_a_device(device_map, tmp_path):
 
 def test_pair_saved_before_there_was_a_choice_has_the_papers_aggregator(tmp_path):
     """Old checkpoints on the Hub name no aggregator."""
-    model = make_pair(head)
+    model = make_pair(head_on_pictures)
     model.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     config.pop("aggregator", None)
@@ -370,14 +337,14 @@ def test_pair_saved_before_there_was_a_choice_has_the_papers_aggregator(tmp_path
 def test_aggregator_of_another_method_is_not_exchanged():
     """Read and not heeded, the setting would stand in a table over numbers that it did not make."""
     with pytest.raises(ValueError, match="`aggregator` must be weighted_average for AggNet, got"):
-        peer("aggnet", head(), num_annotators=4, aggregator="interaction")
+        peer("aggnet", head_on_pictures(), num_annotators=4, aggregator="interaction")
 
 
 def test_unknown_aggregator_is_refused_by_the_config():
     """A misspelt name must not fall back to the default."""
     message = "must be one of weighted_average, interaction, factored, got 'mlp'"
     with pytest.raises(ValueError, match=message):
-        MaxMIGModel.from_classifier(head(), num_annotators=4, aggregator="mlp")
+        MaxMIGModel.from_classifier(head_on_pictures(), num_annotators=4, aggregator="mlp")
 
 
 def test_forward_is_the_papers_formulas():
@@ -449,7 +416,7 @@ def test_bfloat16_keeps_aggregator_and_prior_in_float32(prior, tmp_path):
 
 def test_autocast_leaves_aggregator_and_forecast_exact():
     """Under autocast the classifier is fast; the crowd's side must not lose its digits."""
-    model = make_pair(head)
+    model = make_pair(head_on_pictures)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = outputs(model)
     assert out.logits.dtype == torch.bfloat16
@@ -577,7 +544,7 @@ def test_pair_loads_as_remote_code_without_the_package(tmp_path):
     """Whoever pulls the pair from the Hub may not have the package."""
     pairs = [
         (resnet, "weighted_average"), (head_on_backbone, "interaction"), (timm_model, "weighted_average"),
-        (head, "factored"),
+        (head_on_pictures, "factored"),
     ]  # fmt: skip
     models = {
         make.__name__: make_pair(make, prior="learned", aggregator=aggregator)

@@ -25,7 +25,7 @@ from transformers.modeling_outputs import ImageClassifierOutput
 
 from hf_maxmig.model.classifiers import output_layers, penultimate_features
 from hf_maxmig.training.cross_fitted import features_of
-from tests.worlds import small_vit
+from tests.networks import small_vit
 
 C, PAD, EOS = 3, 0, 1
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}  # fmt: skip

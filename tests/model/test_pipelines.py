@@ -10,18 +10,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
 from transformers import (
     ASTConfig,
     ASTFeatureExtractor,
     ASTForAudioClassification,
     AutoImageProcessor,
     AutoModel,
-    BertConfig,
-    BertForSequenceClassification,
-    PreTrainedTokenizerFast,
     ResNetConfig,
     ResNetForImageClassification,
     ViTImageProcessor,
@@ -31,6 +25,7 @@ from transformers import (
 from hf_maxmig import MaxMIGModel, peer
 from hf_maxmig.model.pipelines import TASK, ForecastPipeline, number_votes
 from tests.children import needs_fork, run
+from tests.networks import draw_crowd, text_pair
 from tests.processes import finished
 from tests.worlds import ANNOTATORS, CLASSES
 
@@ -45,13 +40,6 @@ NUMBERS = (
     torch.tensor([[0, 3, -1, -1], [1, 1, 0, 2], [-1] * 4, [-1, 2, -1, -1], [-1] * 4]),
     torch.tensor([[0, 1, -1, -1], [2, 1, 2, 0], [-1] * 4, [1, 2, -1, -1], [-1] * 4]),
 )
-
-
-def draw_crowd(model):
-    with torch.no_grad():
-        model.aggregator.table.normal_(generator=torch.Generator().manual_seed(1))
-        model.prior.logits.copy_(torch.tensor([0.3, -0.5, 0.1]))
-    return model
 
 
 @pytest.fixture
@@ -328,28 +316,6 @@ def test_half_precision_pair_takes_float32_pixels(saved, pictures):
     item = {"image": pictures[1], "votes": VOTES[1]}
     full = pipeline(TASK, model=str(saved))
     torch.testing.assert_close(table([half(item)]), table([full(item)]), rtol=0, atol=0.05)
-
-
-@pytest.fixture
-def tokenizer():
-    words = {"[PAD]": 0, "a": 1, "good": 2, "bad": 3, "film": 4, "beyond": 9}
-    made = Tokenizer(WordLevel(words, unk_token="[PAD]"))
-    made.pre_tokenizer = Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]")
-
-
-def text_pair():
-    """A pair around a classifier of texts."""
-    torch.manual_seed(0)
-    config = BertConfig(
-        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=9, num_labels=3,
-        max_position_embeddings=12,
-    )  # fmt: skip
-    names = dict(enumerate(CLASSES))
-    model = MaxMIGModel.from_classifier(
-        BertForSequenceClassification(config), annotators=ANNOTATORS, id2label=names
-    )
-    return draw_crowd(model).eval()
 
 
 def test_texts_of_different_lengths_are_padded_by_the_tokenizer(tokenizer):

@@ -30,6 +30,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel, MaxMIGTrainer, crowd_features, peer
 from hf_maxmig.model import wrapping
 from hf_maxmig.model.wrapping import frozen_layers
+from tests.networks import come_back
 
 SMALL = {
     "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "image_size": 32,
@@ -44,34 +45,6 @@ def vit(**changes):
 
 def pictures(channels=3, side=32):
     return torch.randn(2, channels, side, side, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture
-def memory_of_nan(monkeypatch):
-    """What loading does not set shows: new memory is NaN, not the zeros that it often is."""
-    before = torch.empty_like
-
-    def filled(*args, **kwargs):
-        tensor = before(*args, **kwargs)
-        if tensor.is_floating_point() and tensor.device.type != "meta":
-            tensor.fill_(torch.nan)
-        return tensor
-
-    monkeypatch.setattr(torch, "empty_like", filled)
-
-
-def come_back(classifier, folder):
-    """Wrap, save and load; the classifier inside must be of the same class, frozen where it was."""
-    model = MaxMIGModel.from_classifier(classifier, num_annotators=3).eval()
-    model.save_pretrained(folder)
-    again = AutoModel.from_pretrained(folder).eval()
-    assert type(again.classifier) is type(model.classifier)
-    assert again.classifier.dtype == model.classifier.dtype
-    for (name, old), (other, new) in zip(
-        model.named_parameters(), again.named_parameters(), strict=True
-    ):
-        assert (name, old.requires_grad) == (other, new.requires_grad)
-    return model, again
 
 
 def check_same_logits(model, again, **inputs):

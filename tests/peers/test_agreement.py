@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from hf_maxmig import HeadClassifier, HeadConfig
 from hf_maxmig.model.classifiers import output_layers
 from hf_maxmig.peers import (
     PEERS,
@@ -24,13 +23,7 @@ from hf_maxmig.peers.crowd_layer import AnnotatorMatrices
 from hf_maxmig.peers.mbem import MBEMConfig
 from hf_maxmig.peers.output_layer import output_layer
 from tests import reference
-
-
-def head(classes, seed=0, hidden_size=16):
-    torch.manual_seed(seed)
-    return HeadClassifier(
-        HeadConfig(input_size=5, hidden_size=hidden_size, dropout=0.0, num_labels=classes)
-    )
+from tests.networks import small_head
 
 
 def simulated(num_items=300, num_annotators=6, num_classes=3, seed=0):
@@ -96,7 +89,7 @@ def test_e_step_of_the_true_matrices_is_bayes_posterior():
     )  # fmt: skip
     h, g, zeta = reference.posteriors(prior, x_given_c, y_given_c)
     model = AggNetModel.from_classifier(
-        head(num_classes), num_annotators=len(matrices), prior=prior.tolist()
+        small_head(num_classes), num_annotators=len(matrices), prior=prior.tolist()
     )
     model.aggregator.table.copy_(matrices.log().transpose(1, 2))
     who = torch.arange(len(matrices)).repeat(len(answers), 1)
@@ -115,7 +108,7 @@ def test_e_step_of_the_true_matrices_is_bayes_posterior():
 
 def aggnet_and_batch(num_items=9):
     who, said, _ = simulated(num_items)
-    model = AggNetModel.from_classifier(head(3), num_annotators=6)
+    model = AggNetModel.from_classifier(small_head(3), num_annotators=6)
     model.initialize_crowd([(who, said)])
     model.rounds_done += 1  # past the first epoch
     features = torch.randn(num_items, 5, generator=torch.Generator().manual_seed(1))
@@ -171,12 +164,12 @@ def em(model, who, said, rounds):
 def test_em_without_a_classifier_is_dawid_and_skene(num_classes):
     """Against crowd-kit: M-step, prior and E-step at once, with more classes than annotators too."""
     who, said, truth = simulated(num_items=1500, num_classes=num_classes)
-    model = AggNetModel.from_classifier(head(num_classes), num_annotators=6, smoothing=1e-9)
+    model = AggNetModel.from_classifier(small_head(num_classes), num_annotators=6, smoothing=1e-9)
     ours = em(model, who, said, rounds=5)  # and one more E-step
     theirs = torch.from_numpy(
         aggregate_labels_quietly("DawidSkene", who, said, num_classes, n_iter=6, tol=-1.0)
     )
-    votes = MajorityVoteModel.from_classifier(head(num_classes), num_annotators=6).targets(
+    votes = MajorityVoteModel.from_classifier(small_head(num_classes), num_annotators=6).targets(
         {"annotators": who, "annotations": said}
     )
     assert (ours.argmax(1) != votes.argmax(1)).sum() > 5  # it is not the vote that agrees
@@ -196,7 +189,7 @@ def test_m_step_is_the_naive_count_and_does_not_look_at_unlabelled_items():
     who, said, _ = simulated(9)
     who[0] = said[0] = -1
     posterior = torch.rand(9, 3, generator=torch.Generator().manual_seed(0)).softmax(-1)
-    model = AggNetModel.from_classifier(head(3), num_annotators=6, smoothing=0.3)
+    model = AggNetModel.from_classifier(small_head(3), num_annotators=6, smoothing=0.3)
     model.end_epoch([((posterior.log(),) * 3, who, said)], progress=0.5)
     counts = reference.confusion_counts(posterior.double(), who, said, 6)
     expected = reference.confusion(counts, 0.3)
@@ -212,12 +205,12 @@ def test_fixed_prior_stays_and_a_learned_one_is_refused():
     """A gradient for the prior through the normaliser of g would be no likelihood's."""
     who, said, _ = simulated(9)
     for prior in ("uniform", [0.5, 0.3, 0.2]):
-        model = AggNetModel.from_classifier(head(3), num_annotators=6, prior=prior)
+        model = AggNetModel.from_classifier(small_head(3), num_annotators=6, prior=prior)
         before = model.prior().clone()
         em(model, who, said, rounds=2)
         torch.testing.assert_close(model.prior(), before)
     with pytest.raises(ValueError, match="got 'learned'"):
-        AggNetModel.from_classifier(head(3), num_annotators=6, prior="learned")
+        AggNetModel.from_classifier(small_head(3), num_annotators=6, prior="learned")
 
 
 # MBEM and Raykar
@@ -226,7 +219,7 @@ def test_fixed_prior_stays_and_a_learned_one_is_refused():
 def test_mbem_counts_with_the_classifiers_answers_once_a_round():
     """Counted in each epoch, an untrained classifier would judge the annotators."""
     who, said, truth = simulated(60)
-    model = MBEMModel.from_classifier(head(3), num_annotators=6, rounds=3, smoothing=0.1)
+    model = MBEMModel.from_classifier(small_head(3), num_annotators=6, rounds=3, smoothing=0.1)
     model.initialize_crowd([(who, said)])
     before = model.aggregator.table.clone()
     sure = torch.nn.functional.one_hot(truth, 3).float()
@@ -246,7 +239,7 @@ def test_mbem_counts_with_the_classifiers_answers_once_a_round():
 def test_mbem_trains_on_what_the_labels_say():
     """With the forecast in place of g the classifier would teach itself."""
     who, said, _ = simulated(9)
-    model = MBEMModel.from_classifier(head(3), num_annotators=6)
+    model = MBEMModel.from_classifier(small_head(3), num_annotators=6)
     model.initialize_crowd([(who, said)])
     model.rounds_done += 1
     batch = {"features": torch.randn(9, 5), "annotators": who, "annotations": said}
@@ -262,7 +255,7 @@ def test_em_starts_from_the_vote_share(model_class):
     """From the first matrices' posterior instead, a naive majority merges two classes for good."""
     who, said, _ = simulated(9)
     said[0, -1] = who[0, -1] = -1
-    model = model_class.from_classifier(head(3), num_annotators=6)
+    model = model_class.from_classifier(small_head(3), num_annotators=6)
     model.end_epoch([(torch.full((3, 9, 3), 1 / 3).log().unbind(), who, said)], progress=1.0)
     assert model.rounds_done == (1 if model_class is AggNetModel else 2)
     model.initialize_crowd([(who, said)])  # another run begins
@@ -286,7 +279,7 @@ def test_output_layer_is_the_last_linear_one_as_wide_as_the_classes():
 
 def test_raykar_trains_the_output_layer_only(tmp_path):
     """A body that moves makes it AggNet; from_pretrained gives every parameter a gradient."""
-    model = peer("raykar", head(3), num_annotators=6)
+    model = peer("raykar", small_head(3), num_annotators=6)
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path)
     for each in (model, again, again.train()):
@@ -316,9 +309,9 @@ def test_crowd_layer_is_crowd_kits_module():
 def test_crowd_layer_at_equation_2_says_the_confusion_row_of_a_sure_classifier():
     """The log in equation 2 is what makes it so; without it the layer knows nearly nothing."""
     who, said, _ = simulated(60)
-    layer = peer("crowd_layer_vote_share", head(3), num_annotators=6)
+    layer = peer("crowd_layer_vote_share", small_head(3), num_annotators=6)
     layer.initialize_crowd([(who, said)])
-    aggnet = peer("aggnet", head(3), num_annotators=6)
+    aggnet = peer("aggnet", small_head(3), num_annotators=6)
     aggnet.initialize_crowd([(who, said)])
     says = layer.crowd_layer(torch.eye(3), torch.arange(6).repeat(3, 1)).softmax(-1)
     torch.testing.assert_close(says.transpose(0, 1), aggnet.aggregator.weight.exp())
@@ -327,7 +320,7 @@ def test_crowd_layer_at_equation_2_says_the_confusion_row_of_a_sure_classifier()
 def test_crowd_layer_loss_is_the_mean_over_all_labels():
     """In naive loops: one label, one term."""
     who, said, _ = simulated(9)
-    model = peer("crowd_layer", head(3), num_annotators=6)
+    model = peer("crowd_layer", small_head(3), num_annotators=6)
     torch.nn.init.normal_(model.crowd_layer.table)
     batch = {"features": torch.randn(9, 5), "annotators": who, "annotations": said}
     out = model(**batch)
@@ -353,7 +346,7 @@ def test_doctor_net_is_the_average_of_its_heads(average, few, monkeypatch):
     monkeypatch.setattr(doctor_net, "FEW", few)
     who, said, _ = simulated(9, num_annotators=4)
     said = torch.where(who == 2, -1, said)
-    model = DoctorNetModel.from_classifier(head(3), num_annotators=4, average=average).train()
+    model = DoctorNetModel.from_classifier(small_head(3), num_annotators=4, average=average).train()
     torch.nn.init.normal_(model.heads.weight)
     torch.nn.init.normal_(model.heads.bias)
     if average == "learned":
@@ -391,7 +384,7 @@ def test_doctor_net_has_the_same_gradients_from_all_heads_and_from_those_that_ar
     found = []
     for few in (0, doctor_net.FEW):
         monkeypatch.setattr(doctor_net, "FEW", few)
-        model = DoctorNetModel.from_classifier(head(3), num_annotators=4).train()
+        model = DoctorNetModel.from_classifier(small_head(3), num_annotators=4).train()
         model.crowd_loss(model(**batch), batch)[0].backward()
         found.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
     assert set(found[0]) > {"heads.weight", "heads.bias"}
@@ -400,7 +393,7 @@ def test_doctor_net_has_the_same_gradients_from_all_heads_and_from_those_that_ar
 
 def test_doctor_net_starts_as_the_classifier_and_leaves_it_its_mean_head():
     """A pretrained output layer must not be lost, and the classifier alone must predict something."""
-    plain = head(3)
+    plain = small_head(3)
     features = torch.randn(4, 5)
     before = plain(features=features).logits.log_softmax(-1).detach()
     model = DoctorNetModel.from_classifier(plain, num_annotators=2).eval()
@@ -415,7 +408,7 @@ def test_doctor_net_starts_as_the_classifier_and_leaves_it_its_mean_head():
 def test_doctor_net_needs_training_mode_for_its_loss():
     """In evaluation mode there is only the average."""
     who, said, _ = simulated(9)
-    model = peer("doctor_net", head(3), num_annotators=6).eval()
+    model = peer("doctor_net", small_head(3), num_annotators=6).eval()
     with pytest.raises(ValueError, match="in training mode"):
         model(features=torch.randn(9, 5), annotators=who, annotations=said, return_loss=True)
 
@@ -425,7 +418,7 @@ def test_doctor_net_needs_training_mode_for_its_loss():
 
 def test_majority_vote_shares_ties_and_does_not_count_strangers():
     """The first class winning every tie is a bias that no accuracy shows."""
-    model = peer("majority_vote", head(3), num_annotators=6)
+    model = peer("majority_vote", small_head(3), num_annotators=6)
     who = torch.tensor([[0, 1, 2, 3], [0, 1, 2, -1], [0, 1, -1, -1], [-1, 1, 0, 3]])
     said = torch.tensor([[2, 0, 2, 0], [1, 1, 0, -1], [-1, -1, 2, 2], [0, 1, 1, -1]])
     targets = model.targets({"annotators": who, "annotations": said})
@@ -483,7 +476,7 @@ def test_missing_crowd_kit_is_told_by_the_name_of_the_extra(monkeypatch):
 
 def test_label_only_method_needs_labels_and_a_length():
     """All labels are read before the first step."""
-    model = peer("wawa", head(3), num_annotators=6)
+    model = peer("wawa", small_head(3), num_annotators=6)
     with pytest.raises(TypeError, match="must have a length"):
         model.prepare(iter([]), [])
     crowd_kit("Wawa")

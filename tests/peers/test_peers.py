@@ -15,10 +15,12 @@ from transformers import (
     TrainerCallback,
 )
 
-from hf_maxmig import CrowdCollator, CrowdTrainer, HeadClassifier, HeadConfig
+from hf_maxmig import CrowdCollator, CrowdTrainer
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.peers import PEERS, peer
-from tests.worlds import ANNOTATORS, CLASSES, make_crowd
+from tests.networks import small_head
+from tests.weights import assert_same, state
+from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd, random_votes
 
 METHODS = [name for name in PEERS if name != "kos"]  # it takes two classes, see test_aggregated
 NEEDS_CROWD_KIT = {
@@ -46,25 +48,6 @@ def has_crowd_kit():
     return True
 
 
-class InOrder(CrowdTrainer):
-    """Draws the items in their order."""
-
-    def _get_train_sampler(self, dataset=None):
-        return torch.utils.data.SequentialSampler(self.train_dataset)
-
-
-def make_head(dropout=0.0, seed=0, input_size=5, classes=CLASSES):
-    torch.manual_seed(seed)
-    return HeadClassifier(
-        HeadConfig(
-            input_size=input_size,
-            hidden_size=16,
-            dropout=dropout,
-            id2label=dict(enumerate(classes)),
-        )
-    )
-
-
 FEWER_ROUNDS = {
     "mace": {"n_restarts": 2, "n_iter": 20},
     "glad": {"n_iter": 2},
@@ -76,7 +59,7 @@ FEWER_ROUNDS = {
 def make_peer(name, dropout=0.0, seed=0, **fields):
     if name in FEWER_ROUNDS:
         fields["algorithm_options"] = FEWER_ROUNDS[name]
-    return peer(name, make_head(dropout, seed), annotators=ANNOTATORS, **fields)
+    return peer(name, small_head(dropout=dropout, seed=seed), annotators=ANNOTATORS, **fields)
 
 
 def train(name, dataset, args, trainer_class=CrowdTrainer, **kwargs):
@@ -87,38 +70,15 @@ def train(name, dataset, args, trainer_class=CrowdTrainer, **kwargs):
     return trainer
 
 
-def state(model):
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-
-
-def assert_same(first, second, atol=0.0):
-    assert first.keys() == second.keys()
-    for name in first:
-        torch.testing.assert_close(
-            first[name], second[name], rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
-        )
-
-
-def votes(num_items=7, num_annotators=4, num_classes=3, width=3, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    who = torch.stack(
-        [torch.randperm(num_annotators, generator=generator)[:width] for _ in range(num_items)]
-    )
-    said = torch.randint(num_classes, (num_items, width), generator=generator)
-    missing = torch.rand(num_items, width, generator=generator) < 0.3
-    missing[0] = True
-    return who.masked_fill(missing, -1), said.masked_fill(missing, -1)
-
-
 def started(name, who, said, num_annotators=4, num_classes=3, seed=0):
     """A model in training mode whose crowd has seen these votes, and the batch for its loss."""
-    head = make_head(seed=seed, classes=[f"class {c}" for c in range(num_classes)])
+    head = small_head(seed=seed, classes=[f"class {c}" for c in range(num_classes)])
     model = peer(name, head, num_annotators=num_annotators).train()
     model.initialize_crowd([(who, said)])
     return model
 
 
-def batch_of(who, said, num_classes=3):
+def batch_of_votes(who, said, num_classes=3):
     features = torch.randn(len(who), 5, generator=torch.Generator().manual_seed(3))
     share = torch.rand(len(who), num_classes, generator=torch.Generator().manual_seed(4))
     labelled = ((who >= 0) & (said >= 0)).any(dim=1, keepdim=True)
@@ -159,7 +119,7 @@ def test_every_row_is_tested_and_says_what_it_is():
 def test_unknown_rival_is_refused_with_the_list():
     """A misspelt name must not fall back to something."""
     with pytest.raises(ValueError, match=r"must be one of majority_vote.*got 'aggnett'"):
-        peer("aggnett", make_head(), num_annotators=4)
+        peer("aggnett", small_head(), num_annotators=4)
 
 
 @methods()
@@ -237,10 +197,10 @@ def test_gold_labels_change_training_only_of_true_labels(name, crowd, make_args)
 @pytest.mark.parametrize(("num_items", "num_annotators", "num_classes"), [(7, 4, 3), (5, 3, 6)])
 def test_padding_and_unlabelled_items_change_nothing(name, num_items, num_annotators, num_classes):
     """Padding read as annotator -1 or class -1 is the last of them; an unlabelled item has no say."""
-    who, said = votes(num_items, num_annotators, num_classes)
+    who, said = random_votes(num_items, num_annotators, num_classes)
     assert (said[0] == -1).all()
     model = started(name, who, said, num_annotators, num_classes)
-    batch = batch_of(who, said, num_classes)
+    batch = batch_of_votes(who, said, num_classes)
     loss, grads = gradients(model, batch)
     assert torch.isfinite(loss)
     wider = {**batch}
@@ -261,9 +221,9 @@ def test_padding_and_unlabelled_items_change_nothing(name, num_items, num_annota
 @methods()
 def test_every_trained_parameter_gets_a_gradient(name):
     """DDP stops at the second step if one does not."""
-    who, said = votes(12)
+    who, said = random_votes(12)
     model = started(name, who, said)
-    _, grads = gradients(model, batch_of(who, said))
+    _, grads = gradients(model, batch_of_votes(who, said))
     assert grads
     assert [key for key, grad in grads.items() if grad is None] == []
 
@@ -271,9 +231,9 @@ def test_every_trained_parameter_gets_a_gradient(name):
 @methods()
 def test_batch_without_labels_is_empty_with_zero_gradient(name):
     """Zero divided by zero, and everything is NaN from then on."""
-    who, said = votes(12)
+    who, said = random_votes(12)
     model = started(name, who, said)
-    batch = {n: t[:1] for n, t in batch_of(who, said).items()}
+    batch = {n: t[:1] for n, t in batch_of_votes(who, said).items()}
     loss, empty = loss_of(model, batch)
     assert empty
     assert loss == 0
@@ -297,7 +257,7 @@ def test_permuted_annotators_change_nothing(name, crowd, make_args):
     for dataset in (plain, permuted):
         options = {"algorithm_options": FEWER_ROUNDS[name]} if name in FEWER_ROUNDS else {}
         model = peer(
-            name, make_head(), num_annotators=4, id2label=dict(enumerate(CLASSES)), **options
+            name, small_head(), num_annotators=4, id2label=dict(enumerate(CLASSES)), **options
         )
         trainer = InOrder(model=model, args=make_args(num_train_epochs=3), train_dataset=dataset)
         trainer.train()
@@ -372,9 +332,9 @@ def test_accumulated_steps_take_the_mean_of_their_losses(name, crowd, make_args)
 @methods(["aggnet", "crowd_layer", "doctor_net", "majority_vote"])
 def test_loss_on_request_is_the_crowd_loss(name):
     """A training loop without a trainer must train the method, not Max-MIG."""
-    who, said = votes(12)
+    who, said = random_votes(12)
     model = started(name, who, said)
-    batch = batch_of(who, said)
+    batch = batch_of_votes(who, said)
     expected, _ = loss_of(model, batch)
     batch.pop("crowd_posterior")
     torch.testing.assert_close(model(**batch, return_loss=True).loss, expected)
@@ -395,7 +355,7 @@ def test_streamed_data_set_trains(name, crowd, make_args):
 @methods(["aggnet", "doctor_net", "crowd_layer"])
 def test_cost_of_a_step_does_not_grow_with_the_annotators(name):
     """A dense tensor over M annotators: hours and gigabytes at a hundred thousand."""
-    who, said = votes(12)
+    who, said = random_votes(12)
     shapes = []
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
@@ -409,7 +369,7 @@ def test_cost_of_a_step_does_not_grow_with_the_annotators(name):
         model = started(name, who, said, num_annotators=num_annotators)
         shapes.clear()
         with Watch():
-            loss_of(model, batch_of(who, said))
+            loss_of(model, batch_of_votes(who, said))
         # Views of the table (transposed, detached) are free; what is computed must be small.
         made = [size for size, func in shapes if not any(f in func for f in FREE)]
         assert made
@@ -463,7 +423,7 @@ def test_hub_classifiers_go_in(name):
     before = copy.deepcopy(resnet.state_dict())
     model = peer(name, resnet, num_annotators=4).train()
     assert_same(before, model.classifier.state_dict())
-    who, said = votes(6)
+    who, said = random_votes(6)
     model.initialize_crowd([(who, said)])
     pictures = torch.randn(6, 3, 32, 32)
     model(pixel_values=pictures, annotators=who, annotations=said, return_loss=True).loss.backward()

@@ -9,17 +9,16 @@ from pathlib import Path
 
 import torch
 
-from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainingArguments
+from hf_maxmig import MaxMIGTrainingArguments
 from hf_maxmig.peers import peer
-from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd
+from tests.networks import small_head
+from tests.worlds import ANNOTATORS, InOrder, make_crowd
 
 GLOBAL_BATCH = 16
 
 
 def train(out: Path, name: str) -> InOrder:
     """Train a rival; its parameters and the losses of the epochs go to a file of its name."""
-    torch.manual_seed(0)
-    head = HeadConfig(input_size=5, hidden_size=16, dropout=0.0, id2label=dict(enumerate(CLASSES)))
     args = MaxMIGTrainingArguments(
         output_dir=str(out / f"{name}.run"), use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no",
         per_device_train_batch_size=GLOBAL_BATCH // int(os.getenv("WORLD_SIZE", "1")), per_device_eval_batch_size=8,
@@ -27,7 +26,7 @@ def train(out: Path, name: str) -> InOrder:
         dataloader_drop_last=True, logging_strategy="epoch",
     )  # fmt: skip
     trainer = InOrder(
-        model=peer(name, HeadClassifier(head), annotators=ANNOTATORS),
+        model=peer(name, small_head(), annotators=ANNOTATORS),
         args=args,
         # Four global batches and six items over, which no batch may be filled up with; devices get
         # unlike numbers of labels.

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.children import needs_fork, page, run
-from tests.recipes.test_image_classification import write_pictures, write_votes
+from tests.written_data import write_pictures, write_votes
 
 
 @pytest.fixture

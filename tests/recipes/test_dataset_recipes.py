@@ -9,8 +9,10 @@ import pytest
 from transformers import AutoModel, pipeline
 
 from hf_maxmig import VGG16, FourLayerCNN, HeadClassifier
-from tests.data.named.test_pictures import CLASSES, write_human
+from hf_maxmig.data.simulated.experts import CIFAR10, DOGS_VS_CATS, LUNA16
+from tests.written_data import write_human
 
+CLASSES = {"cifar10": CIFAR10, "dogs_vs_cats": DOGS_VS_CATS, "luna16": LUNA16}
 SIDES = {"cifar10": 32, "dogs_vs_cats": 150, "luna16": 50}
 EACH = {"train": 8, "test": 3}  # items of a class
 every = pytest.mark.parametrize("name", list(SIDES))

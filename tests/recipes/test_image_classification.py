@@ -13,41 +13,13 @@ from torch import nn
 from transformers import AutoModel, ViTImageProcessor, pipeline
 
 from hf_maxmig import read_annotations
-from tests.recipes.test_recipes import launch
-
-COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (40, 40, 230)}
+from tests.processes import launch
+from tests.written_data import COLOURS, write_pictures, write_votes
 
 
 @pytest.fixture
 def recipe(load):
     return load("image_classification")
-
-
-def write_pictures(folder, number=30, by_class=False, ending=".png"):
-    """Squares of three colours with noise, and votes of four people, one of whom always says red."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for i in range(number):
-        truth = list(COLOURS)[i % 3]
-        noise = rng.integers(-30, 30, size=(12, 12, 3))
-        picture = Picture.fromarray(
-            np.clip(np.array(COLOURS[truth]) + noise, 0, 255).astype("uint8")
-        )
-        place = folder / truth if by_class else folder
-        place.mkdir(parents=True, exist_ok=True)
-        picture.save(place / f"p{i:02}{ending}")
-        name = f"{truth}/p{i:02}{ending}" if by_class else f"p{i:02}{ending}"
-        for who, right in (("ann", 0.9), ("bob", 0.8), ("cyd", 0.7)):
-            other = list(COLOURS)[rng.integers(3)]
-            rows.append((name, who, truth if rng.random() < right else other))
-        rows.append((name, "red_only", "red"))
-    return rows
-
-
-def write_votes(path, rows):
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([("picture", "who", "label"), *rows])
-    return path
 
 
 def data_arguments(recipe, **fields):

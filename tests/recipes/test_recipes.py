@@ -1,8 +1,6 @@
 """Each recipe, run to its end as its page says."""
 
 import json
-import os
-import sys
 
 import pytest
 import torch
@@ -15,13 +13,8 @@ from transformers import (
 
 import hf_maxmig
 from tests.children import needs_fork, page, run
-from tests.data.named.test_sources import write_flat
-from tests.processes import finished
-
-
-def launch(root, *arguments, launcher=("accelerate.commands.launch",)):
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    return finished([sys.executable, "-m", *launcher, *arguments], 280, cwd=root, env=env)[0]
+from tests.processes import launch
+from tests.written_data import write_flat
 
 
 @pytest.mark.slow

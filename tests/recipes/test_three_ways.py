@@ -12,8 +12,8 @@ from huggingface_hub import ModelCard
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModel
 
+from tests.networks import small_timm, small_vit
 from tests.processes import finished
-from tests.worlds import small_timm, small_vit
 
 # The client hands a file to its own client in a manner that is going out of use.
 pytestmark = [

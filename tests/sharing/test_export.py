@@ -5,7 +5,6 @@ import os
 import sys
 
 import pytest
-import timm
 import torch
 from PIL import Image
 from torch import nn
@@ -14,59 +13,24 @@ from transformers import (
     AutoModelForImageClassification,
     BertConfig,
     BertForSequenceClassification,
-    ResNetConfig,
-    ResNetForImageClassification,
     ViTImageProcessor,
     pipeline,
 )
 
 from hf_maxmig import (
-    VGG16,
-    FourLayerCNN,
-    FourLayerCNNConfig,
-    HeadClassifier,
-    HeadConfig,
     MaxMIGModel,
-    VGG16Config,
     peer,
 )
 from hf_maxmig.sharing import export as exporting
 from hf_maxmig.sharing.export import export_onnx, save_classifier
+from tests.networks import cnn, head_on_backbone, head_on_pictures, resnet, timm_model, vgg
 from tests.processes import finished
 
 CLASSES = ["cat", "dog", "emu", "fox", "gnu"]
 
 
-def resnet():
-    config = ResNetConfig(
-        embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", num_labels=5
-    )
-    return ResNetForImageClassification(config)
-
-
-def timm_model():
-    return timm.create_model("test_resnet", num_classes=5)
-
-
-def cnn():
-    return FourLayerCNN(FourLayerCNNConfig(image_size=32, num_labels=5))
-
-
-def vgg():
-    return VGG16(VGG16Config(num_labels=5))
-
-
-def head():
-    return HeadClassifier(HeadConfig(input_size=3 * 32 * 32, num_labels=5))
-
-
-def head_on_backbone():
-    encoder = AutoModel.from_config(resnet().config)
-    return HeadClassifier.from_encoder(encoder, input_size=12, num_labels=5)
-
-
 NATIVE = [resnet, timm_model]
-OURS = [cnn, vgg, head, head_on_backbone]
+OURS = [cnn, vgg, head_on_pictures, head_on_backbone]
 
 
 def make_pair(make_classifier):
@@ -95,7 +59,14 @@ def logits(model):
 
 @pytest.mark.parametrize(
     "make_classifier",
-    [resnet, timm_model, cnn, head, head_on_backbone, pytest.param(vgg, marks=pytest.mark.slow)],
+    [
+        resnet,
+        timm_model,
+        cnn,
+        head_on_pictures,
+        head_on_backbone,
+        pytest.param(vgg, marks=pytest.mark.slow),
+    ],
     ids=lambda f: f.__name__,
 )
 def test_saved_classifier_is_the_pairs_with_its_class_names(make_classifier, tmp_path):
@@ -249,7 +220,7 @@ def test_onnx_computes_the_logits_for_batches_of_any_size(make_classifier, tmp_p
 @pytest.mark.slow
 def test_onnx_takes_features_and_half_precision(tmp_path, onnxruntime):
     """A head on given features has another input; bfloat16 has no place in the file."""
-    pair = make_pair(head).to(torch.bfloat16)
+    pair = make_pair(head_on_pictures).to(torch.bfloat16)
     features = pictures().flatten(1)
     path = export_onnx(pair, tmp_path / "h.onnx", {"features": features.to(torch.bfloat16)})
     assert pair.dtype == torch.bfloat16
@@ -284,7 +255,7 @@ def test_onnx_of_a_text_classifier_takes_several_inputs(tmp_path, onnxruntime):
 @pytest.mark.slow
 def test_onnx_that_computes_something_else_is_not_written(tmp_path, onnxruntime, monkeypatch):
     """A faulty export over a good file would be deployed in its place."""
-    pair, path = make_pair(head), tmp_path / "h.onnx"
+    pair, path = make_pair(head_on_pictures), tmp_path / "h.onnx"
     example = {"features": pictures().flatten(1)}
     before = export_onnx(pair, path, example).read_bytes()
     check = exporting._check_file
@@ -309,7 +280,9 @@ def test_onnx_without_its_packages_says_what_to_install(tmp_path, monkeypatch):
         ImportError,
         match=r"got no .*onnxscript.*: install them by `pip install 'hf_maxmig\[onnx\]'`",
     ):
-        export_onnx(make_pair(head), tmp_path / "h.onnx", {"features": torch.zeros(2, 3072)})
+        export_onnx(
+            make_pair(head_on_pictures), tmp_path / "h.onnx", {"features": torch.zeros(2, 3072)}
+        )
 
 
 @pytest.mark.parametrize(

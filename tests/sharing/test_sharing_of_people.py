@@ -31,7 +31,8 @@ from hf_maxmig.model.aggregators import AGGREGATORS
 from hf_maxmig.model.configuration_maxmig import hashed_names
 from hf_maxmig.model.modeling_maxmig import SHARED_AS
 from hf_maxmig.peers import PEERS
-from tests.worlds import ANNOTATORS, CLASSES, small_timm, small_vit
+from tests.networks import small_timm, small_vit
+from tests.worlds import ANNOTATORS, CLASSES
 
 NAME = "org/pair"
 SALT = "not to be guessed by anybody"

@@ -15,6 +15,7 @@ from hf_maxmig.model.whole_files import MANIFEST, read_manifest
 from hf_maxmig.training import checkpoints as module
 from hf_maxmig.training.checkpoints import RUN, check_checkpoint
 from tests.processes import begun
+from tests.weights import state
 
 STEPS = 6  # an epoch: 90 items, 16 in a batch
 
@@ -58,10 +59,6 @@ def killed(trainer, resume=None):
     return Path(trainer.args.output_dir)
 
 
-def weights(trainer):
-    return {n: t.clone() for n, t in trainer.crowd_model.state_dict().items()}
-
-
 def assert_equal(first, second):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
@@ -71,7 +68,7 @@ def uninterrupted(trainer_of, tmp_path):
     trainer = trainer_of(output_dir=str(tmp_path / "uninterrupted"))
     trainer.train()
     assert trainer.state.global_step == 2 * STEPS
-    return weights(trainer)
+    return state(trainer)
 
 
 def test_manifest_names_every_file_of_a_checkpoint(trainer_of):
@@ -100,7 +97,7 @@ def test_checkpoint_that_lacks_a_file_is_passed_over_and_named_it_is_refused(
         trainer_of().train(resume_from_checkpoint=str(out / "checkpoint-6"))
     again = trainer_of()
     again.train(resume_from_checkpoint=True)
-    assert_equal(uninterrupted, weights(again))
+    assert_equal(uninterrupted, state(again))
 
 
 def emptied(checkpoint):
@@ -140,7 +137,7 @@ def test_damaged_checkpoint_is_passed_over_and_named_it_is_refused(
         trainer_of().train(resume_from_checkpoint=str(out / "checkpoint-6"))
     again = trainer_of()
     again.train(resume_from_checkpoint=True)
-    assert_equal(uninterrupted, weights(again))
+    assert_equal(uninterrupted, state(again))
 
 
 def test_training_that_was_killed_after_its_last_step_takes_no_other(trainer_of, tmp_path):
@@ -152,7 +149,7 @@ def test_training_that_was_killed_after_its_last_step_takes_no_other(trainer_of,
     again = trainer_of(**settings)
     again.train(resume_from_checkpoint=True)
     assert again.state.global_step == 10
-    assert_equal(weights(whole), weights(again))
+    assert_equal(state(whole), state(again))
 
 
 def test_second_training_in_a_folder_does_not_go_on_from_the_first(trainer_of, caplog):
@@ -203,7 +200,7 @@ def test_training_goes_on_in_another_folder(trainer_of, uninterrupted, tmp_path)
     killed(trainer_of(kill=8, **moved), resume=str(out / "checkpoint-6"))
     again = trainer_of(**moved)
     again.train(resume_from_checkpoint=True)
-    assert_equal(uninterrupted, weights(again))
+    assert_equal(uninterrupted, state(again))
 
 
 def test_folder_is_of_one_training_at_a_time(trainer_of, monkeypatch):
@@ -304,7 +301,7 @@ def test_full_disk_ends_training_with_a_word_and_the_checkpoint_before(
     assert [p.name for p in out.glob("checkpoint-*")] == ["checkpoint-3"]
     again = trainer_of()
     again.train(resume_from_checkpoint=True)
-    assert_equal(uninterrupted, weights(again))
+    assert_equal(uninterrupted, state(again))
 
 
 def test_folder_that_may_not_be_written_is_told_before_training(trainer_of, tmp_path, monkeypatch):

@@ -11,12 +11,6 @@ from hf_maxmig.data.collator import CrowdCollator, crowd_batches, padded
 from hf_maxmig.training import cross_fitted
 
 
-@pytest.fixture
-def brief(monkeypatch):
-    """Train the networks for a few steps: what they come to does not matter here."""
-    monkeypatch.setattr(cross_fitted, "network_steps", lambda args, num_items: 6)
-
-
 def batches(collator, dataset, size=16):
     for start in range(0, len(dataset), size):
         rows = range(start, min(start + size, len(dataset)))

@@ -31,13 +31,9 @@ from hf_maxmig.model.functional import NO_MASS, forecast
 from hf_maxmig.model.whole_files import read_manifest
 from hf_maxmig.peers import peer
 from hf_maxmig.training.start import Start, find_start
-from tests.worlds import ANNOTATORS, make_crowd, small_vit
-
-
-@pytest.fixture
-def brief(monkeypatch):
-    """Train the networks for a few steps: what they come to does not matter here."""
-    monkeypatch.setattr(hf_maxmig.training.cross_fitted, "network_steps", lambda args, num_items: 6)
+from tests.networks import small_vit
+from tests.weights import equal, state
+from tests.worlds import ANNOTATORS, by_hand, make_crowd
 
 
 @pytest.fixture
@@ -60,14 +56,6 @@ def warned(caplog):
     logging.get_logger("hf_maxmig").propagate = True
     with caplog.at_level("WARNING"):
         yield lambda: [r.getMessage() for r in caplog.records if r.name.startswith("hf_maxmig.")]
-
-
-def state(trainer):
-    return {name: t.clone() for name, t in trainer.crowd_model.state_dict().items()}
-
-
-def equal(first, second):
-    return first.keys() == second.keys() and all(torch.equal(first[n], second[n]) for n in first)
 
 
 def same_start(first, second):
@@ -303,14 +291,6 @@ def trained(cross_fit, brief):
     trainer = cross_fit()
     trainer.train()
     return trainer
-
-
-def by_hand(trainer, dataset):
-    """The three posteriors as the model gives them."""
-    batch = trainer.data_collator([dataset[i] for i in range(len(dataset))])
-    with torch.no_grad():
-        output = trainer.crowd_model.eval()(**{n: t for n, t in batch.items() if n != "labels"})
-    return output.log_h, output.aggregator_logits, output.forecast_logits
 
 
 def test_training_items_are_predicted_by_networks_that_have_not_seen_them(trained, crowd):

@@ -15,9 +15,10 @@ from hf_maxmig import MaxMIGModel, MaxMIGTrainer, MaxMIGTrainingArguments
 from hf_maxmig.model.configuration_maxmig import hashed_names
 from hf_maxmig.training.distributed import WholeBatches, gather_with_gradient, whole_parameters
 from tests import several_processes
+from tests.networks import small_vit
 from tests.processes import run_script
 from tests.several_processes import GLOBAL_BATCH, ITEMS, RUNS
-from tests.worlds import CLASSES, make_crowd, small_vit
+from tests.worlds import CLASSES, make_crowd
 
 # A launch costs ten seconds, so much is looked at in each; that on four takes what may depend on their number.
 INEXACT = ("bf16", "each_alone")

@@ -16,7 +16,8 @@ from huggingface_hub import HfApi
 from transformers import BertConfig, BertForSequenceClassification, EvalPrediction, TrainerCallback
 
 from hf_maxmig import MaxMIGModel, MaxMIGTrainer, MaxMIGTrainingArguments
-from tests.worlds import ANNOTATORS, CLASSES, make_crowd
+from tests.weights import equal, state
+from tests.worlds import ANNOTATORS, CLASSES, by_hand, make_crowd
 
 NAN, INF = float("nan"), float("inf")
 
@@ -396,23 +397,6 @@ def trial(make_args, make_model, sets, tmp_path, request):
         return trainer
 
     return build
-
-
-def state(trainer):
-    return {name: t.clone() for name, t in trainer.crowd_model.state_dict().items()}
-
-
-def equal(first, second):
-    return first.keys() == second.keys() and all(torch.equal(first[n], second[n]) for n in first)
-
-
-def by_hand(trainer, dataset):
-    """The three posteriors of the items in their order, without a loop of `Trainer`."""
-    batch = trainer.data_collator([dataset[i] for i in range(len(dataset))])
-    model = trainer.crowd_model.eval()
-    with torch.no_grad():
-        output = model(**{n: t for n, t in batch.items() if n not in ("labels", "rows")})
-    return output.log_h, output.aggregator_logits, output.forecast_logits
 
 
 CASES = [(name, case) for name, cases in WORKS.items() for case in cases]

@@ -11,8 +11,15 @@ from hf_maxmig.training.gold import TRUSTED_ERRS, taught, trusted_columns, with_
 from hf_maxmig.training.left_out import LeftOutVotes
 from hf_maxmig.training.start import find_start
 from hf_maxmig.training.tempering import GoldLabels
-from tests.training.test_left_out import as_sure, make_world, uniform
-from tests.training.test_start import draw, features_of, same, share_right
+from tests.training.drawn_crowds import (
+    as_sure,
+    draw,
+    features_of,
+    make_world,
+    same,
+    share_right,
+    uniform,
+)
 
 # The trusted annotator
 

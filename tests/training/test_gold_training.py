@@ -23,6 +23,7 @@ from hf_maxmig.metrics import calibration
 from hf_maxmig.model.functional import forecast, reward_and_penalty
 from hf_maxmig.peers import peer
 from hf_maxmig.training.gold import trusted_columns, with_trusted
+from tests.weights import equal, state
 from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd
 
 KNOWN = 13  # items with a gold label: each seventh
@@ -61,20 +62,6 @@ def trainer_of(make_model, make_args, partly):
 
 
 CROSS_FIT = {"init": None, "search_rate": True}
-
-
-@pytest.fixture
-def brief(monkeypatch):
-    monkeypatch.setattr("hf_maxmig.training.cross_fitted.LEAST_STEPS", 6)
-    monkeypatch.setattr("hf_maxmig.training.cross_fitted.STEPS", 6)
-
-
-def state(trainer):
-    return {name: t.clone() for name, t in trainer.crowd_model.state_dict().items()}
-
-
-def equal(first, second):
-    return first.keys() == second.keys() and all(torch.equal(first[n], second[n]) for n in first)
 
 
 # What is read

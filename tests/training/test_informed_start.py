@@ -18,18 +18,9 @@ from hf_maxmig.training.informed_start import (
     start_from_share,
     weighted_vote_share,
 )
-from tests.worlds import ANNOTATORS, make_crowd
+from tests.worlds import ANNOTATORS, make_crowd, random_votes
 
 N, M, C, K = 7, 5, 3, 4
-
-
-def votes(seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    who = torch.stack([torch.randperm(M, generator=generator)[:K] for _ in range(N)])
-    said = torch.randint(C, (N, K), generator=generator)
-    missing = torch.rand(N, K, generator=generator) < 0.3
-    missing[0] = True
-    return who.masked_fill(missing, -1), said.masked_fill(missing, -1)
 
 
 def posterior(seed=1):
@@ -38,7 +29,7 @@ def posterior(seed=1):
 
 def test_agreement_is_the_covariance_of_votes_and_posterior():
     """Against loops; without chance taken off, the one who always says the largest class would win."""
-    who, said = votes()
+    who, said = random_votes(N, M, C, K)
     q = posterior()
     found = agreement(confusion_sums([(q, who, said)], M, C))
     for m in range(M):
@@ -54,7 +45,7 @@ def test_agreement_is_the_covariance_of_votes_and_posterior():
 
 def test_weighted_share_counts_votes_by_their_weight():
     """Against loops; who has no weight is heard only where nobody else is."""
-    who, said = votes()
+    who, said = random_votes(N, M, C, K)
     weights = torch.tensor([0.5, 0.0, 2.0, 1.0, 0.0])
     found = weighted_vote_share(who, said, weights, C)
     alone = 0

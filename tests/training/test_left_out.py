@@ -15,6 +15,7 @@ from hf_maxmig.training.left_out import (
     SMOOTHING,
     LeftOutVotes,
 )
+from tests.training.drawn_crowds import as_sure, make_world, uniform
 
 N, M, C = 7, 4, 3
 
@@ -32,34 +33,6 @@ def tiny():
     base = torch.randn(N, C, generator=generator)
     weight = torch.randn(M, C, C, generator=generator)
     return who, said, base, weight
-
-
-def make_world(
-    items=500, annotators=6, classes=3, votes=4, right=(0.55, 0.85), classifier=0.8, seed=0
-):
-    """Return truth, votes, and a classifier whose errors are its own and which is as sure as it is right."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def answers(share, shape):
-        truth_ = truth if len(shape) == 1 else truth[:, None]
-        hit = torch.rand(shape, generator=generator) < share
-        return torch.where(hit, truth_, (truth_ + torch.randint(1, classes, shape, generator=generator)) % classes)  # fmt: skip
-
-    truth = torch.randint(classes, (items,), generator=generator)
-    who = torch.rand(items, annotators, generator=generator).argsort(dim=1)[:, :votes].sort(dim=1)
-    who = who.values
-    said = answers(torch.linspace(*right, annotators)[who], (items, votes))
-    log_h = as_sure(answers(classifier, (items,)), classifier, classes)
-    return truth, who, said, log_h
-
-
-def as_sure(answers, right, classes):
-    wrong = (1 - right) / (classes - 1)
-    return (wrong + (right - wrong) * torch.eye(classes)[answers]).log()
-
-
-def uniform(classes):
-    return torch.full((classes,), -math.log(classes))
 
 
 def loop_forecasts(who, said, base, weight, strength, groups):

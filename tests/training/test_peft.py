@@ -21,8 +21,10 @@ from hf_maxmig.model.classifiers import (
     penultimate_features,
     without_peft_model,
 )
+from tests.networks import small_vit
 from tests.several_processes import make_pictures
-from tests.worlds import ANNOTATORS, CLASSES, small_vit
+from tests.weights import state
+from tests.worlds import ANNOTATORS, CLASSES
 
 # peft asks transformers by a name that it has replaced.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -40,10 +42,6 @@ def pictures():
 def adapted_vit(**changes):
     torch.manual_seed(0)
     return get_peft_model(small_vit(), LoraConfig(**{**LORA, **changes}))
-
-
-def state(model):
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
 def changed(before, after):

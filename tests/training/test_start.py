@@ -16,27 +16,7 @@ from hf_maxmig.model.functional import NO_MASS, vote_share
 from hf_maxmig.training.cross_fitted import temper
 from hf_maxmig.training.left_out import LeftOutVotes
 from hf_maxmig.training.start import Start, constant, find_start
-
-
-def draw(truth, right, generator, votes=None):
-    """Annotators who are right with a probability each and else say another class; all of them, or some, vote."""
-    right = torch.tensor(right)
-    order = torch.rand(len(truth), len(right), generator=generator).argsort(dim=1)
-    who = order[:, :votes].sort(dim=1).values
-    classes = int(truth.max()) + 1
-    hit = torch.rand(who.shape, generator=generator) < right[who]
-    other = (truth[:, None] + torch.randint(1, classes, who.shape, generator=generator)) % classes
-    return who, torch.where(hit, truth[:, None], other)
-
-
-def features_of(truth, generator, size=6, apart=2.0):
-    classes = int(truth.max()) + 1
-    centres = apart * torch.randn(classes, size, generator=generator)
-    return centres[truth] + torch.randn(len(truth), size, generator=generator)
-
-
-def share_right(scores, truth):
-    return float((scores.argmax(dim=1) == truth).float().mean())
+from tests.training.drawn_crowds import draw, features_of, same, share_right
 
 
 def plurality(crowd, truth, classes):
@@ -59,15 +39,6 @@ def small():
 def found(small):
     features, _, crowd = small
     return find_start(features, crowd, 5, 3, steps=40)
-
-
-def same(first, second):
-    for field in dataclasses.fields(Start):
-        one, other = getattr(first, field.name), getattr(second, field.name)
-        equal = torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
-        if not equal or type(one) is not type(other):
-            return False
-    return True
 
 
 def test_start_comes_back_from_its_file_to_the_bit(found, tmp_path):

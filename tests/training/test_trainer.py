@@ -33,24 +33,11 @@ from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.judging.relabel import with_names
 from hf_maxmig.metrics import gain_interval
 from hf_maxmig.training.watch import Watch
+from tests.networks import small_vit
 from tests.several_processes import make_pictures
-from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd, small_vit
-
-
-def parameters(model):
-    return {name: p.detach().clone() for name, p in model.state_dict().items()}
-
-
-def assert_same(first, second, atol=0.0):
-    assert first.keys() == second.keys()
-    for name in first:
-        torch.testing.assert_close(
-            first[name], second[name], rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
-        )
-
-
-def batch_of(trainer, rows):
-    return trainer.data_collator([trainer.train_dataset[i] for i in rows])
+from tests.waits import Waits
+from tests.weights import assert_same, state
+from tests.worlds import ANNOTATORS, CLASSES, InOrder, batch_of, make_crowd
 
 
 def test_loss_is_minus_the_gain_of_the_annotated_items(crowd, make_model, make_args):
@@ -79,7 +66,7 @@ def test_gold_labels_change_nothing_in_training(crowd, make_model, make_args):
             model=make_model(prior="learned"), args=make_args(), train_dataset=dataset
         )
         trainer.train()
-        trained.append(parameters(trainer.model))
+        trained.append(state(trainer.model))
     assert_same(trained[0], trained[1])
     assert_same(trained[0], trained[2])
 
@@ -122,7 +109,7 @@ def test_accumulation_averages_the_gains_of_its_micro_batches(crowd, make_model,
     )  # fmt: skip
     trainer = InOrder(model=make_model(prior="learned"), args=args, train_dataset=rows)
     torch.nn.init.normal_(trainer.crowd_model.aggregator.table)
-    before = parameters(trainer.model)
+    before = state(trainer.model)
     losses = [
         trainer.compute_loss(trainer.model, batch_of(trainer, r))
         for r in (range(16), range(16, 32))
@@ -131,7 +118,7 @@ def test_accumulation_averages_the_gains_of_its_micro_batches(crowd, make_model,
     gradients = torch.autograd.grad(sum(losses) / 2, list(named.values()))
     trainer.train()
     expected = {name: before[name] - 0.1 * g for name, g in zip(named, gradients, strict=True)}
-    moved = {name: p for name, p in parameters(trainer.model).items() if name in expected}
+    moved = {name: p for name, p in state(trainer.model).items() if name in expected}
     assert any((g.abs() > 1e-4).any() for g in gradients)
     assert_same(moved, expected, atol=1e-6)
 
@@ -150,7 +137,7 @@ def test_resumed_run_equals_uninterrupted(crowd, make_model, make_args):
         train_dataset=crowd,
     )
     again.train(resume_from_checkpoint=checkpoint)
-    assert_same(parameters(whole.model), parameters(again.model))
+    assert_same(state(whole.model), state(again.model))
 
 
 def test_resume_passes_over_a_half_written_checkpoint(crowd, make_model, make_args, caplog):
@@ -158,12 +145,12 @@ def test_resume_passes_over_a_half_written_checkpoint(crowd, make_model, make_ar
     args = make_args(num_train_epochs=2, save_strategy="epoch")
     first = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
     first.train()
-    whole = parameters(first.model)
+    whole = state(first.model)
     Path(first.args.output_dir, "checkpoint-12", "trainer_state.json").unlink()
     again = MaxMIGTrainer(model=make_model(seed=3), args=args, train_dataset=crowd)
     again.train(resume_from_checkpoint=True)
     assert again.state.global_step == first.state.global_step
-    assert_same(whole, parameters(again.model))
+    assert_same(whole, state(again.model))
 
 
 def test_resume_without_a_checkpoint_says_so(crowd, make_model, make_args):
@@ -359,11 +346,11 @@ def test_step_with_one_annotated_item_is_skipped_with_one_line(
         num_train_epochs=3, name_classes=False, init="keep",
     )  # fmt: skip
     trainer = InOrder(model=make_model(prior="learned"), args=args, train_dataset=rows)
-    before = parameters(trainer.model)
+    before = state(trainer.model)
     logging.getLogger("hf_maxmig").propagate = True
     with caplog.at_level("WARNING"):
         trainer.train()
-    assert_same(before, parameters(trainer.model))
+    assert_same(before, state(trainer.model))
     assert sum("fewer than 2 items" in record.message for record in caplog.records) == 1
     assert all(entry.get("loss", 0.0) == 0.0 for entry in trainer.state.log_history)
 
@@ -562,12 +549,12 @@ def test_classes_that_cannot_be_renamed_are_told(crowd, make_model, make_args, c
     head.register_forward_hook(
         lambda m, i, output: output.__setitem__("logits", output.logits * torch.arange(1.0, 4))
     )
-    before = parameters(trainer.model)
+    before = state(trainer.model)
     logging.getLogger("hf_maxmig").propagate = True
     with caplog.at_level("WARNING"):
         assert trainer.name_classes() is None
     assert "came out exchanged" in caplog.text
-    assert_same(before, parameters(trainer.model))
+    assert_same(before, state(trainer.model))
 
 
 def test_plain_hub_classifier_is_wrapped(make_args):
@@ -730,7 +717,7 @@ def test_compiled_model_trains_like_the_plain_one(crowd, make_model, make_args):
             train_dataset=crowd.select(range(64)),
         )
         trainer.train()
-        trained.append(parameters(trainer.crowd_model))
+        trained.append(state(trainer.crowd_model))
     assert_same(*trained, atol=1e-5)
 
 
@@ -748,7 +735,7 @@ def test_optimizer_that_was_passed_is_used(crowd, make_model, make_args):
     trainer.train()
     reference = make_model()
     reference.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)), strength=0.5)
-    assert_same(parameters(trainer.model), parameters(reference))
+    assert_same(state(trainer.model), state(reference))
 
 
 def test_data_set_of_any_kind_trains(crowd, make_model, make_args):
@@ -765,7 +752,7 @@ def test_data_set_of_any_kind_trains(crowd, make_model, make_args):
     for dataset in (crowd, Rows()):
         trainer = InOrder(model=make_model(), args=make_args(), train_dataset=dataset)
         trainer.train()
-        trained.append(parameters(trainer.model))
+        trained.append(state(trainer.model))
     assert_same(*trained)
 
 
@@ -898,7 +885,7 @@ def test_transformer_that_is_resumed_equals_the_uninterrupted_one(make_vit_train
     assert names != whole.crowd_model.state_dict().keys()  # else this would show nothing
     again = make_vit_trainer(save_strategy="steps", save_steps=8)
     again.train(resume_from_checkpoint=checkpoint)
-    assert_same(parameters(whole.model), parameters(again.model))
+    assert_same(state(whole.model), state(again.model))
 
 
 def test_chosen_epoch_of_a_transformer_comes_back_whole(make_vit_trainer):
@@ -917,34 +904,6 @@ def test_chosen_epoch_of_a_transformer_comes_back_whole(make_vit_trainer):
 # What a step waits for
 
 # What torch itself says of an operation.
-BY_VALUE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
-
-
-class Waits(torch.utils._python_dispatch.TorchDispatchMode):
-    """Notes what makes the host wait for the device: a value it asks for, or a shape that depends on values."""
-
-    def __init__(self, monkeypatch):
-        super().__init__()
-        self.seen = []
-        # These read memory without an operation.
-        for name in ("tolist", "numpy", "cpu", "__array__"):
-            monkeypatch.setattr(torch.Tensor, name, self.noted(name, getattr(torch.Tensor, name)))
-
-    def noted(self, name, method):
-        def call(*args, **kwargs):
-            self.seen.append(name)
-            return method(*args, **kwargs)
-
-        return call
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        by_value = bool(BY_VALUE & {*func.tags})
-        if func.overloadpacket in INDEXED:  # places are known, a mask is not
-            by_value = any(i is not None and i.dtype == torch.bool for i in args[1])
-        if by_value:
-            self.seen.append(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("aggregator", ["weighted_average", "interaction"])

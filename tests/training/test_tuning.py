@@ -3,11 +3,11 @@
 import logging
 
 import pytest
-import torch
 
-from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainer
+from hf_maxmig import MaxMIGTrainer
 from hf_maxmig.peers import peer
 from hf_maxmig.training.trainer import CrowdTrainer
+from tests.networks import small_head
 from tests.worlds import ANNOTATORS, CLASSES, make_crowd
 
 optuna = pytest.importorskip("optuna")
@@ -15,8 +15,7 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def head(trial=None):
-    torch.manual_seed(0)
-    return HeadClassifier(HeadConfig(input_size=5, hidden_size=16, num_labels=len(CLASSES)))
+    return small_head(len(CLASSES), dropout=0.5)
 
 
 @pytest.fixture
@@ -128,8 +127,7 @@ def test_model_of_a_trial_is_made_by_what_the_trial_says(make_tuned):
     def sized(trial):
         size = 8 if trial is None else trial.suggest_categorical("hidden_size", [8, 24])
         sizes.append(size)
-        torch.manual_seed(0)
-        return HeadClassifier(HeadConfig(input_size=5, hidden_size=size, num_labels=len(CLASSES)))
+        return small_head(len(CLASSES), dropout=0.5, hidden_size=size)
 
     trainer, made = make_tuned(model_init=sized, num_train_epochs=1), []
 

@@ -18,6 +18,7 @@ from hf_maxmig import cifar10, dogs_vs_cats, luna16
 from hf_maxmig.data.named import pictures
 from hf_maxmig.data.named.pictures import cifar10n
 from hf_maxmig.data.simulated.experts import CIFAR10, DOGS_VS_CATS, LUNA16
+from tests.written_data import write_human
 
 CLASSES = {"cifar10": CIFAR10, "dogs_vs_cats": DOGS_VS_CATS, "luna16": LUNA16}
 LOADERS: dict[str, Callable[..., DatasetDict]] = {
@@ -372,13 +373,6 @@ def test_cifar10_does_not_choose_between_features(tmp_path: Path) -> None:
         cifar10(content="features")
     with pytest.raises(ValueError, match="`content` must be 'images' or 'features', got 'image'"):
         cifar10(folder, content="image")  # type: ignore[arg-type]
-
-
-def write_human(path: Path, clean: np.ndarray, **arrays: np.ndarray) -> Path:
-    """Write a file in the form of CIFAR-10N: place k says the class k + 1 after the right one."""
-    slots = {f"random_label{k + 1}": (clean + k + 1) % 10 for k in range(3)}
-    torch.save({"clean_label": clean, **slots, **arrays}, path)
-    return path
 
 
 @pytest.mark.parametrize("content", ["images", "features"])

@@ -15,68 +15,30 @@ from typing import Any
 
 import datasets
 import numpy as np
-import PIL.Image
 import pytest
 
 from hf_maxmig.data.named import sources
 from hf_maxmig.data.named.sources import LABELME_CLASSES, LABELME_SIZES, LABELME_URL, labelme
+from tests.written_data import (
+    ANSWERS,
+    ROWS,
+    WORDS,
+    D,
+    small_world,
+    write_flat,
+    write_images,
+    write_texts,
+)
 
 # The small world: items, annotators, features; pairwise distinct, so no axis passes for another.
-ROWS = {"train": 6, "validation": 3, "test": 4}
-WORDS = {"train": "train", "validation": "valid", "test": "test"}
-ANSWERS = np.array(
-    [
-        [-1, 3, -1, -1, 7],
-        [0, -1, -1, -1, -1],
-        [-1, -1, -1, -1, -1],
-        [2, 2, 5, -1, -1],
-        [-1, -1, -1, 6, -1],
-        [-1, 1, 0, -1, 4],
-    ]
-)
+
+
 VOTES = 10
 SIZES = ROWS | {"annotators": 5, "votes": VOTES}
-D = 7
+
+
 REAL = Path(__file__).parents[4] / "shared" / "data" / "labelme"
 needs_real = pytest.mark.skipif(not REAL.is_dir(), reason="the LabelMe data are not at hand")
-
-
-def small_world(split: str) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Return names, gold labels (N,) and feature maps (N, 4, 4, D) float32."""
-    n, shift = ROWS[split], list(ROWS).index(split)
-    labels = (np.arange(n) * 3 + shift) % 8
-    maps = np.random.default_rng(shift).normal(size=(n, 4, 4, D)).astype(np.float32)
-    return [f"{LABELME_CLASSES[c]}_{split}{i}.jpg" for i, c in enumerate(labels)], labels, maps
-
-
-def write_texts(folder: Path, answers: np.ndarray) -> None:
-    """Write the text files that both layouts share."""
-    folder.mkdir(parents=True)
-    np.savetxt(folder / "answers.txt", answers, fmt="%d")
-    for split, word in WORDS.items():
-        names, labels, _ = small_world(split)
-        (folder / f"filenames_{word}.txt").write_text("\n".join(names) + "\n")
-        np.savetxt(folder / f"labels_{word}.txt", labels, fmt="%d")
-
-
-def write_images(folder: Path) -> None:
-    """Write one tiny picture an item, its grey telling split and row."""
-    for shift, (split, word) in enumerate(WORDS.items()):
-        names, labels, _ = small_world(split)
-        for i, (name, label) in enumerate(zip(names, labels, strict=True)):
-            path = folder / word / LABELME_CLASSES[label] / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            PIL.Image.new("RGB", (8, 8), (80 * shift + 10 * i,) * 3).save(path)
-
-
-def write_flat(folder: Path) -> Path:
-    """Write a folder with pooled features and images by split and class."""
-    write_texts(folder, ANSWERS)
-    write_images(folder / "images")
-    for split, word in WORDS.items():
-        pooled = small_world(split)[2].mean(axis=(1, 2), dtype=np.float64)
-        np.save(folder / f"features_vgg16_{word}.npy", pooled.astype(np.float32))
-    return folder
 
 
 @pytest.fixture

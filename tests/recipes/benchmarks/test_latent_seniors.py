@@ -5,8 +5,9 @@ import pytest
 import torch
 from datasets import Dataset
 
-from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel, MaxMIGTrainer, judge_annotators
+from hf_maxmig import MaxMIGModel, MaxMIGTrainer, judge_annotators
 from hf_maxmig.data.collator import crowd_batches
+from tests.networks import small_head
 from tests.recipes.imported import recipes
 from tests.worlds import ANNOTATORS, make_crowd
 
@@ -61,10 +62,8 @@ def test_weighted_average_fails_on_latent_seniors_and_interaction_does_not(seed,
 
 
 def train(dataset, make_args, **fields):
-    torch.manual_seed(0)
-    head = HeadClassifier(HeadConfig(input_size=5, hidden_size=16, num_labels=3))
     trainer = MaxMIGTrainer(
-        model=head,
+        model=small_head(3, dropout=0.5),
         args=make_args(**{"num_train_epochs": 15, "aggregator": "interaction", **fields}),
         train_dataset=dataset,
     )
@@ -84,7 +83,7 @@ def test_trainer_builds_trains_and_resumes_the_interaction_aggregator(make_args)
         map(id, group["params"])
     )
     again = MaxMIGTrainer(
-        model=HeadClassifier(HeadConfig(input_size=5, hidden_size=16, num_labels=3)),
+        model=small_head(3, dropout=0.5),
         args=make_args(num_train_epochs=15, aggregator="interaction", **settings),
         train_dataset=crowd,
     )
@@ -96,7 +95,7 @@ def test_trainer_builds_trains_and_resumes_the_interaction_aggregator(make_args)
 
 def test_names_of_classes_are_found_without_dropout(make_args):
     """Asked in training mode, g is another each time, and so might be the names."""
-    head = HeadClassifier(HeadConfig(input_size=5, hidden_size=16, num_labels=3))
+    head = small_head(3, dropout=0.5)
     args = make_args(aggregator="interaction")
     trainer = MaxMIGTrainer(model=head, args=args, train_dataset=make_crowd())
     aggregator = trainer.crowd_model.aggregator.train()

@@ -1,0 +1,11 @@
+"""Fixtures of the tests of training."""
+
+import pytest
+
+from hf_maxmig.training import cross_fitted
+
+
+@pytest.fixture
+def brief(monkeypatch):
+    """Train the networks for a few steps: what they come to does not matter here."""
+    monkeypatch.setattr(cross_fitted, "network_steps", lambda args, num_items: 6)

@@ -1,0 +1,71 @@
+"""Crowds and features that are drawn around a truth, and what of a start is the same."""
+
+import dataclasses
+import math
+
+import torch
+
+from hf_maxmig.training.start import Start
+
+
+def make_world(
+    items=500, annotators=6, classes=3, votes=4, right=(0.55, 0.85), classifier=0.8, seed=0
+):
+    """Return truth, votes, and a classifier whose errors are its own and which is as sure as it is right."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def answers(share, shape):
+        truth_ = truth if len(shape) == 1 else truth[:, None]
+        hit = torch.rand(shape, generator=generator) < share
+        return torch.where(hit, truth_, (truth_ + torch.randint(1, classes, shape, generator=generator)) % classes)  # fmt: skip
+
+    truth = torch.randint(classes, (items,), generator=generator)
+    who = torch.rand(items, annotators, generator=generator).argsort(dim=1)[:, :votes].sort(dim=1)
+    who = who.values
+    said = answers(torch.linspace(*right, annotators)[who], (items, votes))
+    log_h = as_sure(answers(classifier, (items,)), classifier, classes)
+    return truth, who, said, log_h
+
+
+def as_sure(answers, right, classes):
+    """(N, C) log-probabilities of a classifier that is as sure as it is right."""
+    wrong = (1 - right) / (classes - 1)
+    return (wrong + (right - wrong) * torch.eye(classes)[answers]).log()
+
+
+def uniform(classes):
+    """(C,), the log of a prior of equal shares."""
+    return torch.full((classes,), -math.log(classes))
+
+
+def draw(truth, right, generator, votes=None):
+    """Annotators who are right with a probability each and else say another class; all of them, or some, vote."""
+    right = torch.tensor(right)
+    order = torch.rand(len(truth), len(right), generator=generator).argsort(dim=1)
+    who = order[:, :votes].sort(dim=1).values
+    classes = int(truth.max()) + 1
+    hit = torch.rand(who.shape, generator=generator) < right[who]
+    other = (truth[:, None] + torch.randint(1, classes, who.shape, generator=generator)) % classes
+    return who, torch.where(hit, truth[:, None], other)
+
+
+def features_of(truth, generator, size=6, apart=2.0):
+    """(N, size), around a centre for each class."""
+    classes = int(truth.max()) + 1
+    centres = apart * torch.randn(classes, size, generator=generator)
+    return centres[truth] + torch.randn(len(truth), size, generator=generator)
+
+
+def share_right(scores, truth):
+    """The accuracy of (N, C) scores."""
+    return float((scores.argmax(dim=1) == truth).float().mean())
+
+
+def same(first, second):
+    """Whether two starts are the same in every field."""
+    for field in dataclasses.fields(Start):
+        one, other = getattr(first, field.name), getattr(second, field.name)
+        equal = torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+        if not equal or type(one) is not type(other):
+            return False
+    return True
