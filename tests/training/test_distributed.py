@@ -15,7 +15,7 @@ from hf_maxmig import MaxMIGModel, MaxMIGTrainer, MaxMIGTrainingArguments
 from hf_maxmig.model.configuration_maxmig import hashed_names
 from hf_maxmig.training.distributed import WholeBatches, gather_with_gradient, whole_parameters
 from tests import several_processes
-from tests.networks import small_vit
+from tests.networks import small_head, small_vit
 from tests.processes import run_script
 from tests.several_processes import GLOBAL_BATCH, ITEMS, RUNS
 from tests.worlds import CLASSES, make_crowd
@@ -60,7 +60,7 @@ def assert_same_training(several, one, parameters=1e-6, posteriors=1e-5):
     """Compare two trainings; the parameters must have moved by far more than they may differ."""
     assert several["steps"] == one["steps"] > 0
     assert largest_gap(several["parameters"], one["parameters"]) < parameters
-    start = several_processes.head().state_dict()
+    start = small_head().state_dict()
     moved = {name: one["parameters"][f"classifier.{name}"] for name in start}
     assert largest_gap(start, moved) > 10 * parameters
     assert one["parameters"]["prior.logits"].std() > 1e-3
@@ -189,7 +189,7 @@ def test_several_processes_train_from_one_start(cross_fitted):
         assert largest_gap(each["parameters"], one["parameters"]) < 1e-6
         assert largest_gap(each["parameters"], each["resumed"]) < 1e-6
         assert_same_outcome(each, one, 1e-5)
-    start = several_processes.head().state_dict()
+    start = small_head().state_dict()
     moved = {name: one["parameters"][f"classifier.{name}"] for name in start}
     assert largest_gap(start, moved) > 1e-3
 
