@@ -51,7 +51,7 @@ from hf_maxmig import (
 )
 from hf_maxmig.data.columns import crowd_names
 from hf_maxmig.model.class_lists import in_order, is_numbered, same_names
-from hf_maxmig.model.classifiers import output_layers
+from hf_maxmig.model.surgery import output_layers
 from hf_maxmig.sharing.processors import portable_processor
 
 logger = logging.getLogger(__name__)

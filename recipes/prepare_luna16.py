@@ -35,7 +35,7 @@ from PIL import Image
 from recipe import start
 
 from hf_maxmig.data.simulated.experts import LUNA16
-from hf_maxmig.model.staging import staged
+from hf_maxmig.model.whole_files import staged
 
 SIZE = 50  # pixels a side, 1 mm each
 AIR, WHITE = -1000, 400  # HU

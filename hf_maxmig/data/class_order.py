@@ -28,7 +28,7 @@ from ..model.class_lists import (
     meant,
     same_names,
 )
-from ..model.classifiers import reorder_outputs
+from ..model.surgery import reorder_outputs
 from .columns import GOLD_COLUMNS, with_columns
 
 logger = logging.get_logger(__name__)

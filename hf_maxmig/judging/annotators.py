@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.stats import binom, chi2, false_discovery_control, norm
 from torch import Tensor
 
-from ..model.staging import staged
+from ..model.whole_files import staged
 from .copies import Confusions, Copy, Evidence, Votes, check_shapes, copies_among
 from .relabel import spreadsheet_text
 

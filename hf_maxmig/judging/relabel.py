@@ -24,7 +24,7 @@ from ..data.columns import (
     with_columns,
 )
 from ..model.functional import vote_share
-from ..model.staging import staged
+from ..model.whole_files import staged
 
 RELABELLED = (
     "forecast", "confidence", "plurality", "suspect", "suspicion", "classifier_posterior",

@@ -28,8 +28,8 @@ from PIL import ImageOps
 from ..data.class_order import align_gold
 from ..data.columns import CROWD_COLUMNS, GOLD_COLUMNS, check_is_dataset, crowd_names
 from ..metrics import calibration, plurality_accuracy
-from ..model.staging import staged
 from ..model.version import __version__
+from ..model.whole_files import staged
 from .annotators import VERDICTS, AnnotatorReport
 from .plots import (
     agreement_plot,

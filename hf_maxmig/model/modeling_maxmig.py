@@ -31,14 +31,7 @@ from .aggregators import (
 )
 from .checked_loading import check_loaded, check_weights, damage_named
 from .class_lists import by_number, check_classifier_names, differences, in_order
-from .classifiers import (
-    adapter_layers,
-    answer_in_words,
-    keep_weights,
-    logits_of,
-    merge_adapters,
-    reorder_outputs,
-)
+from .classifiers import keep_weights
 from .config_checks import refusing
 from .configuration_maxmig import MaxMIGConfig, hashed_names, hashed_order
 from .finite import check_finite
@@ -51,6 +44,7 @@ from .functional import (
     widen,
 )
 from .structures import built_bare
+from .surgery import adapter_layers, answer_in_words, logits_of, merge_adapters, reorder_outputs
 from .votes import is_annotated
 from .whole_files import MANIFEST, written_whole
 from .wrapping import (

@@ -1,4 +1,4 @@
-"""Whole files: a manifest says what a folder must hold, and a saved model takes the place of another at once.
+"""Files written whole or not at all: one, or a saved model; a manifest says what a folder must hold.
 
 The manifest has the size and the digest of each file. It is written last and read first: a folder that was
 not saved to its end has none, one that was damaged since does not agree with it.
@@ -170,6 +170,19 @@ def entries_of(folder: Path, names: Iterable[str]) -> dict[str, Entry]:
         return dict(zip(names, pool.map(_entry_of, (folder / n for n in names)), strict=True))
 
 
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits.
+
+    Example:
+        >>> path = Path(tempfile.mkdtemp(), "a.txt")
+        >>> _ = path.write_text("abc")
+        >>> digest(path)[:8]
+        'ba7816bf'
+    """
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _entry_of(path: Path) -> Entry:
     with path.open("rb") as file:
         with contextlib.suppress(OSError):  # not every system lets a reader ask for it
@@ -179,14 +192,37 @@ def _entry_of(path: Path) -> Entry:
             with contextlib.suppress(ValueError, RecursionError):  # spaces and order say nothing
                 content = json.loads(file.read())
                 return {**entry, "sha256": _digest_of(content), "fields": _fields_of(path)}
-            file.seek(0)
-        return {**entry, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+    return {**entry, "sha256": digest(path)}
 
 
 def _fields_of(config: Path) -> dict[str, str]:
     content = json.loads(config.read_text(encoding="utf-8"))
     fields = content.items() if isinstance(content, dict) else ()
     return {str(name): _digest_of(value)[:16] for name, value in fields}
+
+
+@contextlib.contextmanager
+def staged(path: Path) -> Iterator[Path]:
+    """Give a place to write a file; it takes its own place only once it is whole.
+
+    Args:
+        path: where the file goes; folders on the way are made.
+
+    Yields:
+        A path of the same name beside it. If writing fails, what stood at `path` still stands.
+
+    Example:
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> with staged(folder / "a.txt") as place:
+        ...     _ = place.write_text("whole")
+        >>> (folder / "a.txt").read_text()
+        'whole'
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".saving-") as folder:
+        place = Path(folder, path.name)
+        yield place
+        os.replace(place, path)
 
 
 @contextlib.contextmanager

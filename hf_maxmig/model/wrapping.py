@@ -20,9 +20,10 @@ from transformers import (
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import ModelOutput, logging
 
-from .classifiers import CLASSIFIERS, adapter_layers, without_peft_model
+from .classifiers import CLASSIFIERS
 from .config_checks import refusing
 from .structures import built_bare, differences, shortened, structure_of
+from .surgery import adapter_layers, without_peft_model
 from .timm_models import wrapped_timm_model
 
 logger = logging.get_logger(__name__)

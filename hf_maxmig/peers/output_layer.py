@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from ..model.classifiers import output_layers
+from ..model.surgery import output_layers
 
 
 def output_layer(classifier: nn.Module, num_classes: int) -> nn.Linear:

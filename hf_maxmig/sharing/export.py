@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..model.classifiers import answer_in_words, logits_of
 from ..model.finite import check_finite
 from ..model.modeling_maxmig import CrowdModel
-from ..model.staging import staged
-from ..model.whole_files import written_whole
+from ..model.surgery import answer_in_words, logits_of
+from ..model.whole_files import staged, written_whole
 from .processors import portable_processor
 
 _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")

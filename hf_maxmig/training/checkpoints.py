@@ -26,15 +26,15 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 from transformers.utils import logging
 
-from ..model.classifiers import adapter_layers
 from ..model.modeling_maxmig import CrowdModel
-from ..model.staging import staged
+from ..model.surgery import adapter_layers
 from ..model.whole_files import (
     CONFIG,
     MANIFEST,
     already_checked,
     check_whole,
     read_manifest,
+    staged,
     write_manifest,
 )
 from .training_args import MaxMIGTrainingArguments

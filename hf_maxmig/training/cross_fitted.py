@@ -24,15 +24,10 @@ from ..data.collator import NOT_INPUTS, CrowdCollator, crowd_batches, padded
 from ..data.columns import has_votes
 from ..data.numbered import ROW, UNKNOWN, check_each_once, in_order
 from ..metrics import LEAST_ITEMS
-from ..model.classifiers import (
-    HeadClassifier,
-    output_layers,
-    penultimate_features,
-    scale_outputs,
-    without_peft_model,
-)
+from ..model.classifiers import HeadClassifier
 from ..model.functional import NO_MASS
 from ..model.modeling_maxmig import CrowdModel, MaxMIGModel
+from ..model.surgery import output_layers, penultimate_features, scale_outputs, without_peft_model
 from .crossfit import MOST_FEATURES
 from .start import MOST_CELLS, STEPS, STEPS_A_STEP, Start, find_start
 from .training_args import MaxMIGTrainingArguments

@@ -24,9 +24,8 @@ from ..data.columns import has_votes
 from ..data.describe import Description, describe
 from ..judging.annotators import AnnotatorReport
 from ..model.modeling_maxmig import CrowdModel
-from ..model.staging import staged
 from ..model.version import __version__
-from ..model.whole_files import CONFIG, written_whole
+from ..model.whole_files import CONFIG, staged, written_whole
 from ..sharing.export import save_classifier
 from ..sharing.model_card import model_card
 from .checkpoints import CheckpointingTrainer, swapped

@@ -20,9 +20,10 @@ from ..data.columns import has_votes
 from ..data.numbered import part_of
 from ..metrics import LEAST_ITEMS, gain_parts
 from ..model.aggregators import AGGREGATORS
-from ..model.classifiers import HeadClassifier, output_layers
+from ..model.classifiers import HeadClassifier
 from ..model.functional import NO_MASS, mutual_information_gain, vote_share
 from ..model.modeling_maxmig import MaxMIGModel
+from ..model.surgery import output_layers
 from ..model.votes import is_given, voted_classes
 from .cross_fitted import missing_in_features, network_steps
 from .guards import merged_classes

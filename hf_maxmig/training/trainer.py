@@ -82,16 +82,12 @@ from ..metrics import (
 )
 from ..model.aggregators import AGGREGATORS
 from ..model.class_lists import differences, listed
-from ..model.classifiers import (
-    HeadClassifier,
-    adapter_layers,
-    output_layers,
-    without_peft_model,
-)
+from ..model.classifiers import HeadClassifier
 from ..model.cross_entropy import against_targets
 from ..model.functional import NO_MASS, Mixed, forecast, vote_share
 from ..model.mixup import blended_inputs, draw_blends
 from ..model.modeling_maxmig import CrowdModel, MaxMIGModel
+from ..model.surgery import adapter_layers, output_layers, without_peft_model
 from ..model.votes import is_annotated, voted_classes
 from ..model.wrapping import as_hub_classifier, widen_for_training
 from ..sharing.processors import portable_processor

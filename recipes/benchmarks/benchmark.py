@@ -70,7 +70,7 @@ from hf_maxmig.data.columns import crowd_names, has_votes
 from hf_maxmig.data.simulated.simulation import CASES
 from hf_maxmig.metrics import accuracies
 from hf_maxmig.model.functional import forecast
-from hf_maxmig.model.staging import staged
+from hf_maxmig.model.whole_files import staged
 from hf_maxmig.peers import PEERS, peer
 from hf_maxmig.peers.aggregated import ALGORITHMS
 from hf_maxmig.training.strength import best_strength, voted_posteriors, with_strength

@@ -26,7 +26,7 @@ from benchmark_cells import (
     results,
 )
 
-from hf_maxmig.model.staging import staged
+from hf_maxmig.model.whole_files import staged
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -42,7 +42,7 @@ from benchmark_figure import figure
 from readme import write_part
 
 from hf_maxmig.data.simulated.simulation import CASES
-from hf_maxmig.model.staging import staged
+from hf_maxmig.model.whole_files import staged
 
 RESULTS = Path(__file__).with_name("results") / "benchmark"
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hf_maxmig.model.staging import staged
+from hf_maxmig.model.whole_files import staged
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -18,8 +18,6 @@ from transformers import (
     BertForSequenceClassification,
     ConvNextConfig,
     ConvNextForImageClassification,
-    DeiTConfig,
-    DeiTForImageClassificationWithTeacher,
     ViTConfig,
     ViTForImageClassification,
     ViTImageProcessor,
@@ -42,7 +40,6 @@ from hf_maxmig import (
     peer,
 )
 from hf_maxmig.model.aggregators import AGGREGATORS, FactoredAggregator
-from hf_maxmig.model.classifiers import reorder_outputs
 from tests.networks import cnn, head_on_backbone, head_on_pictures, resnet, timm_model, vgg
 from tests.processes import finished
 from tests.worlds import make_crowd
@@ -609,23 +606,6 @@ def test_outputs_are_reordered_in_the_last_layer(make_classifier, aggregator):
     after = outputs(model)
     for name in ("logits", "aggregator_logits", "forecast_logits"):
         torch.testing.assert_close(after[name], before[name][:, order], rtol=0, atol=1e-5)
-
-
-def test_outputs_of_two_heads_are_reordered_together():
-    """A distilled model averages two heads: one of them alone would mix the classes."""
-    config = DeiTConfig(
-        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=32, patch_size=8,
-        num_labels=5,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    classifier = DeiTForImageClassificationWithTeacher(config)
-    for layer in (classifier.cls_classifier, classifier.distillation_classifier):
-        nn.init.normal_(layer.weight)
-    inputs = {"pixel_values": pictures()}
-    before = classifier.eval()(**inputs).logits
-    order = torch.tensor([4, 2, 0, 1, 3])
-    assert reorder_outputs(classifier, order, inputs)
-    torch.testing.assert_close(classifier(**inputs).logits, before[:, order])
 
 
 def test_frozen_backbone_stays_frozen(tmp_path):

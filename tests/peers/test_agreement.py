@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from hf_maxmig.model.classifiers import output_layers
+from hf_maxmig.model.surgery import output_layers
 from hf_maxmig.peers import (
     PEERS,
     AggNetModel,

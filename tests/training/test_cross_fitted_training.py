@@ -26,8 +26,8 @@ from hf_maxmig import (
     MaxMIGTrainingArguments,
     add_annotations,
 )
-from hf_maxmig.model.classifiers import penultimate_features, scale_outputs
 from hf_maxmig.model.functional import NO_MASS, forecast
+from hf_maxmig.model.surgery import penultimate_features, scale_outputs
 from hf_maxmig.model.whole_files import read_manifest
 from hf_maxmig.peers import peer
 from hf_maxmig.training.start import Start, find_start

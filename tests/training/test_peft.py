@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from hf_maxmig import MaxMIGModel, MaxMIGTrainer, save_classifier
-from hf_maxmig.model.classifiers import (
+from hf_maxmig.model.surgery import (
     adapter_layers,
     merge_adapters,
     penultimate_features,

@@ -8,31 +8,16 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from hashlib import file_digest
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 from transformers.utils import logging
 
-from ...model.staging import staged
+from ...model.whole_files import digest, staged
 
 logger = logging.get_logger(__name__)
 
 _SEAL = ".sha256.json"
-
-
-def digest(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal digits.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "a.txt")
-        >>> _ = path.write_text("abc")
-        >>> digest(path)[:8]
-        'ba7816bf'
-    """
-    with open(path, "rb") as file:
-        return file_digest(file, "sha256").hexdigest()
 
 
 def seal(place: Path, origin: str | None = None) -> None:

@@ -23,8 +23,9 @@ import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
 from filelock import FileLock
 
+from ...model.whole_files import digest
 from .archives import BROKEN, RefusedError, unpack_tar_gz
-from .sealed import digest, is_sealed, is_whole, seal
+from .sealed import is_sealed, is_whole, seal
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What a classifier's output layer reads of an item, whatever the architecture and the batch are."""
+"""Surgery on classifiers: what an output layer reads, whatever the architecture and the batch are, and its outputs."""
 
 import pytest
 import torch
@@ -10,6 +10,8 @@ from transformers import (
     BertForSequenceClassification,
     ConvNextConfig,
     ConvNextForImageClassification,
+    DeiTConfig,
+    DeiTForImageClassificationWithTeacher,
     DistilBertConfig,
     DistilBertForSequenceClassification,
     GPT2Config,
@@ -23,7 +25,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from hf_maxmig.model.classifiers import output_layers, penultimate_features
+from hf_maxmig.model.surgery import output_layers, penultimate_features, reorder_outputs
 from hf_maxmig.training.cross_fitted import features_of
 from tests.networks import small_vit
 
@@ -301,3 +303,20 @@ def test_features_of_pictures_and_sounds_are_found_for_the_start(name):
     read = penultimate_features(model, inputs, C)
     assert found.isfinite().all()
     assert found.shape[1] in (read.shape[1], 2 * read.shape[1])
+
+
+def test_outputs_of_two_heads_are_reordered_together():
+    """A distilled model averages two heads: one of them alone would mix the classes."""
+    config = DeiTConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=32, patch_size=8,
+        num_labels=5,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    classifier = DeiTForImageClassificationWithTeacher(config)
+    for layer in (classifier.cls_classifier, classifier.distillation_classifier):
+        nn.init.normal_(layer.weight)
+    inputs = {"pixel_values": torch.randn(4, 3, 32, 32)}
+    before = classifier.eval()(**inputs).logits
+    order = torch.tensor([4, 2, 0, 1, 3])
+    assert reorder_outputs(classifier, order, inputs)
+    torch.testing.assert_close(classifier(**inputs).logits, before[:, order])
