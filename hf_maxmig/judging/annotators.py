@@ -19,7 +19,8 @@ from scipy.stats import binom, chi2, false_discovery_control, norm
 from torch import Tensor
 
 from ..model.whole_files import staged
-from .copies import Confusions, Copy, Evidence, Votes, check_shapes, copies_among
+from .copies import Copy, copies_among
+from .evidence import Confusions, Evidence, FlatVotes, check_shapes
 from .relabel import spreadsheet_text
 
 VERDICTS = (
@@ -256,7 +257,7 @@ def judge_annotators(
             rows += len(who)
             yield who, said
 
-    votes = Votes.read(counted())
+    votes = FlatVotes.read(counted())
     if rows != len(log_h):
         raise ValueError(
             f"`crowd` must have N = {len(log_h)} items, one a row of `log_h`, got {rows}."

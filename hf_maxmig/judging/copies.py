@@ -1,8 +1,6 @@
 """Who copies whom: annotators who agree beyond what the truth explains.
 
-Also here is what judging a pair and judging one annotator (`annotators.py`) both start from: the
-votes, the forecast of an item as it would be without some of its votes, and the confusion of each
-annotator in the light of it.
+What each item is without the votes that are judged is in `evidence.py`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,8 +13,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.stats import beta, false_discovery_control
 from torch import Tensor
 
-from ..model.functional import widen
-from ..model.votes import is_given
+from .evidence import CELLS, Confusions, Evidence, FlatVotes, check_shapes, fit_confusions
 
 MIN_COMMON = 10  # fewer common items are no evidence after a correction for thousands of pairs
 LARGE_SHARE = 0.5  # a copy repeats at least half of what the truth leaves open
@@ -28,9 +25,6 @@ HONEST_AGREEMENT, CAREFUL_AGREEMENT = 0.9, 0.95
 ROUNDS = 4  # at most; each leaves out the copies found before, the last finds no more
 _SHARES = torch.cat([torch.arange(0, 0.96, 0.05), torch.tensor([0.98, 0.995])]).double()
 MOST_MEETINGS = 20_000_000  # of two votes on an item; half a minute. Beyond, items are sampled
-_CELLS = 2**24  # numbers held at a time
-_ITERATIONS, _CHOOSE_AT = 30, 10
-_STRENGTHS = 2.0 ** np.arange(-1, 6)  # 32 votes a class: more would be no estimate of one
 
 
 @dataclass(frozen=True)
@@ -57,222 +51,6 @@ class Copy:
     expected: float
     p_value: float
     share: float = 1.0
-
-
-@dataclass(frozen=True)
-class Votes:
-    """V votes in a row, those of an item beside each other.
-
-    Args:
-        item: (V,) int64, ascending.
-        annotator: (V,) int64.
-        annotation: (V,) int64.
-    """
-
-    item: Tensor
-    annotator: Tensor
-    annotation: Tensor
-
-    @classmethod
-    def read(cls, crowd: Iterable[tuple[Tensor, Tensor]]) -> "Votes":
-        """Flatten padded chunks; labels by unknown annotators (-1) are left out.
-
-        Args:
-            crowd: pairs (annotators, annotations), each (n, K) int64 padded with -1, in the order
-                of the items, as `crowd_batches` yields them. Read once.
-
-        Returns:
-            The votes, 24 bytes each.
-
-        Example:
-            >>> who, said = torch.tensor([[0, 1], [-1, 1]]), torch.tensor([[2, 2], [0, 1]])
-            >>> votes = Votes.read([(who, said)])
-            >>> votes.item.tolist(), votes.annotator.tolist(), votes.annotation.tolist()
-            ([0, 0, 1], [0, 1, 1], [2, 2, 1])
-        """
-        parts, start = [torch.zeros(3, 0, dtype=torch.int64)], 0
-        for annotators, annotations in crowd:
-            item, slot = is_given(annotators, annotations).nonzero(as_tuple=True)
-            parts.append(
-                torch.stack([item + start, annotators[item, slot], annotations[item, slot]]).cpu()
-            )
-            start += len(annotators)
-        return cls(*torch.cat(parts, dim=1))
-
-    def __len__(self) -> int:
-        return len(self.item)
-
-
-class Evidence:
-    """What the pair knows of each item, and what of that is owed to whom.
-
-    zeta_i is proportional to h(x_i) exp(sum of W^m e(y_i^m)): the prior in g and the one it is
-    divided by cancel. Without some votes it is the same sum without their columns: exact, and no
-    dearer than a subtraction.
-
-    Annotators may be put into groups that copy. A group is one voice: what its members say of an
-    item enters once, as the mean of their columns. So five copies cannot outvote three others; where
-    training has shared the weight of one among them already, their voice is weaker than it could be,
-    which makes the forecast less sure and accuses nobody.
-
-    Args:
-        log_h: (N, C), log-probabilities of the classifier.
-        weight: (M, C, C), W: annotator, scored class, reported class.
-        votes: V votes.
-
-    Example:
-        >>> half, sure = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.0, -2.0], [-2.0, 0.0]])
-        >>> votes = Votes.read([(torch.tensor([[0, 1]]), torch.tensor([[0, 1]]))])
-        >>> evidence = Evidence(half, torch.stack([sure, sure]), votes)
-        >>> evidence.without_own(torch.arange(2), slice(0, 2)).exp()  # the other one's vote is left
-        tensor([[0.1192, 0.8808],
-                [0.8808, 0.1192]])
-    """
-
-    def __init__(self, log_h: Tensor, weight: Tensor, votes: Votes) -> None:
-        self.votes = votes
-        self.num_annotators, self.num_classes, _ = weight.shape
-        self.table = widen(weight).transpose(1, 2).contiguous()  # annotator, reported, scored
-        self.log_h = widen(log_h)
-        self._groups: Tensor | None = None
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of all that is computed of it."""
-        return self.log_h.dtype
-
-    def chunks(self, width: int = 1) -> Iterator[slice]:
-        """Cut the votes so that `width` numbers a vote and class fit in memory."""
-        step = max(1, _CELLS // (self.num_classes * width))
-        for start in range(0, len(self.votes), step):
-            yield slice(start, min(start + step, len(self.votes)))
-
-    def spoken(self, part: slice | Tensor) -> Tensor:
-        """Give the column of W that each of some votes picks: (n, C)."""
-        return self.table[self.votes.annotator[part], self.votes.annotation[part]]
-
-    def _prepare(self, groups: Tensor) -> None:
-        """Take the mean, over its members, of what each group says of each item."""
-        M, annotator = self.num_annotators, self.votes.annotator
-        key, self.unit = torch.unique(self.votes.item * M + groups[annotator], return_inverse=True)
-        size = torch.bincount(torch.unique(self.unit * M + annotator) // M)  # members who spoke
-        self.unit_mean = torch.zeros(len(key), self.num_classes, dtype=self.dtype)
-        for part in self.chunks():
-            self.unit_mean.index_add_(0, self.unit[part], self.spoken(part))
-        self.unit_mean /= size[:, None]
-        self.voices = self.log_h.clone().index_add_(0, key // M, self.unit_mean)
-        self._groups = groups.clone()
-
-    def without_own(self, groups: Tensor, part: slice | Tensor) -> Tensor:
-        """Forecast the item of each of some votes from all but the votes of its annotator's group.
-
-        Args:
-            groups: (M,) int64, a number below M a group; `torch.arange(M)` for everyone alone.
-            part: which votes.
-
-        Returns:
-            (n, C), log-probabilities.
-        """
-        if self._groups is None or not torch.equal(self._groups, groups):
-            self._prepare(groups)
-        item = self.votes.item[part]
-        return (self.voices[item] - self.unit_mean[self.unit[part]]).log_softmax(dim=-1)
-
-    def without_pair(self, groups: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        """Forecast items without the groups of two votes each.
-
-        Args:
-            groups: (M,) int64, as in `without_own`.
-            left: (n,), numbers of votes.
-            right: (n,), numbers of votes on the same items.
-
-        Returns:
-            (n, C), log-probabilities.
-        """
-        if self._groups is None or not torch.equal(self._groups, groups):
-            self._prepare(groups)
-        one, other = self.unit[left], self.unit[right]
-        rest = self.voices[self.votes.item[left]] - self.unit_mean[one]
-        rest -= self.unit_mean[other] * (one != other)[:, None]
-        return rest.log_softmax(dim=-1)
-
-
-@dataclass(frozen=True)
-class Confusions:
-    """How M annotators confuse C classes.
-
-    Args:
-        counts: (M, C, C) float64: annotator, true row, reported column.
-        confusion: (M, C, C) float64, `counts` and `strength` pseudo-votes a row of the crowd's own.
-        pooled: (C, C), the crowd's own confusion.
-        strength: pseudo-votes a row: that with which votes are best foretold from the others.
-        right: (V,), how likely each vote is right.
-    """
-
-    counts: Tensor
-    confusion: Tensor
-    pooled: Tensor
-    strength: float
-    right: Tensor
-
-
-def fit_confusions(evidence: Evidence, groups: Tensor) -> Confusions:
-    """Find the confusion under which each annotator's labels are most likely, given the others.
-
-    The class of an item is known up to zeta without the annotator's group. Counting labels by that
-    alone blurs: someone always right would look wrong wherever zeta is unsure. So each label is
-    weighed by its own annotator's confusion too, zeta_-v(c) P(m says r | c), and counted again until
-    nothing moves (EM for each annotator alone; nobody's label speaks for another's here). Rows
-    with few counts are drawn towards the crowd's own confusion, with the strength (Dirichlet, in
-    votes a row) that best foretells each vote from the other votes of its annotator.
-
-    Args:
-        evidence: of all votes.
-        groups: (M,) int64, who is left out together.
-
-    Returns:
-        The confusions.
-    """
-    M, C, votes = evidence.num_annotators, evidence.num_classes, evidence.votes
-    parts = list(evidence.chunks())
-    forecasts = [evidence.without_own(groups, part).exp() for part in parts]
-    cell = votes.annotator * C + votes.annotation
-    table = torch.ones(M * C, C, dtype=evidence.dtype)  # of the confusion: cell, true class
-    right = torch.zeros(len(votes), dtype=torch.float64)
-    strength = 1.0
-
-    def posterior(part: slice, forecast: Tensor) -> Tensor:
-        joint = forecast * table[cell[part]]
-        return joint / joint.sum(dim=1, keepdim=True)
-
-    for step in range(_ITERATIONS):
-        before = right.clone()
-        by_report = torch.zeros(M * C, C, dtype=torch.float64)
-        for part, forecast in zip(parts, forecasts, strict=True):
-            truth = posterior(part, forecast)
-            by_report.index_add_(0, cell[part], truth.double())
-            right[part] = truth.gather(1, votes.annotation[part, None])[:, 0].double()
-        counts = by_report.view(M, C, C).transpose(1, 2)
-        pooled = counts.sum(dim=0) + 1 / C
-        pooled /= pooled.sum(dim=1, keepdim=True)
-        if step == _CHOOSE_AT:
-            # Each vote, foretold from the others of its annotator and the crowd.
-            foretold = np.zeros(len(_STRENGTHS))
-            rows = counts.sum(dim=2)
-            for part, forecast in zip(parts, forecasts, strict=True):
-                own = posterior(part, forecast).double()
-                others = (by_report[cell[part]] - own).clamp(min=0)
-                total = (rows[votes.annotator[part]] - own).clamp(min=0)
-                prior = pooled.T[votes.annotation[part]]
-                for k, s in enumerate(_STRENGTHS):
-                    chance = (forecast * ((others + s * prior) / (total + s))).sum(dim=1)
-                    foretold[k] += float(chance.log().sum())
-            strength = float(_STRENGTHS[int(foretold.argmax())])
-        confusion = (counts + strength * pooled) / (counts.sum(dim=2, keepdim=True) + strength)
-        table = confusion.transpose(1, 2).reshape(M * C, C).to(table.dtype)
-        if step > _CHOOSE_AT and (right - before).abs().sum() <= 1e-4 * len(votes):
-            break
-    return Confusions(counts, confusion, pooled, strength, right)
 
 
 def find_copies(
@@ -335,22 +113,7 @@ def find_copies(
         [(4, 0)]
     """
     check_shapes(log_h, weight)
-    return copies_among(Evidence(log_h, weight, Votes.read(crowd)))[0]
-
-
-def check_shapes(log_h: Tensor, weight: Tensor) -> None:
-    """Check that classifier and aggregator speak of the same classes.
-
-    Raises:
-        ValueError: if they do not.
-    """
-    if weight.ndim != 3 or weight.shape[1] != weight.shape[2]:
-        raise ValueError(f"`weight` must have shape (M, C, C), got {tuple(weight.shape)}.")
-    if log_h.ndim != 2 or log_h.shape[1] != weight.shape[1]:
-        raise ValueError(
-            f"`log_h` must have shape (N, C) = (N, {weight.shape[1]}), got {tuple(log_h.shape)}: one "
-            "row an item of the crowd, one column a class of `weight`."
-        )
+    return copies_among(Evidence(log_h, weight, FlatVotes.read(crowd)))[0]
 
 
 def copies_among(evidence: Evidence) -> tuple[list[Copy], Tensor, Confusions]:
@@ -409,7 +172,7 @@ class _Pairs:
     """
 
     def __init__(
-        self, votes: Votes, one_each: Tensor, key: Tensor, common: Tensor, num_annotators: int
+        self, votes: FlatVotes, one_each: Tensor, key: Tensor, common: Tensor, num_annotators: int
     ) -> None:
         self.votes, self.one_each, self.key, self.common = votes, one_each, key, common
         self.low, self.high = key // num_annotators, key % num_annotators
@@ -423,7 +186,7 @@ class _Pairs:
         self.honest = torch.zeros(len(key), dtype=torch.float64)
 
     @classmethod
-    def on_common_items(cls, votes: Votes, num_annotators: int) -> "_Pairs":
+    def on_common_items(cls, votes: FlatVotes, num_annotators: int) -> "_Pairs":
         """Find them by a sparse product, a block of annotators at a time."""
         code = (votes.item * num_annotators + votes.annotator).numpy()
         one_each = _sample(votes, torch.from_numpy(np.unique(code, return_index=True)[1]))
@@ -432,7 +195,7 @@ class _Pairs:
         shape = (num_annotators, int(columns.max(initial=-1)) + 1)
         labelled = csr_matrix((np.ones(len(rows), np.int32), (rows, columns)), shape=shape)
         keys, common = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        width = max(1, _CELLS // (4 * num_annotators))
+        width = max(1, CELLS // (4 * num_annotators))
         for start in range(0, num_annotators, width):
             product = (labelled[start : start + width] @ labelled.T).tocoo()
             low, high = product.row.astype(np.int64) + start, product.col.astype(np.int64)
@@ -457,7 +220,7 @@ class _Pairs:
         confusion = confusions.confusion.to(dtype)
         by_report = confusion.transpose(1, 2).contiguous()
         shares, last = _SHARES.float(), len(self.key)
-        width = _CELLS // (8 * max(evidence.num_classes, len(_SHARES)))
+        width = CELLS // (8 * max(evidence.num_classes, len(_SHARES)))
         for left, right in _meetings(self.votes, self.one_each, width):
             a, b = self.votes.annotator[left], self.votes.annotator[right]
             key = a * self.num_annotators + b
@@ -506,7 +269,7 @@ class _Pairs:
             .double()
         )
         share = said / said.sum(dim=1, keepdim=True).clamp(min=1)
-        parts = [slice(s, s + _CELLS // number) for s in range(0, len(self.key), _CELLS // number)]
+        parts = [slice(s, s + CELLS // number) for s in range(0, len(self.key), CELLS // number)]
         return torch.cat(
             [torch.linalg.vecdot(share[self.low[p]], share[self.high[p]]) for p in parts]
         )
@@ -628,7 +391,7 @@ class _Pairs:
         )
 
 
-def _sample(votes: Votes, one_each: Tensor) -> Tensor:
+def _sample(votes: FlatVotes, one_each: Tensor) -> Tensor:
     """Keep every so many-th item if there are too many meetings to look at each."""
     _, place, lengths = torch.unique_consecutive(
         votes.item[one_each], return_inverse=True, return_counts=True
@@ -637,7 +400,7 @@ def _sample(votes: Votes, one_each: Tensor) -> Tensor:
     return one_each[place % (1 + meetings // MOST_MEETINGS) == 0]
 
 
-def _meetings(votes: Votes, one_each: Tensor, width: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _meetings(votes: FlatVotes, one_each: Tensor, width: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield pairs of votes on the same item, about `width` at a time, the lower annotator left."""
     lengths = torch.unique_consecutive(votes.item[one_each], return_counts=True)[1]
     starts = lengths.cumsum(0) - lengths

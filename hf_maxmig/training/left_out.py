@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..judging.copies import Votes
+from ..judging.evidence import FlatVotes, voices, without_voice
 from .informed_start import shrunk_weight
 
 SMOOTHING = 0.01  # pseudo-votes in each cell of everybody's confusion
@@ -85,15 +85,14 @@ class LeftOutVotes:
         trusted: Tensor | None = None,
     ) -> None:
         self.trusted = trusted
-        votes = Votes.read([(annotators, annotations)])
+        votes = FlatVotes.read([(annotators, annotations)])
         self.item, self.annotator, self.annotation = votes.item, votes.annotator, votes.annotation
         self.num_items, self.num_annotators = len(annotators), num_annotators
         self.num_classes = num_classes
         self.groups = torch.arange(num_annotators) if groups is None else groups
         # Votes of a group on an item are left out together, and are one vote between them.
-        key = self.item * num_annotators + self.groups[self.annotator]
-        _, self.voice, size = key.unique(return_inverse=True, return_counts=True)
-        self.share = (1 / size)[self.voice].float()
+        _, self.voice = voices(votes, self.groups)
+        self.share = (1 / torch.bincount(self.voice))[self.voice].float()
         generator = torch.Generator().manual_seed(seed)
         self.half = torch.randperm(self.num_items, generator=generator)[self.item] % 2
 
@@ -130,7 +129,7 @@ class LeftOutVotes:
         total = known.index_add(0, self.item, columns)
         own = base.new_zeros(int(self.voice.max()) + 1, self.num_classes)
         own.index_add_(0, self.voice, columns)
-        return total, (total[self.item] - own[self.voice]).log_softmax(dim=-1)
+        return total, without_voice(total, own, self.item, self.voice)
 
     def learn(self, base: Tensor, posterior: Tensor, iterations: int = ITERATIONS) -> Tensor:
         """Let the votes teach each other (EM, with rows drawn to everybody's).

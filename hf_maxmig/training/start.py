@@ -17,7 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ..judging.copies import Evidence, Votes, copies_among
+from ..judging.copies import copies_among
+from ..judging.evidence import Evidence, FlatVotes
 from ..model.functional import NO_MASS, aggregate, confusion_counts, forecast, vote_share_prior
 from ..model.votes import is_given, voted_classes
 from .crossfit import CrossFit, Raced, VotedClasses, divide, principal_components
@@ -331,7 +332,7 @@ def constant(
 
 def _one_voice(raced: list[Raced], crowd: tuple[Tensor, Tensor]) -> Tensor:
     """Find who copies whom, in the light of the setting that sees most of it: (M,) numbers of groups."""
-    found, votes = [], Votes.read([crowd])
+    found, votes = [], FlatVotes.read([crowd])
     for one in raced:
         _, groups, _ = copies_among(Evidence(one.log_h, one.weight, votes))
         found.append(groups)
