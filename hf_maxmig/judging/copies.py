@@ -3,12 +3,12 @@
 What each item is without the votes that are judged is in `evidence.py`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
+from scipy.sparse import coo_matrix, csr_matrix
 from scipy.sparse.csgraph import connected_components
 from scipy.stats import beta, false_discovery_control
 from torch import Tensor
@@ -114,6 +114,25 @@ def find_copies(
     """
     check_shapes(log_h, weight)
     return copies_among(Evidence(log_h, weight, FlatVotes.read(crowd)))[0]
+
+
+def copying_groups(copies: Sequence[Copy], num_annotators: int) -> list[list[int]]:
+    """Join pairs to groups, of which each is one voice.
+
+    Args:
+        copies: the pairs.
+        num_annotators: M.
+
+    Returns:
+        Their members' numbers, ascending; the largest group first. Who copies nobody is in none.
+    """
+    low, high = [c.annotator for c in copies], [c.source for c in copies]
+    graph = coo_matrix((np.ones(len(copies)), (low, high)), shape=(num_annotators, num_annotators))
+    component = connected_components(graph, directed=False)[1] if num_annotators else []
+    groups: dict[int, list[int]] = {}
+    for m in sorted({*low, *high}):
+        groups.setdefault(int(component[m]), []).append(m)
+    return sorted(groups.values(), key=len, reverse=True)
 
 
 def copies_among(evidence: Evidence) -> tuple[list[Copy], Tensor, Confusions]:

@@ -30,7 +30,7 @@ from ..data.columns import CROWD_COLUMNS, GOLD_COLUMNS, check_is_dataset, crowd_
 from ..metrics import calibration, plurality_accuracy
 from ..model.version import __version__
 from ..model.whole_files import staged
-from .annotators import VERDICTS, AnnotatorReport
+from .annotators import AnnotatorReport
 from .plots import (
     agreement_plot,
     confusion_plot,
@@ -42,13 +42,8 @@ from .plots import (
     short,
 )
 from .relabel import GOLD_USED, RELABELLED, Suspects
+from .verdicts import TRUST, Verdict
 
-# What to do with an annotator of each verdict: 0 trust, 1 look at, 2 leave out. The first of a
-# group is shown first.
-_GROUP = {
-    "random": 2, "adversarial": 2, "always says one class": 2, "copied or copying": 1,
-    "too few votes": 1, "ordinary": 0, "expert": 0,
-}  # fmt: skip
 _ID_COLUMNS = ("file_name", "item", "item_id", "image_id", "id", "name", "path", "url")
 _MEASURES = (
     ("accuracy", "classifier"),
@@ -134,7 +129,7 @@ def write_report(
             gold = np.where(np.asarray(_column(relabelled, GOLD_USED)), -1, gold)
         items = _items(relabelled, gold, annotators.classes)
         cards = _suspects(relabelled, gold, annotators, max_suspects)
-    group = np.array([_GROUP[verdict] for verdict in annotators.verdict])
+    group = np.array([Verdict.called(verdict).group for verdict in annotators.verdict])
     order = _to_act_on_first(annotators)
     page = _template().render(
         title=title,
@@ -150,7 +145,7 @@ def write_report(
         evaluation=_evaluation(metrics or {}),
         plots=_plots(annotators, group, log_history, relabelled, gold),
         maps=_maps(annotators, order),
-        verdicts=VERDICTS,
+        terms=_terms(),
         at_most=math.log(len(annotators.classes)),
         named=_MAX_NAMED,
         gold_labels_used=gold_labels_used,
@@ -237,15 +232,14 @@ def _versions() -> dict[str, str]:
 
 def _to_act_on_first(report: AnnotatorReport) -> np.ndarray:
     """(M,) numbers of the annotators: by verdict, then by falling number of labels."""
-    rank = {verdict: i for i, verdict in enumerate(_GROUP)}
-    return np.lexsort((-report.votes, np.array([rank[verdict] for verdict in report.verdict])))
+    turn = np.array([Verdict.called(verdict).turn for verdict in report.verdict])
+    return np.lexsort((-report.votes, turn))
 
 
 def _row(report: AnnotatorReport, m: int) -> dict[str, Any]:
     return {
         "name": report.annotators[m],
-        "verdict": report.verdict[m],
-        "group": _GROUP[report.verdict[m]],
+        "verdict": Verdict.called(report.verdict[m]),
         "votes": int(report.votes[m]),
         "accuracy": float(report.accuracy[m]),
         "low": float(report.accuracy_low[m]),
@@ -255,13 +249,22 @@ def _row(report: AnnotatorReport, m: int) -> dict[str, Any]:
     }
 
 
-def _by_verdict(report: AnnotatorReport, order: np.ndarray) -> dict[str, list[str]]:
-    """Names by verdict, of the verdicts that ask for something."""
-    names: dict[str, list[str]] = {verdict: [] for verdict, group in _GROUP.items() if group}
+def _by_verdict(report: AnnotatorReport, order: np.ndarray) -> list[tuple[Verdict, list[str]]]:
+    """Names by verdict, of the verdicts that ask for something; groups that copy are named by themselves."""
+    asking = [v for v in Verdict if v.advice and not (v is Verdict.COPY and report.copies)]
+    names: dict[Verdict, list[str]] = {v: [] for v in sorted(asking, key=lambda v: v.turn)}
     for m in order:
-        if report.verdict[m] in names:
-            names[report.verdict[m]].append(report.annotators[m])
-    return {verdict: found for verdict, found in names.items() if found}
+        if (verdict := Verdict.called(report.verdict[m])) in names:
+            names[verdict].append(report.annotators[m])
+    return [(verdict, found) for verdict, found in names.items() if found]
+
+
+def _terms() -> list[tuple[list[Verdict], str]]:
+    """What each verdict means, those to trust first; verdicts of one meaning are together."""
+    terms: dict[str, list[Verdict]] = {}
+    for verdict in sorted(Verdict, key=lambda verdict: verdict.group):
+        terms.setdefault(verdict.meaning, []).append(verdict)
+    return [(verdicts, meaning) for meaning, verdicts in terms.items()]
 
 
 def _pair(report: AnnotatorReport, pair: Any) -> dict[str, Any]:
@@ -534,7 +537,7 @@ def _maps(report: AnnotatorReport, order: np.ndarray) -> list[dict[str, Any]]:
     for m in order:
         if report.votes[m] > 0 and np.isfinite(report.confusion[m]).all():
             turn[report.verdict[m]] += 1
-            if _GROUP[report.verdict[m]]:
+            if Verdict.called(report.verdict[m]).group != TRUST:
                 doubtful.append((turn[report.verdict[m]], len(doubtful), m))
             else:
                 trusted.append((-report.votes[m], len(trusted), m))

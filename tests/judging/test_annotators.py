@@ -8,7 +8,8 @@ import pytest
 import torch
 from scipy.stats import beta
 
-from hf_maxmig.judging.annotators import VERDICTS, judge_annotators
+from hf_maxmig.judging.annotators import judge_annotators
+from hf_maxmig.judging.verdicts import Verdict
 from hf_maxmig.model.functional import confusion_counts
 from tests.judging.calibrated_crowds import draw, everyone, weight_of
 
@@ -59,7 +60,7 @@ def test_verdicts_on_a_crowd_of_every_kind(seed):
     report = judge(log_h, said, weight)
     assert report.verdict == should
     assert [(copy.annotator, copy.source) for copy in report.copies] == [(8, 2)]
-    assert set(report.verdict) == set(VERDICTS) - {"too few votes"}
+    assert set(report.verdict) == {verdict.value for verdict in Verdict} - {"too few votes"}
     assert all(reason.endswith(".") for reason in report.reason)
 
 

@@ -12,9 +12,10 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Image, List, Value
 from PIL import Image as Picture
 
-from hf_maxmig.judging.annotators import VERDICTS, AnnotatorReport
+from hf_maxmig.judging.annotators import AnnotatorReport
 from hf_maxmig.judging.copies import Copy
-from hf_maxmig.judging.report import _GROUP, _thumbnail, write_report
+from hf_maxmig.judging.report import _thumbnail, write_report
+from hf_maxmig.judging.verdicts import LEAVE_OUT, LOOK_AT, TRUST, Verdict
 
 pytest.importorskip("matplotlib")
 
@@ -497,12 +498,12 @@ def test_what_cannot_be_shown_is_refused(tmp_path):
 
 
 def test_every_verdict_is_acted_on_and_explained(page, tmp_path):
-    """A verdict that is new in `annotators.py` would stop the page, or go unexplained."""
-    assert _GROUP.keys() == set(VERDICTS)
+    """A verdict that is new would stop the page, or go unexplained."""
     reading = page.words[page.words.index("How to read this page", 200) :]
-    for verdict in VERDICTS:
-        assert verdict in reading
-    every = [*VERDICTS[:2], *VERDICTS[2:]]
+    for verdict in Verdict:
+        assert verdict.value in reading
+        assert verdict.meaning in reading
+    every = [verdict.value for verdict in Verdict]
     number = len(every)
     report = make_report(
         [f"a{i}" for i in range(number)], verdict=every, copies=[], reason=["r"] * number
@@ -511,6 +512,27 @@ def test_every_verdict_is_acted_on_and_explained(page, tmp_path):
     assert "2 can be trusted, 2 should be looked at, 3 should be left out" in page.words
     actions = page.words[page.words.index("What to do", 100) : page.words.index("Those to act")]
     assert actions.count("(1 annotator)") == 5
+    for verdict in Verdict:
+        assert bool(verdict.advice) == (verdict.group != TRUST)
+        assert verdict.advice in actions
+        assert verdict.remark in actions
+
+
+def test_verdict_is_one_row(root):
+    """What is called twice may be called otherwise in one of the places: its page would lack it."""
+    every = list(Verdict)
+    assert len({verdict.turn for verdict in every}) == len(every)
+    assert [v.group for v in sorted(every, key=lambda v: v.turn)] == sorted(
+        (v.group for v in every), reverse=True
+    )
+    assert {v.group for v in every} == {TRUST, LOOK_AT, LEAVE_OUT}
+    for name in ("annotators.py", "report.py", "report.html"):
+        text = (root / "hf_maxmig" / "judging" / name).read_text(encoding="utf-8")
+        for verdict in every:
+            assert f'"{verdict.value}"' not in text, (name, verdict)
+    text = (root / "hf_maxmig" / "judging" / "verdicts.py").read_text(encoding="utf-8")
+    for verdict in every:
+        assert text.replace(f'called("{verdict.value}")', "").count(f'"{verdict.value}"') == 1
 
 
 @pytest.mark.slow
@@ -521,7 +543,7 @@ def test_page_of_a_large_crowd_is_small(tmp_path):
     rng = np.random.default_rng(0)
     report = make_report(
         names,
-        verdict=[VERDICTS[m % len(VERDICTS)] for m in range(number)],
+        verdict=[list(Verdict)[m % len(Verdict)].value for m in range(number)],
         votes=rng.integers(0, 3000, number),
         copies=[Copy(m, m + 1, 30, 29, 9.0, 1e-5) for m in range(0, 4000, 2)],
     )

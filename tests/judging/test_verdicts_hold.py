@@ -12,12 +12,8 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from hf_maxmig.judging.annotators import (
-    ENOUGH_TO_CONDEMN,
-    VERDICTS,
-    AnnotatorReport,
-    judge_annotators,
-)
+from hf_maxmig.judging.annotators import AnnotatorReport, judge_annotators
+from hf_maxmig.judging.verdicts import ENOUGH_TO_CONDEMN, Verdict
 
 CONDEMNED = ("random", "adversarial", "always says one class")
 KINDS = ["binary", "ten", "binary rare", "ten rare", "binary few", "ten few", "binary nobody",
@@ -231,7 +227,7 @@ def contradictions(report):
 def test_no_sentence_contradicts_its_interval(worlds):
     """Right on 64 % (56 % to 70 %), no more than the 50 % by chance, said the page."""
     said = [w.report for drawn in worlds.values() for w in drawn]
-    assert {v for report in said for v in report.verdict} == set(VERDICTS)
+    assert {v for report in said for v in report.verdict} == {verdict.value for verdict in Verdict}
     assert [x for report in said for x in contradictions(report)] == []
 
 
