@@ -58,6 +58,7 @@ from benchmark_figure import figure
 from benchmark_tables import latex, markdown, summary
 from machine import KEEPS, machine, peak_memory, reset_peak_memory
 from recipe import Recipe, encoded, keep_back, parse, shown
+from results_file import command
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 from tqdm import tqdm
@@ -150,19 +151,13 @@ class Cell:
 
     def command(self, flags: list[str], held_out: float) -> str:
         """Say what runs this cell again (and those of smaller seeds)."""
-        words = [
-            "python recipes/benchmarks/benchmark.py",
-            "--dataset",
-            self.dataset,
-            "--methods",
-            self.method,
-        ]
+        words = ["--dataset", self.dataset, "--methods", self.method]
         if self.case is not None and self.expertise is not None:
             words += ["--cases", self.case, "--expertise", self.expertise]
         words += ["--seeds", str(self.seed + 1)]
         if held_out != HELD_OUT:
             words += ["--held_out", str(held_out)]
-        return " ".join([*words, *shown(flags)])
+        return command(__file__, [*words, *shown(flags)])
 
 
 def cells(

@@ -25,14 +25,11 @@ that say where its lists begin, 16.8 in all; 3.4 in a Parquet file. `--votes 500
 --annotators 90 --plain_votes 3000` shows in a minute that it runs.
 """
 
-import json
-import multiprocessing
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,7 +42,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from commandline import errors_in_one_line, parse
 from datasets import Dataset, Features, List, Value, concatenate_datasets
-from machine import held_memory, machine, peak_memory, reset_peak_memory
+from machine import held_memory, in_child, machine, peak_memory, reset_peak_memory
+from results_file import command, write_results
+from speed_rows import now, since
 from transformers import PrinterCallback
 
 import hf_maxmig
@@ -251,9 +250,7 @@ def measure(
     name: str, prepare: Callable[..., Callable[[], Any]], *arguments: Any
 ) -> tuple[Row, dict[str, Any]]:
     """Run a job in a fresh process, which prepares, times and looks at the result."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(measured, name, prepare, *arguments).result()
+    return in_child({}, measured, name, prepare, *arguments)
 
 
 def measured(
@@ -261,10 +258,10 @@ def measured(
 ) -> tuple[Row, dict[str, Any]]:
     call = prepare(*arguments)
     reset_peak_memory()  # what it took to prepare is over
-    before, wall, cpu = held_memory(), time.perf_counter(), time.process_time()
+    before, start = held_memory(), now()
     result = call()
-    wall, cpu, most = time.perf_counter() - wall, time.process_time() - cpu, peak_memory()
-    return Row(name, wall, cpu, most, most - before), kept(result, arguments[0])
+    took, most = since(start, now()), peak_memory()
+    return Row(name, took.wall, took.cpu, most, most - before), kept(result, arguments[0])
 
 
 def write_votes(folder: Path, given: ColumnsArguments) -> Callable[[], Any]:
@@ -389,12 +386,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     size = found["add_annotations"]
     told = found["describe"]
     results = {
-        "command": " ".join(
-            [
-                "python recipes/benchmarks/benchmark_columns.py",
-                *(sys.argv[1:] if arguments is None else arguments),
-            ]
-        ),
+        "command": command(__file__, sys.argv[1:] if arguments is None else arguments),
         "machine": machine(pa, np, datasets, hf_maxmig),
         "sizes": {k: getattr(given, k) for k in ("votes", "items", "annotators", "classes")},
         "rows": [asdict(row) for row in rows],
@@ -410,12 +402,10 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         "minutes": 0.0,
     }
     results["minutes"] = round((time.perf_counter() - start) / 60, 2)
-    folder = Path(given.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(results, indent=2) + "\n"
-    (folder / "benchmark_columns.json").write_text(text, encoding="utf-8")
+    file = Path(given.output_dir) / "benchmark_columns.json"
+    write_results(file, results)
     print(table(results))
-    print(f"The table is in {folder / 'benchmark_columns.json'}.")
+    print(f"The table is in {file}.")
     return results
 
 

@@ -17,7 +17,6 @@ takes under 8 minutes on one accelerator, most of it compilation, prints a table
 """
 
 import gc
-import json
 import sys
 import time
 from collections import Counter
@@ -34,8 +33,10 @@ import torch
 import transformers
 from commandline import errors_in_one_line, parse
 from machine import machine
+from pages import markdown
+from results_file import command, write_results
 from speed_plain import draw_crowd
-from speed_rows import Reading, markdown, now
+from speed_rows import Reading, now
 from speed_trainer import OUR_SETTINGS, SETTINGS, InTurn, Network, Turns, train_by_turns
 from torch import Tensor
 from torch.autograd import DeviceType
@@ -444,20 +445,15 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     about = machine(torch, transformers, timm, hf_maxmig)
     if torch.cuda.is_available() and not given.quick:
         about["accelerator"] = torch.cuda.get_device_name()
-    command = [
-        "python recipes/benchmarks/benchmark_gpu.py",
-        *(sys.argv[1:] if arguments is None else arguments),
-    ]
     results: dict[str, Any] = {
-        "command": " ".join(command),
+        "command": command(__file__, sys.argv[1:] if arguments is None else arguments),
         "machine": about,
         "quick": given.quick,
         "sizes": {
             name: getattr(given, name) for name in ("batch", "annotators", "classes", "rounds")
         },
     }
-    path = Path(given.output_dir) / "benchmark_gpu.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    file = Path(given.output_dir) / "benchmark_gpu.json"
     rows: list[Row] = []
     first = Profiled(1, device_of(given))  # a profiler must be used first by the main thread
     first.start()
@@ -474,10 +470,10 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         torch.compiler.reset()
         results["minutes"] = round((time.perf_counter() - start) / 60, 2)
         results["rows"] = [asdict(row) for row in rows]
-        path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        write_results(file, results)
     print(table(rows))
     print(", ".join(f"{name} {value}" for name, value in about.items()))
-    print(f"The table is in {path}.")
+    print(f"The table is in {file}.")
     return results
 
 

@@ -42,7 +42,6 @@ annotators. crowd-kit's Dawid-Skene takes 2 s for 100,000 votes and 12 s for a m
 two, `--quick` shows in a minute that it runs.
 """
 
-import json
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -57,6 +56,7 @@ import transformers
 from commandline import errors_in_one_line, parse
 from datasets import Dataset
 from machine import machine
+from results_file import command, write_results
 from speed_crowdkit import measure_crowdkit
 from speed_large import measure_large
 from speed_plain import (
@@ -356,27 +356,20 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             judge(line)
     about = machine(torch, transformers, timm, hf_maxmig, threads=given.threads)
     results = {
-        "command": " ".join(
-            [
-                "python recipes/benchmarks/benchmark_speed.py",
-                *(sys.argv[1:] if arguments is None else arguments),
-            ]
-        ),
+        "command": command(__file__, sys.argv[1:] if arguments is None else arguments),
         "machine": about,
         "quick": given.quick,
         "rounds": rounds,
         "minutes": round((time.perf_counter() - start) / 60, 2),
         "rows": [asdict(line) for line in rows],
     }
-    folder = Path(given.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(results, indent=2) + "\n"
-    (folder / "benchmark_speed.json").write_text(text, encoding="utf-8")
+    file = Path(given.output_dir) / "benchmark_speed.json"
+    write_results(file, results)
     print(table(rows))
     print()
     print(CAPTION)
     print(", ".join(f"{name} {value}" for name, value in about.items()))
-    print(f"The table is in {folder / 'benchmark_speed.json'}.")
+    print(f"The table is in {file}.")
     return results
 
 

@@ -39,7 +39,7 @@ from benchmark_cells import (
     results,
 )
 from benchmark_figure import figure
-from readme import write_part
+from pages import takes_no_flags, write_part
 
 from hf_maxmig.data.simulated.simulation import CASES
 from hf_maxmig.model.whole_files import staged
@@ -506,6 +506,7 @@ def of_readme(cells: Sequence[Cell]) -> str:
 
 
 def main() -> None:
+    takes_no_flags(__doc__)
     cells = read_cells(RESULTS)
     with staged(RESULTS / "README.md") as place:
         place.write_text(page(cells), encoding="utf-8")

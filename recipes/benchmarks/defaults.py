@@ -32,6 +32,7 @@ import torch
 import transformers
 from machine import machine
 from recipe import start
+from results_file import command, write_results
 
 import hf_maxmig
 
@@ -101,19 +102,17 @@ def search(arguments: Arguments) -> None:
         print(json.dumps(row))
     size = len(settings)
     of_crowd = [rows[i : i + size] for i in range(0, len(rows), size)]
-    command = ["python", "recipes/benchmarks/defaults.py", "--dataset", arguments.dataset]
     result = {
         "chosen": [choose(some) for some in of_crowd],
         "rows": rows,
         "held_out_items": HELD_OUT_ITEMS,
         "seeds": list(range(arguments.seeds)),
-        "command": " ".join([*command, "--seeds", str(arguments.seeds)]),
+        "command": command(
+            __file__, ["--dataset", arguments.dataset, "--seeds", str(arguments.seeds)]
+        ),
         "versions": machine(torch, transformers, hf_maxmig),
     }
-    folder = Path(arguments.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"defaults_{arguments.dataset}.json"
-    (folder / name).write_text(json.dumps(result, indent=2) + "\n")
+    write_results(Path(arguments.output_dir) / f"defaults_{arguments.dataset}.json", result)
     print("chosen:", json.dumps(result["chosen"]), file=sys.stderr)
 
 

@@ -2,8 +2,8 @@ r"""What a few gold labels change, where the user has them: `use_gold_labels`, a
 
 Gold labels of items drawn at random are handed over: none, 20, 50, ... of them, the smaller numbers part of the larger. All
 figures are of others: the classifier's of test items, the forecaster's and the networks' of the same
-training items for each number, those that are never handed over. Worlds are read as in `untouched.py`,
-which has their sources and terms.
+training items for each number, those that are never handed over. `worlds.py` has the worlds, where
+they come from and their terms.
 
     python recipes/benchmarks/gold_labels.py --crowds_dir DIR --output_dir out/gold_labels
 
@@ -18,8 +18,6 @@ is the README's world with one seed: seconds, with nothing to read. `--write_doc
 """
 
 import json
-import os
-import statistics
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,18 +29,21 @@ import datasets
 import numpy as np
 import torch
 import transformers
-import untouched
+import worlds
 from datasets import Dataset
-from machine import machine
-from readme import write_part
+from machine import measured_with
+from measures import of_posteriors
+from pages import markdown, write_part
 from recipe import start
-from speed_rows import markdown, now, since
+from results_file import command, over_seeds, write_results, write_so_far
+from speed_rows import now, since
 from transformers import PrinterCallback, set_seed
 
 from hf_maxmig import MaxMIGTrainer, MaxMIGTrainingArguments
 
 RESULTS = Path(__file__).with_name("results") / "gold_labels.json"
 PAGE = Path(__file__).parents[2] / "docs" / "training_arguments.md"
+KIND = ("world", "gold_labels", "seed")  # of a run; the rest are its figures
 
 
 @dataclass
@@ -70,16 +71,12 @@ class Arguments:
 
     def __post_init__(self) -> None:
         if self.quick:
-            self.worlds, self.gold_labels, self.seeds = [untouched.SNIPPET], [0, 20], 1
+            self.worlds, self.gold_labels, self.seeds = [worlds.SNIPPET], [0, 20], 1
         if self.seeds < 1:
             raise ValueError(f"`seeds` must be at least 1, got {self.seeds}.")
         if not self.gold_labels or min(self.gold_labels) < 0:
             raise ValueError(f"`gold_labels` must be numbers of 0 or more, got {self.gold_labels}.")
-        unknown = [name for name in self.worlds if name not in untouched.WORLDS]
-        if unknown:
-            raise ValueError(
-                f"`worlds` must be of {', '.join(untouched.WORLDS)}, got {', '.join(unknown)}."
-            )
+        worlds.check_names(self.worlds, worlds.WORLDS)
 
 
 def with_gold(dataset: Dataset, rows: np.ndarray) -> Dataset:
@@ -92,7 +89,7 @@ def with_gold(dataset: Dataset, rows: np.ndarray) -> Dataset:
     )
 
 
-def measure(world: untouched.World, seed: int, number: int, most: int) -> dict[str, float]:
+def measure(world: worlds.World, seed: int, number: int, most: int) -> dict[str, float]:
     """Train with so many gold labels, and measure on items without.
 
     Args:
@@ -115,9 +112,9 @@ def measure(world: untouched.World, seed: int, number: int, most: int) -> dict[s
     set_seed(seed)
     with tempfile.TemporaryDirectory() as folder:
         trainer = MaxMIGTrainer(
-            model=untouched.head(world.train, classes),
+            model=world.new_classifier(classes),
             args=MaxMIGTrainingArguments(
-                folder, seed=seed, use_gold_labels=number > 0, **untouched.QUIET
+                folder, seed=seed, use_gold_labels=number > 0, **worlds.QUIET
             ),
             train_dataset=train,
         )
@@ -127,38 +124,34 @@ def measure(world: untouched.World, seed: int, number: int, most: int) -> dict[s
         seconds = since(begin, now()).cpu
         log_h, _, log_forecast = trainer.predict(train).predictions
         on_test = trainer.predict(world.test.select_columns("features")).predictions[0]
-    figures: dict[str, float] = {
+    return {
         "gold_labels_used": metrics.get("gold_labels_used", 0),
         "measured_items": len(others),
         "seconds": seconds,
+        **of_posteriors(
+            {
+                "test": (on_test, np.array(world.test["label"][:])),
+                "networks": (log_h[others], gold[others]),
+                "forecast": (log_forecast[others], gold[others]),
+            }
+        ),
     }
-    posteriors: dict[str, tuple[np.ndarray, np.ndarray]] = {
-        "test": (on_test, np.array(world.test["label"][:])),
-        "networks": (log_h[others], gold[others]),
-        "forecast": (log_forecast[others], gold[others]),
-    }
-    for name, (log_p, truth) in posteriors.items():
-        told = untouched.of_posterior(log_p, truth)
-        figures |= {f"{name}_{key}": value for key, value in told.items()}
-    return figures
 
 
 def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Bring the seeds of a world and a number of gold labels together: means, and each seed's figures."""
-    rows = []
-    for name, number in dict.fromkeys((run["world"], run["gold_labels"]) for run in runs):
-        same = [run for run in runs if (run["world"], run["gold_labels"]) == (name, number)]
-        keys = [key for key in same[0] if key not in ("world", "gold_labels", "seed")]
-        rows.append(
-            {
-                "world": name,
-                "gold_labels": number,
-                "seeds": [run["seed"] for run in same],
-                "mean": {key: round(statistics.mean(run[key] for run in same), 4) for key in keys},
-                "by_seed": {key: [round(run[key], 4) for run in same] for key in keys},
-            }
-        )
-    return sorted(rows, key=lambda row: (row["world"], row["gold_labels"]))
+    by_kind: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for run in runs:
+        by_kind.setdefault((run["world"], run["gold_labels"]), []).append(run)
+    return [
+        {
+            "world": name,
+            "gold_labels": number,
+            "seeds": [run["seed"] for run in same],
+            **over_seeds([{key: run[key] for key in run if key not in KIND} for run in same]),
+        }
+        for (name, number), same in sorted(by_kind.items())
+    ]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -182,43 +175,38 @@ def main(arguments: Arguments) -> dict[str, Any]:
     transformers.logging.set_verbosity_error()
     datasets.disable_progress_bars()
     folder = Path(arguments.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
     file, kept = folder / "gold_labels.json", folder / "runs.json"
     runs: list[dict[str, Any]] = json.loads(kept.read_text()) if kept.exists() else []
-    done = {(run["world"], run["seed"], run["gold_labels"]) for run in runs}
+    done = {tuple(run[key] for key in KIND) for run in runs}
     numbers = " ".join(map(str, arguments.gold_labels))
     given = {
         "--crowds_dir DIR": arguments.crowds_dir, "--quick": arguments.quick,
         "--worlds " + " ".join(map(repr, arguments.worlds)): not arguments.quick,
         f"--gold_labels {numbers}": not arguments.quick, f"--seeds {arguments.seeds}": not arguments.quick,
+        "--output_dir OUT": True,
     }  # fmt: skip
     result: dict[str, Any] = {
-        "command": " ".join(
-            ["python recipes/benchmarks/gold_labels.py", *(flag for flag, on in given.items() if on), "--output_dir OUT"]
-        ),
-        "versions": machine(torch, transformers, datasets, accelerate, np),
-        "threads": os.environ.get("OMP_NUM_THREADS", str(torch.get_num_threads())),
+        "command": command(__file__, given),
+        **measured_with(torch, transformers, datasets, accelerate, np),
         "seconds_are": "of the processor",
         "rows": summarise(runs),
-    }  # fmt: skip
-    worlds = untouched.Arguments(
-        arguments.output_dir, crowds_dir=arguments.crowds_dir, worlds=arguments.worlds
-    )
-    for name in (found for found, _ in untouched.wanted(worlds)):
+    }
+    places = worlds.Places(arguments.output_dir, arguments.crowds_dir)
+    for name in worlds.readable(arguments.worlds, places):
         for seed in range(arguments.seeds):
-            world = untouched.WORLDS[name](worlds, seed)
+            world = worlds.WORLDS[name](places, seed)
             for number in arguments.gold_labels:
-                if (name, seed, number) in done:
+                if (name, number, seed) in done:
                     continue
                 figures = measure(world, seed, number, max(arguments.gold_labels))
                 runs.append({"world": name, "seed": seed, "gold_labels": number, **figures})
-                kept.write_text(json.dumps(runs))
+                write_results(kept, runs)
                 result["rows"] = summarise(runs)
-                file.write_text(json.dumps(result, indent=2) + "\n")
-                print(
+                write_so_far(
+                    file,
+                    result,
                     f"{name}, seed {seed}, {number} gold labels: test {figures['test_accuracy']:.3f}, forecast "
                     f"{figures['forecast_accuracy']:.3f}, ECE {figures['forecast_ece']:.3f}",
-                    flush=True,
                 )
     print(table(result["rows"]))
     return result

@@ -27,7 +27,6 @@ aggregator were tried out on seeds 0 to 7; the seeds here begin at 100.
 
 import argparse
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -45,8 +44,9 @@ import transformers
 from datasets import ClassLabel, Dataset, Features
 from digits import DigitsArguments, DigitsTrainingArguments
 from digits import recipe as digits_recipe
-from machine import machine
+from machine import measured_with
 from recipe import encoded
+from results_file import command, write_results
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainer, crowd_features, experts
 from hf_maxmig.data.simulated.simulation import CASES, simulate_latent_seniors
@@ -146,15 +146,14 @@ def main() -> None:
         print(json.dumps({k: v for k, v in rows[-1].items() if k != "runs"}), flush=True)
     result = {
         "recipe": "latent_seniors.py",
-        "command": f"python recipes/benchmarks/latent_seniors.py --seeds {arguments.seeds}",
+        "command": command(__file__, ["--seeds", str(arguments.seeds)]),
         "seeds": list(seeds),
         "latent": summary([row for row in rows if row["crowd"] == LATENT]),
         "paper": summary([row for row in rows if row["crowd"] != LATENT]),
         "crowds": rows,
-        "versions": machine(torch, transformers, datasets, accelerate, sklearn),
-        "threads": os.environ.get("OMP_NUM_THREADS", str(torch.get_num_threads())),
+        **measured_with(torch, transformers, datasets, accelerate, sklearn),
     }
-    arguments.output_file.write_text(json.dumps(result, indent=2) + "\n")
+    write_results(arguments.output_file, result)
     print(json.dumps({name: result[name] for name in ("latent", "paper")}, indent=2))
 
 

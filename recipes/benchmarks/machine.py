@@ -16,6 +16,8 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
+import torch
+
 # The C library keeps what is freed for the next call, which would then seem to take no memory; not
 # where it is larger than this, but that grows unless it is set.
 GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}
@@ -54,6 +56,12 @@ def machine(*modules: ModuleType, **more: Any) -> dict[str, Any]:
         **{module.__name__: module.__version__ for module in modules},
         "commit": commit(),
     }
+
+
+def measured_with(*modules: ModuleType, **more: Any) -> dict[str, Any]:
+    """Say it as results have it: `versions` as `machine` gives them, and the `threads` of torch."""
+    threads = os.environ.get("OMP_NUM_THREADS", str(torch.get_num_threads()))
+    return {"versions": machine(*modules, **more), "threads": threads}
 
 
 def commit() -> str | None:

@@ -9,7 +9,6 @@ of the best epoch on the test items, which no honest person quotes but the liter
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -23,8 +22,9 @@ import datasets
 import timm
 import torch
 import transformers
-from machine import machine
+from machine import measured_with
 from recipe import shown
+from results_file import write_results
 
 KEPT = ("accuracy", "aggregator_accuracy", "forecast_accuracy", "gain", "majority_vote_accuracy")
 
@@ -101,11 +101,9 @@ def main() -> None:
             for name, v in values.items()
         },
         "runs": runs,
-        "versions": machine(torch, transformers, datasets, accelerate, timm),
-        "threads": os.environ.get("OMP_NUM_THREADS", str(torch.get_num_threads())),
+        **measured_with(torch, transformers, datasets, accelerate, timm),
     }
-    arguments.output_file.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output_file.write_text(json.dumps(result, indent=2) + "\n")
+    write_results(arguments.output_file, result)
     print(
         json.dumps(
             {k: result[k] for k in ("command", "last_epoch_mean", "last_epoch_deviation")}, indent=2

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from readme import write_part
+from pages import markdown, takes_no_flags, write_part
 from torch import Tensor
 
 READING = 0.05  # seconds that one reading of the clock should span, in as many calls as that takes
@@ -166,27 +166,6 @@ def in_words(duration: float | None) -> str:
     return f"{duration * 1e3:.3g} ms" if duration < 0.9995 else f"{duration:.3g} s"
 
 
-def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Render a table whose first column is text; columns without content are left out.
-
-    Example:
-        >>> print(markdown(["job", "time", "memory"], [["gain", "2 s", ""]]))
-        | job  | time |
-        |------|-----:|
-        | gain |  2 s |
-    """
-    kept = [i for i in range(len(header)) if any(line[i] for line in lines)]
-    cells = [[line[i] for i in kept] for line in (header, *lines)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(kept))]
-    rule = ["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])]
-    told = [
-        [f" {line[0].ljust(widths[0])} "]
-        + [f" {text.rjust(width)} " for text, width in zip(line[1:], widths[1:], strict=True)]
-        for line in cells
-    ]
-    return "\n".join("|" + "|".join(line) + "|" for line in (told[0], rule, *told[1:]))
-
-
 def table(rows: Sequence[Row]) -> str:
     """Render what a person wants to see."""
     header = [
@@ -226,6 +205,7 @@ def short_table(rows: Sequence[Row]) -> str:
 
 
 def main() -> None:
+    takes_no_flags(__doc__)
     rows = [Row(**line) for line in json.loads(RESULTS.read_text(encoding="utf-8"))["rows"]]
     write_part("speed", short_table(rows))
 

@@ -31,9 +31,7 @@ labels a plain classifier is almost enough.
 """
 
 import itertools
-import json
 import multiprocessing
-import os
 import statistics
 import tempfile
 from dataclasses import dataclass, field
@@ -51,8 +49,9 @@ import sklearn
 import torch
 import transformers
 from datasets import Dataset, Features, List, Value
-from machine import machine
+from machine import measured_with
 from recipe import encoded, start
+from results_file import command, write_results
 from scipy.stats import entropy
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, roc_auc_score
@@ -504,17 +503,17 @@ def main(arguments: Arguments) -> dict[str, Any]:
         for i, world in enumerate(worlds)
     ]
     rivals = {package: version(package) for package, module in RIVALS.items() if find_spec(module)}
-    flag = " --labelme_dir DIR" if arguments.labelme_dir is not None else ""
+    flags = {
+        "--labelme_dir DIR": arguments.labelme_dir is not None, f"--seeds {arguments.seeds}": True,
+        "--output_dir OUT": True,
+    }  # fmt: skip
     result = {
-        "command": f"python recipes/benchmarks/suspects.py{flag} --seeds {arguments.seeds} --output_dir OUT",
+        "command": command(__file__, flags),
         "seeds": list(range(arguments.seeds)),
         "worlds": told,
-        "versions": machine(torch, transformers, datasets, sklearn, np, **rivals),
-        "threads": os.environ.get("OMP_NUM_THREADS", str(torch.get_num_threads())),
+        **measured_with(torch, transformers, datasets, sklearn, np, **rivals),
     }
-    folder = Path(arguments.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "suspects.json").write_text(json.dumps(result, indent=2) + "\n")
+    write_results(Path(arguments.output_dir) / "suspects.json", result)
     print(table(told))
     return result
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from readme import write_part
-from speed_rows import markdown
+from pages import markdown, takes_no_flags, write_part
 
 RESULTS = Path(__file__).with_name("results") / "untouched.json"
 PAGE = Path(__file__).parents[2] / "docs" / "untouched_defaults.md"
@@ -95,6 +94,7 @@ def tables(worlds: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> None:
+    takes_no_flags(__doc__)
     worlds = json.loads(RESULTS.read_text(encoding="utf-8"))["worlds"]
     write_part("untouched", tables(worlds), PAGE)
 

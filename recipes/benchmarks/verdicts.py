@@ -26,7 +26,6 @@ in three seeds. About half an hour on one core. The rules were tried out on othe
 import argparse
 import json
 import math
-import os
 import tempfile
 import time
 from collections import Counter
@@ -43,7 +42,8 @@ import torch
 import transformers
 from crowds import READERS, Crowd, read
 from datasets import Dataset, Features, List, Value
-from machine import machine
+from machine import measured_with
+from results_file import command, write_results
 from scipy.stats import binomtest
 from sklearn.datasets import load_digits
 from torch import Tensor
@@ -295,16 +295,15 @@ def main() -> None:
         print(json.dumps({name: real[name]}), flush=True)
     result = {
         "recipe": "verdicts.py",
-        "command": f"python recipes/benchmarks/verdicts.py --seeds {arguments.seeds}",
+        "command": command(__file__, ["--seeds", str(arguments.seeds)]),
         "items": NUM_ITEMS,
         "seeds": list(seeds),
         **{name: scores(pairs[name]) for name in sorted(pairs)},
         "worlds": worlds,
         "real_crowds_from_votes_alone": real,
-        "versions": machine(torch, transformers, datasets, accelerate, sklearn),
-        "threads": os.environ.get("OMP_NUM_THREADS", str(torch.get_num_threads())),
+        **measured_with(torch, transformers, datasets, accelerate, sklearn),
     }
-    arguments.output_file.write_text(json.dumps(result, indent=2) + "\n")
+    write_results(arguments.output_file, result)
     print(json.dumps({name: result[name] for name in sorted(pairs)}, indent=2))
 
 

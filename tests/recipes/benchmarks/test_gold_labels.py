@@ -1,5 +1,6 @@
 """The recipe that measures what a few gold labels change."""
 
+import importlib
 import json
 
 import numpy as np
@@ -16,8 +17,7 @@ def recipe():
 
 def test_other_gold_labels_are_hidden(recipe, tmp_path):
     """The trainer would use all that it sees."""
-    worlds = recipe.untouched.Arguments(str(tmp_path))
-    train = recipe.untouched.sixty_seconds(worlds, 0).train
+    train = recipe.worlds.sixty_seconds(recipe.worlds.Places(str(tmp_path)), 0).train
     part = recipe.with_gold(train, np.array([7, 3, 190]))
     known = {row: label for row, label in enumerate(part["label"][:]) if label is not None}
     assert known == {row: train["label"][row] for row in (3, 7, 190)}
@@ -26,9 +26,10 @@ def test_other_gold_labels_are_hidden(recipe, tmp_path):
 
 def test_all_numbers_are_measured_on_the_same_items(recipe, tmp_path, monkeypatch):
     """Those that lost their easiest items to the draw would look worse."""
-    world = recipe.untouched.sixty_seconds(recipe.untouched.Arguments(str(tmp_path)), 0)
+    world = recipe.worlds.sixty_seconds(recipe.worlds.Places(str(tmp_path)), 0)
     seen, given = [], []
-    usual, trainer = recipe.untouched.of_posterior, recipe.MaxMIGTrainer
+    measures = importlib.import_module("measures")
+    usual, trainer = measures.of_posterior, recipe.MaxMIGTrainer
 
     def spy(log_p, truth):
         seen.append(truth)
@@ -39,7 +40,7 @@ def test_all_numbers_are_measured_on_the_same_items(recipe, tmp_path, monkeypatc
             given.append(self.gold_labels)
             return type("Output", (), {"metrics": {}})
 
-    monkeypatch.setattr(recipe.untouched, "of_posterior", spy)
+    monkeypatch.setattr(measures, "of_posterior", spy)
     monkeypatch.setattr(recipe, "MaxMIGTrainer", Untrained)
     figures = [recipe.measure(world, 1, number, 50) for number in (0, 20, 50)]
     assert [row["measured_items"] for row in figures] == [150, 150, 150]

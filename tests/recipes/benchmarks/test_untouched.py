@@ -1,4 +1,4 @@
-"""The recipe that measures what comes out with nothing set: its readers, its figures, its page."""
+"""The recipe that measures what comes out with nothing set: its trainings, its figures, its page."""
 
 import importlib
 import json
@@ -15,77 +15,19 @@ def recipe():
         yield load("untouched")
 
 
+@pytest.fixture(scope="module")
+def worlds(recipe):
+    return importlib.import_module("worlds")
+
+
 @pytest.fixture
 def arguments(recipe, tmp_path):
     return recipe.Arguments(str(tmp_path / "out"), crowds_dir=str(tmp_path))
 
 
-@pytest.fixture
-def leaves(tmp_path):
-    """Twelve leaves: number k has feature k, gold k % 2, and votes whose sum tells which leaf it is."""
-    folder = tmp_path / "leaves"
-    folder.mkdir()
-    lines = [f"{k},{','.join([str(k)] * 64)}," for k in reversed(range(12))]
-    (folder / "oak.fea").write_text("\n".join(lines) + "\n")
-    (folder / "oak.gold").write_text("".join(f"{k}\t{k % 2}\n" for k in range(12)))
-    votes = [(m, k, (k >> m) & 1) for k in range(12) for m in range(4)]
-    (folder / "oak.resp").write_text("".join(f"{m}\t{k}\t{r}\n" for m, k, r in votes))
-    return folder
-
-
-def test_leaves_keep_their_votes_and_are_split_by_seed(recipe, arguments, leaves):
-    """Names sort as 0, 1, 10, 11, 2: features in the file's order would get other leaves' votes."""
-    splits = []
-    for seed in (0, 1):
-        world = recipe.leaves("oak", arguments, seed)
-        assert (len(world.train), len(world.test)) == (8, 4)
-        who = np.array(world.train["annotators"][:])
-        names = world.train.features["annotators"].feature.names
-        said = np.array(world.train["annotations"][:])
-        number = (said << np.array(names).astype(int)[who]).sum(axis=1)
-        features = np.array(world.train["features"][:])[:, 0]
-        assert features == pytest.approx((number - number.mean()) / number.std(), abs=1e-5)
-        assert world.train["label"][:] == (number % 2).tolist()
-        tested = np.array(world.test["features"][:])[:, 0] * number.std() + number.mean()
-        assert world.test["label"][:] == (tested.round() % 2).tolist()
-        assert sorted([*number, *tested.round()]) == list(range(12))
-        splits.append(set(number))
-    assert splits[0] != splits[1]
-
-
-def test_music_joins_features_and_classes_by_name(recipe, arguments, tmp_path):
-    """The file of features has another order than the votes, and items without any."""
-    folder = tmp_path / "music"
-    folder.mkdir()
-    header = "id,feature0,feature1,class\n"
-    (folder / "music_genre_gold.csv").write_text(header + "c,3,0,rock\nb,2,0,jazz\na,1,0,jazz\n")
-    (folder / "music_genre_test.csv").write_text(header + "z,2,0,rock\ny,4,0,jazz\n")
-    (folder / "mturk_answers.csv").write_text(
-        "worker,song,true_label,label\n0,a,jazz,rock\n7,a,jazz,jazz\n7,c,rock,rock\n"
-    )
-    world = recipe.music(arguments, 0)
-    assert np.array(world.train["features"][:])[:, 0] == pytest.approx([-1, 1], abs=1e-5)
-    names = world.train.features["label"].names
-    assert [names[c] for c in world.train["label"]] == ["jazz", "rock"]
-    assert [[names[c] for c in said] for said in world.train["annotations"]] == [
-        ["rock", "jazz"],
-        ["rock"],
-    ]
-    assert world.train["annotators"][:] == [[0, 1], [1]]
-    assert [names[c] for c in world.test["label"]] == ["rock", "jazz"]
-    assert np.array(world.test["features"][:])[:, 0] == pytest.approx([0, 2], abs=1e-5)
-
-
-@pytest.mark.slow
-def test_real_worlds_have_the_sizes_that_the_page_says(recipe, shared_data, tmp_path):
-    """A reader that drops items measures other worlds."""
-    arguments = recipe.Arguments(str(tmp_path), crowds_dir=str(shared_data))
-    for name, sizes in {"alder": (268, 116), "music": (700, 300), "labelme": (1000, 1188)}.items():
-        world = recipe.WORLDS[name](arguments, 0)
-        assert (len(world.train), len(world.test)) == sizes, name
-
-
-def test_worlds_without_data_are_left_out_with_a_word(recipe, tmp_path, capsys, monkeypatch):
+def test_worlds_without_data_are_left_out_with_a_word(
+    recipe, worlds, tmp_path, capsys, monkeypatch
+):
     """Silently left out, a world would be taken for measured."""
     bare = recipe.Arguments(str(tmp_path))
     names = dict(recipe.wanted(bare))
@@ -95,7 +37,7 @@ def test_worlds_without_data_are_left_out_with_a_word(recipe, tmp_path, capsys, 
     told = capsys.readouterr().out
     for name in recipe.WORLDS:
         assert (f"{name} is left out" in told) == (name not in [*names, "sixty seconds"])
-    monkeypatch.setattr(recipe, "ENCODER", "no_such_package")
+    monkeypatch.setattr(worlds, "ENCODER", "no_such_package")
     full = recipe.Arguments(str(tmp_path), crowds_dir=".", data_dir=".")
     assert [*recipe.WORLDS] == sorted(
         [*dict(recipe.wanted(full)), "sentiment"], key=[*recipe.WORLDS].index
@@ -117,69 +59,7 @@ def test_what_cannot_be_measured_is_refused(recipe, given, message):
         recipe.Arguments("out", **given)
 
 
-def test_posteriors_are_measured_as_by_hand(recipe):
-    """A sign or a base of the logarithm would be noticed by nobody."""
-    p = np.array([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8], [0.6, 0.4, 0.0]])
-    with np.errstate(divide="ignore"):
-        measured = recipe.of_posterior(np.log(p), np.array([0, 2, 1]))
-    assert measured["accuracy"] == pytest.approx(2 / 3)
-    assert measured["nll"] == pytest.approx(-np.log([0.5, 0.8, 0.4]).mean())
-    assert measured["ece"] == pytest.approx((0.5 + 0.2 + 0.6) / 3)
-
-
-def test_suspects_are_those_whose_forecast_nobody_outvoted(recipe):
-    """Precision is of the label: an item at a tie, or without votes, is no suspect."""
-    share = np.array([[1, 0, 0], [1, 0, 0], [1, 0, 0], [0.5, 0.5, 0], [0, 0, 0]])
-    said, gold = np.array([1, 1, 2, 1, 2]), np.array([1, 2, 0, 2, 2])
-    forecast = np.log(np.eye(3)[said] * 0.7 + 0.1)
-    told = recipe.of_suspects(share, forecast, gold)
-    assert told["suspects"] == 3
-    assert told["suspects_wrong"] == pytest.approx(2 / 3)
-    assert told["suspects_put_right"] == pytest.approx(1 / 3)
-    assert told["labels_wrong"] == pytest.approx(3 / 4)
-    none = recipe.of_suspects(share[:1], forecast[2:3] * 0, gold[:1])
-    assert (none["suspects"], none["suspects_wrong"]) == (0, None)
-
-
-def test_crowd_of_a_data_set_has_its_votes_and_gold(recipe, arguments):
-    """Verdicts are held against this crowd: one vote too few shifts all others."""
-    train = recipe.sixty_seconds(arguments, 0).train
-    crowd = recipe.crowd_of(train)
-    who, said = crowd.padded()
-    assert who.tolist() == train["annotators"][:]
-    assert said.tolist() == train["annotations"][:]
-    assert crowd.gold.tolist() == train["label"][:]
-    right = [(said[:, m] == crowd.gold).mean() for m in range(3)]
-    assert right == pytest.approx([0.9, 0.8, 0.5], abs=0.08)
-
-
-def test_snippet_is_the_readmes(recipe, arguments, root):
-    """Another draw than the README's would be another world under its name."""
-    code = (root / "README.md").read_text(encoding="utf-8").split("```python\n")[1]
-    space: dict = {}
-    exec(code.split("# With pictures")[0], space)
-    train = recipe.sixty_seconds(arguments, 3).train
-    assert np.array(train["features"][:]) == pytest.approx(space["features"], abs=1e-5)
-    assert train["annotations"][:] == [list(x) for x in space["dataset"]["annotations"]]
-    assert train["label"][:] == space["truth"].tolist()
-
-
-@pytest.mark.filterwarnings("ignore:The (copy|inplace) keyword")  # crowd-kit on pandas 3.1
-def test_dawid_skene_is_measured_on_its_own_items(recipe, arguments):
-    """Its answer is sorted by item: where one has no vote, the others' gold labels shift."""
-    pytest.importorskip("crowdkit")
-    crowd = recipe.crowd_of(recipe.sixty_seconds(arguments, 0).train)
-    agreed = crowd._replace(annotation=crowd.gold[crowd.item])
-    assert recipe.dawid_skene(agreed) == 1
-    kept = agreed.item >= 5
-    part = agreed._replace(
-        item=agreed.item[kept], annotator=agreed.annotator[kept], annotation=agreed.annotation[kept]
-    )
-    assert recipe.dawid_skene(part) == 1
-    assert recipe.dawid_skene(part._replace(gold=1 - part.gold)) == 0
-
-
-def test_trainer_is_given_no_gold_label(recipe, arguments, monkeypatch):
+def test_trainer_is_given_no_gold_label(recipe, worlds, arguments, monkeypatch):
     """Figures of a training that could have looked would prove nothing."""
 
     class SeenError(Exception):
@@ -194,21 +74,21 @@ def test_trainer_is_given_no_gold_label(recipe, arguments, monkeypatch):
 
     monkeypatch.setattr(recipe, "MaxMIGTrainer", look)
     with pytest.raises(SeenError):
-        recipe.measure(recipe.sixty_seconds(arguments, 0), 0, held_out=True)
+        recipe.measure(worlds.sixty_seconds(arguments.places, 0), 0, held_out=True)
 
 
-def test_whole_classifiers_are_measured_only_if_named(recipe, tmp_path, capsys):
+def test_whole_classifiers_are_measured_only_if_named(recipe, worlds, tmp_path, capsys):
     """An hour nobody asked for; and without data a word, as of the others."""
     full = recipe.Arguments(str(tmp_path), crowds_dir=".", data_dir=".")
     assert not set(dict(recipe.wanted(full))) & set(recipe.WHOLE)
-    named = ["luna16 4.1 L", "dogs_vs_cats 4.3 H", recipe.FINE_TUNED]
+    named = ["luna16 4.1 L", "dogs_vs_cats 4.3 H", worlds.FINE_TUNED]
     bare = recipe.Arguments(str(tmp_path), worlds=named)
     assert not dict(recipe.wanted(bare))
     told = capsys.readouterr().out
     assert all(f"{name} is left out" in told for name in named)
 
 
-def test_network_of_a_recipe_has_its_settings(recipe, arguments, monkeypatch):
+def test_network_of_a_recipe_has_its_settings(recipe, worlds, arguments, monkeypatch):
     """Another rate or batch than the recipe's, and the ratio of the times is of another training."""
 
     class SeenError(Exception):
@@ -221,7 +101,7 @@ def test_network_of_a_recipe_has_its_settings(recipe, arguments, monkeypatch):
         assert given["args"].prior == "learned"
         raise SeenError
 
-    world = recipe.sixty_seconds(arguments, 0)._replace(
+    world = worlds.sixty_seconds(arguments.places, 0)._replace(
         classifier=lambda classes: f"a network of {classes}", processor="a processor",
         settings={"learning_rate": 1e-4, "prior": "learned"},
     )  # fmt: skip
@@ -229,21 +109,6 @@ def test_network_of_a_recipe_has_its_settings(recipe, arguments, monkeypatch):
     monkeypatch.setattr(recipe, "MaxMIGTrainer", look)
     with pytest.raises(SeenError):
         recipe.measure(world, 0, held_out=False)
-
-
-@pytest.mark.slow
-def test_world_from_scratch_is_that_of_its_recipe(recipe, shared_data, tmp_path):
-    """A network that the first training has trained would be no network from scratch."""
-    arguments = recipe.Arguments(str(tmp_path), data_dir=str(shared_data))
-    world = recipe.WHOLE["luna16 4.1 L"](arguments, 0)
-    assert (len(world.train), len(world.test)) == (6484, 1622)
-    assert world.inputs == ["image"]
-    assert world.settings == {
-        "learning_rate": 1e-4, "per_device_train_batch_size": 16, "num_train_epochs": 10, "prior": "learned",
-    }  # fmt: skip
-    first, second = (world.new_classifier(["benign", "malignant"]) for _ in range(2))
-    assert type(first).__name__ == "FourLayerCNN"
-    assert first.output.weight is not second.output.weight
 
 
 def test_nothing_is_set(recipe, tmp_path):
@@ -285,9 +150,9 @@ def test_seeds_come_together(recipe):
     assert recipe.summarise("here", True, [{"b": None}])["mean"] == {"b": None}
 
 
-def test_plain_trainer_learns_the_plurality(recipe, arguments):
+def test_plain_trainer_learns_the_plurality(recipe, worlds, arguments):
     """The network beside ours must be trained as long, and on the votes alone."""
-    world = recipe.sixty_seconds(arguments, 0)
+    world = worlds.sixty_seconds(arguments.places, 0)
     share = np.eye(2)[1 - np.array(world.train["label"][:])]  # everybody is always wrong
     share[:5] = 0
     like = type("Like", (), {})()

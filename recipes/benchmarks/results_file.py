@@ -1,0 +1,69 @@
+"""What a measurement writes: the command that runs it again, means over seeds, one file. Not a recipe itself."""
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_maxmig.model.whole_files import staged
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def command(script: str, flags: Iterable[str] | Mapping[str, Any]) -> str:
+    """Say what runs a script of this folder again, from the project's root.
+
+    Args:
+        script: its `__file__`.
+        flags: as they are typed; of a mapping those whose value holds.
+
+    Example:
+        >>> command(__file__, ["--seeds", "3"])
+        'python recipes/benchmarks/results_file.py --seeds 3'
+        >>> command(__file__, {"--quick": False, "--output_dir OUT": True})
+        'python recipes/benchmarks/results_file.py --output_dir OUT'
+    """
+    if isinstance(flags, Mapping):
+        flags = [flag for flag, given in flags.items() if given]
+    return " ".join(["python", Path(script).resolve().relative_to(ROOT).as_posix(), *flags])
+
+
+def over_seeds(runs: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str, Any]]:
+    """Bring the figures of several seeds together.
+
+    Args:
+        runs: figures by name, the same names in each; None where there is no figure.
+
+    Returns:
+        `mean`, over the seeds that have the figure, None where none has; and `by_seed`.
+
+    Example:
+        >>> over_seeds([{"a": 1, "b": None}, {"a": 2, "b": 0.5}])
+        {'mean': {'a': 1.5, 'b': 0.5}, 'by_seed': {'a': [1, 2], 'b': [None, 0.5]}}
+    """
+    by_seed = {key: [run[key] for run in runs] for key in runs[0]}
+    known = {key: [v for v in values if v is not None] for key, values in by_seed.items()}
+    return {
+        "mean": {
+            key: round(statistics.mean(values), 4) if values else None
+            for key, values in known.items()
+        },
+        "by_seed": {
+            key: [value if value is None else round(value, 4) for value in values]
+            for key, values in by_seed.items()
+        },
+    }
+
+
+def write_results(file: Path, result: Any) -> None:
+    """Write results as JSON, whole or not at all; folders that are missing are made."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with staged(file) as place:
+        place.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+def write_so_far(file: Path, result: Any, line: str) -> None:
+    """Write what there is after each run, and say what came: what is stopped keeps what it has measured."""
+    write_results(file, result)
+    print(line, flush=True)
