@@ -23,7 +23,8 @@ from .model.classifiers import (
 )
 from .model.configuration_maxmig import MaxMIGConfig
 from .model.functional import aggregate, confusion, forecast, mutual_information_gain, vote_share
-from .model.modeling_maxmig import CrowdModel, MaxMIGModel, MaxMIGOutput
+from .model.modeling_maxmig import CrowdModel, MaxMIGModel
+from .model.outputs import MaxMIGOutput
 from .model.version import __version__ as __version__
 from .model.wrapping import AUTO_CLASSES
 from .peers import peer

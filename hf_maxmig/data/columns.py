@@ -21,7 +21,7 @@ from datasets import ClassLabel, Dataset, Features, LargeList, List
 from torch.utils.data import Subset
 from transformers.utils import logging
 
-from ..model.configuration_maxmig import hashed_order
+from ..model.annotator_names import hashed_order
 from ..model.items import CROWD_COLUMNS as CROWD_COLUMNS
 from ..model.items import GOLD_COLUMNS as GOLD_COLUMNS
 from .readers.cells import (

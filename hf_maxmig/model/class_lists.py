@@ -144,19 +144,27 @@ def listed(names: Sequence[str]) -> str:
     return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
-def check_classifier_names(own: Sequence[str], classes: Sequence[str]) -> None:
-    """Check that a classifier's outputs may be called by these names.
+def check_outputs(own: Sequence[str], classes: Sequence[str]) -> None:
+    """Check that a classifier has an output a class, and that these may be called by the classes' names.
 
     Args:
-        own: what the classifier calls its C outputs.
-        classes: what they are to be called, C names.
+        own: what the classifier calls its outputs.
+        classes: C names.
 
     Raises:
-        ValueError: if both are names and not the same ones in the same order.
+        ValueError: if there are more or fewer outputs; or both are names, and not the same ones in the
+            same order.
 
     Example:
-        >>> check_classifier_names(["LABEL_0", "LABEL_1"], ["cat", "dog"])
+        >>> check_outputs(["LABEL_0", "LABEL_1"], ["cat", "dog"])
     """
+    if len(own) != len(classes):
+        which = "" if by_number(own, classes) else f" ({differences(own, classes)})"
+        raise ValueError(
+            f"the classifier must have one output a class = {len(classes)}, got {len(own)}{which}: load it "
+            f"with `num_labels={len(classes)}, ignore_mismatched_sizes=True`, or give `add_annotations` its "
+            "`classes`."
+        )
     if list(own) == list(classes) or by_number(own, classes):
         return
     remedy = (

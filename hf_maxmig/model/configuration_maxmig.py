@@ -1,7 +1,5 @@
 """MaxMIGConfig: what a trained pair is made of, as it lies in `config.json`."""
 
-import hashlib
-import hmac
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,82 +18,6 @@ from .config_checks import (
 )
 from .divergences import get_divergence
 from .version import __version__
-
-LEAST_SALT = 16  # characters: names are few and can be guessed, if the salt can
-_HASH = 16  # hexadecimal digits
-
-
-def hashed_names(names: Sequence[str], salt: str) -> list[str]:
-    """Replace names by salted hashes: whoever has names and salt can tell whose is whose, nobody else.
-
-    Args:
-        names: unique.
-        salt: a secret of 16 characters or more; the same one gives the same hashes.
-
-    Returns:
-        As many hexadecimal numbers of 16 digits, HMAC-SHA-256.
-
-    Raises:
-        TypeError: if the salt is no text.
-        ValueError: if the salt is shorter.
-
-    Example:
-        >>> hashed_names(["bob", "ann"], salt="not this one, please")
-        ['b16455290235576f', '65dc3a238ad4869d']
-    """
-    key = check_salt(salt).encode("utf-8", "surrogatepass")
-    told = (str(name).encode("utf-8", "surrogatepass") for name in names)
-    return [hmac.new(key, name, hashlib.sha256).hexdigest()[:_HASH] for name in told]
-
-
-def check_salt(salt: str, name: str = "salt") -> str:
-    """Check a salt, and return it: its characters are not in the error.
-
-    Args:
-        salt: what is to be one.
-        name: of the argument, for the error.
-
-    Raises:
-        TypeError: if it is no text.
-        ValueError: if it is too short.
-    """
-    if not isinstance(salt, str):
-        raise TypeError(f"`{name}` must be a string, got {type(salt).__name__}.")
-    if len(salt) < LEAST_SALT:
-        raise ValueError(
-            f"`{name}` must have at least {LEAST_SALT} characters, got {len(salt)}: names are few, and "
-            "a short salt can be guessed with them. `secrets.token_hex()` makes one."
-        )
-    return salt
-
-
-def hashed_order(names: Sequence[str], salt: str) -> tuple[list[str], list[int]]:
-    """Sort the hashes of names: in the order of the names, a list of them would give all away.
-
-    Args:
-        names: unique.
-        salt: as in `hashed_names`.
-
-    Returns:
-        The hashes in their own order, and for each the place of its name among `names`.
-
-    Raises:
-        TypeError: if the salt is no text.
-        ValueError: if the salt is too short, or two names have the same hash.
-
-    Example:
-        >>> hashed_order(["bob", "ann"], salt="not this one, please")
-        (['65dc3a238ad4869d', 'b16455290235576f'], [1, 0])
-    """
-    hashes = hashed_names(names, salt)
-    if len(set(hashes)) != len(hashes):
-        raise ValueError(
-            f"`annotators` must be unique names, and so must be their hashes, got {len(set(hashes))} hashes of "
-            f"{len(hashes)} names: take another salt."
-        )
-    order = sorted(range(len(hashes)), key=hashes.__getitem__)
-    return [hashes[place] for place in order], order
-
 
 # Not fields of a config, but what transformers hands to one.
 _TOLD = ("attn_implementation", "auto_map", "custom_pipelines", "num_labels")

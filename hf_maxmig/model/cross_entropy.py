@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from .functional import widen
-from .modeling_maxmig import CrowdModel, Gather, MaxMIGOutput
+from .modeling_maxmig import CrowdModel
+from .outputs import Gather, MaxMIGOutput
 from .votes import is_given
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .functional import Mixed
+from .outputs import Gather
 
 LEAST_ITEMS = 3  # a blend of two is compared with a third
 
@@ -41,6 +42,27 @@ def draw_blends(taught: Tensor, alpha: float) -> Mixed:
     partner[taught.to(torch.uint8).argsort(stable=True)] = order.argsort()
     itself = torch.arange(len(taught), device=taught.device)
     return Mixed(share, torch.where(taught.sum() < LEAST_ITEMS, itself, partner))
+
+
+def over_devices(mixed: Mixed, gather: Gather) -> Mixed:
+    """Number the partners as the items of all devices are when they are joined.
+
+    Args:
+        mixed: how the items of this device are blended with each other.
+        gather: joins a (B, ...) tensor over the devices.
+
+    Returns:
+        Of all items; the share is the same on all devices.
+
+    Example:
+        >>> mixed = Mixed(torch.tensor(0.75), torch.tensor([1, 0]))
+        >>> over_devices(mixed, lambda tensor: tensor.repeat(2)).partner.tolist()
+        [1, 0, 3, 2]
+    """
+    # Partners are of the same device, so many places away in what is joined.
+    away = mixed.partner - torch.arange(len(mixed.partner), device=mixed.partner.device)
+    away = gather(away)
+    return Mixed(mixed.share, away + torch.arange(len(away), device=away.device))
 
 
 def blended_inputs(inputs: Mapping[str, Any], mixed: Mixed) -> dict[str, Any]:

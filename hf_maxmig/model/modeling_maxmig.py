@@ -4,51 +4,35 @@ Both are Hub models. The other methods of the paper's comparison are in `peers/`
 """
 
 import contextlib
-import itertools
 import math
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers import initialization as init
-from transformers.dynamic_module_utils import get_relative_import_files
-from transformers.utils import ModelOutput
 
-from .aggregators import (
-    AGGREGATORS,
-    ClassPrior,
-    FactoredAggregator,
-    Float32Module,
-    WeightedAverageAggregator,
-    check_aggregator,
-    check_prior,
-)
+from .aggregators import AGGREGATORS, ClassPrior, WeightedAverageAggregator, check_prior
+from .annotator_names import check_shared_as, hash_names, names_hashed
+from .carried import carrying_code
 from .checked_loading import check_loaded, check_weights, damage_named
-from .class_lists import by_number, check_classifier_names, differences, in_order
+from .class_lists import check_outputs, in_order
 from .classifiers import keep_weights
 from .config_checks import refusing
-from .configuration_maxmig import MaxMIGConfig, hashed_names, hashed_order
+from .configuration_maxmig import MaxMIGConfig
+from .exchange import another_aggregator, another_prior, exchange_annotators, prior_at
 from .finite import check_finite
-from .functional import (
-    NO_MASS,
-    Mixed,
-    forecast,
-    mutual_information_gain,
-    reward_and_penalty,
-    widen,
-)
+from .functional import Mixed, forecast, mutual_information_gain, widen
+from .losses import minus_gain, of_partners
+from .mixup import over_devices
+from .outputs import Gather, MaxMIGOutput, PosteriorParts
 from .structures import built_bare
 from .surgery import adapter_layers, answer_in_words, logits_of, merge_adapters, reorder_outputs
-from .votes import is_annotated
 from .whole_files import MANIFEST, written_whole
 from .wrapping import (
-    AUTO_CLASSES,
     as_hub_classifier,
     build_classifier,
     check_comes_back,
@@ -57,35 +41,6 @@ from .wrapping import (
     frozen_layers,
     task_and_class,
 )
-
-SHARED_AS = ("names", "hashed", "dropped")  # what others see of the annotators
-
-Gather = Callable[[Tensor], Tensor]  # joins a (B, ...) tensor over the devices, with gradient
-# Part by part: (N, C) log-probabilities of h, g and the forecast; (N, K) annotators; annotations.
-Told = Iterable[tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]]
-
-
-@dataclass
-class MaxMIGOutput(ModelOutput):
-    """What a forward pass gives.
-
-    Args:
-        loss: scalar, of the batch in nats (Max-MIG: minus the gain); only if asked for by
-            `return_loss=True`.
-        logits: (B, C), the classifier's, not normalised.
-        aggregator_logits: (B, C), log g; None without annotations, or if the method has no g.
-        forecast_logits: (B, C), log zeta; None where log g is.
-    """
-
-    loss: Tensor | None = None
-    logits: Tensor | None = None
-    aggregator_logits: Tensor | None = None
-    forecast_logits: Tensor | None = None
-
-    @property
-    def log_h(self) -> Tensor:
-        """(B, C), log-probabilities of the classifier, in float32 or wider."""
-        return widen(cast(Tensor, self.logits)).log_softmax(dim=-1)
 
 
 class CrowdModel(PreTrainedModel):
@@ -172,7 +127,7 @@ class CrowdModel(PreTrainedModel):
             raise ValueError("`num_annotators` or `annotators` must be given, got neither.")
         hub_classifier: Any = as_hub_classifier(classifier)
         if (names := config_fields.get("id2label")) is not None:
-            check_outputs(hub_classifier.config, in_order(names))
+            check_outputs(in_order(hub_classifier.config.id2label), in_order(names))
         task, class_name = task_and_class(hub_classifier)
         config = cls.config_class(
             classifier_config=hub_classifier.config,
@@ -290,16 +245,8 @@ class CrowdModel(PreTrainedModel):
         Raises:
             ValueError: if the salt is shorter, or the annotators have no names.
         """
-        if self.config.annotators is None:
-            raise ValueError(
-                f"the annotators must have names to be hashed, got only their number, {self.config.num_annotators}: "
-                "share the pair with `annotators='dropped'`, or give it their names (`config.annotators`)."
-            )
-        hashes, order = hashed_order(self.config.annotators, salt)
-        self.reorder_annotators(torch.tensor(order))
-        self.config.annotators = hashes
+        hash_names(self, salt)
 
-    @torch.no_grad()
     def reorder_annotators(self, order: Tensor) -> None:
         """Exchange the annotators in all that is learned of them: m becomes who was `order[m]`.
 
@@ -312,16 +259,7 @@ class CrowdModel(PreTrainedModel):
         Raises:
             NotImplementedError: if the method has such, and no such verb.
         """
-        modules = [m for m in self.modules() if isinstance(m, Float32Module)]
-        ours = {id(tensor) for part in (self.classifier, *modules) for tensor in _tensors(part)}
-        unknown = [tensor for tensor in _tensors(self) if id(tensor) not in ours]
-        if any(self.config.num_annotators in tensor.shape for tensor in unknown):
-            raise NotImplementedError(
-                f"{type(self).__name__} must define `reorder_annotators`, got none: it has parameters of its own that "
-                "may be the annotators'."
-            )
-        for module in modules:
-            module.reorder_annotators(order)
+        exchange_annotators(self, order)
 
     def classifier_alone(self) -> PreTrainedModel:
         """Give the classifier the names of the classes, and return it.
@@ -361,29 +299,12 @@ class CrowdModel(PreTrainedModel):
                 asked for, the annotators have no names to hash; or the classifier does not stand
                 alone.
         """
-        if annotators not in SHARED_AS:
-            raise ValueError(
-                f"`annotators` must be one of {', '.join(SHARED_AS)}, got {annotators!r}."
-            )
-        if (annotators == "hashed") != (salt is not None):
-            raise ValueError(
-                "`salt` must be given with `annotators='hashed'`, and only with it, got "
-                f"{'none' if salt is None else 'one'} with {annotators!r}: `secrets.token_hex()` makes one."
-            )
+        check_shared_as(annotators, salt)
         if salt is None:
             yield self.classifier_alone() if annotators == "dropped" else self
             return
-        names = self.config.annotators
-        with whole():
-            self.hash_annotators(salt)
-        try:
+        with names_hashed(self, salt, whole):
             yield self
-        finally:
-            place = {name: m for m, name in enumerate(self.config.annotators)}
-            self.config.annotators = names
-            back = torch.tensor([place[name] for name in hashed_names(names, salt)])
-            with whole():
-                self.reorder_annotators(back)
 
     def crowd_parameters(self) -> Iterator[nn.Parameter]:
         """Yield what is trained at the aggregator's rate; nothing here."""
@@ -452,23 +373,17 @@ class CrowdModel(PreTrainedModel):
         Returns:
             As `crowd_loss`.
         """
-        log_g = outputs.aggregator_logits
-        of_partner = MaxMIGOutput(
-            logits=outputs.logits,
-            aggregator_logits=None if log_g is None else log_g[mixed.partner],
-        )
         own, empty = self.crowd_loss(outputs, batch, gather)
-        others = {name: tensor[mixed.partner] for name, tensor in batch.items()}
-        other, _ = self.crowd_loss(of_partner, others, gather)
+        other, _ = self.crowd_loss(*of_partners(outputs, batch, mixed), gather)
         return mixed.share * own + (1 - mixed.share) * other, empty
 
-    def end_epoch(self, told: Told, progress: float) -> None:
+    def end_epoch(self, parts: PosteriorParts, progress: float) -> None:
         """Take what step the method takes between epochs; none here.
 
         Args:
-            told: what the model makes of the training items, in evaluation mode and part by part:
-                the three (N, C) log-probabilities of h, g and the forecast, and the items' (N, K)
-                annotators and annotations. It is computed only if it is iterated, on all devices.
+            parts: what the model makes of the training items, in evaluation mode and part by part:
+                their `Posteriors`, and their (N, K) annotators and annotations. It is computed only
+                if it is iterated, on all devices.
             progress: share of the training that is done, up to 1.
         """
 
@@ -505,7 +420,7 @@ class CrowdModel(PreTrainedModel):
             ValueError: if the only weights are pickled, a file is not whole or, in a folder, not as it was saved; or
                 a tensor is missing, one too many, or has another shape.
         """
-        name, told = pretrained_model_name_or_path, kwargs.pop("output_loading_info", False)
+        name, with_info = pretrained_model_name_or_path, kwargs.pop("output_loading_info", False)
         if name is not None:
             check_weights(name, **kwargs)
         may_differ = kwargs.pop("ignore_mismatched_sizes", False)
@@ -517,7 +432,7 @@ class CrowdModel(PreTrainedModel):
         if kwargs.get("state_dict") is None:  # else the caller says what there is
             check_loaded(name, found, may_differ)
         freeze(model.classifier, model.config.frozen or ())
-        loaded: Any = (model, found) if told else model
+        loaded: Any = (model, found) if with_info else model
         return loaded
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
@@ -535,44 +450,18 @@ class CrowdModel(PreTrainedModel):
         check_finite(self)
         if kwargs.get("state_dict") is None and adapter_layers(self):
             merged = merge_adapters(self)
-            merged.classifier.requires_grad_(
-                True
-            )  # it was for the adapters that the rest was frozen
+            # It was for the adapters that the rest was frozen.
+            merged.classifier.requires_grad_(True)
             merged.save_pretrained(save_directory, **kwargs)
             return
         self.config.frozen = frozen_layers(self.classifier) or None
-        if self.is_remote_code():
-            reference = f"{type(self).__module__.rsplit('.', 1)[-1]}.{type(self).__name__}"
-            auto_map = getattr(self.config, "auto_map", None) or {}
-            own = AUTO_CLASSES[self.config.classifier_task].__name__
-            self.config.auto_map = {**auto_map, own: reference}
         target = Path(save_directory)
         carded: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if kwargs.get("push_to_hub"):
             kwargs.setdefault("repo_id", target.name)  # not that of the staging folder
             carded = self.with_card("names")
-        with written_whole(target) as staging, self._carrying_pipeline(Path(staging)), carded:
+        with written_whole(target) as staging, carrying_code(self, Path(staging)), carded:
             super().save_pretrained(staging, **kwargs)
-
-    @contextlib.contextmanager
-    def _carrying_pipeline(self, folder: Path) -> Iterator[None]:
-        """Have what is saved say where its pipeline is, and put that beside it."""
-        source = Path(__file__).with_name("pipelines.py")
-        if not (self.is_remote_code() and source.is_file()):
-            yield
-            return
-        for file in (source, *map(Path, get_relative_import_files(source))):
-            shutil.copyfile(file, folder / file.name)
-        told = {"impl": "pipelines.ForecastPipeline", "pt": ["AutoModel"], "type": "multimodal"}
-        before = vars(self.config).get("custom_pipelines")
-        self.config.custom_pipelines = {"crowd-forecast": told}
-        try:
-            yield
-        finally:
-            if before is None:
-                del self.config.custom_pipelines
-            else:
-                self.config.custom_pipelines = before
 
     def _upload_modified_files(self, working_dir: str, *args: Any, **kwargs: Any) -> Any:
         # The Hub has digests of its own, and there files are edited one by one.
@@ -695,12 +584,7 @@ class MaxMIGModel(CrowdModel):
     ) -> None:
         """Start aggregator and prior from the training crowd alone (paper, equation 2).
 
-        Args:
-            batches: pairs (annotators, annotations), each (N, K) int64 padded with -1, together the
-                training crowd.
-            smoothing: pseudo-labels added to each cell of a confusion matrix.
-            strength: what W is multiplied by; 1 is the paper's start.
-            voted: see `CrowdModel.initialize_crowd`; those of the batches by default.
+        The arguments are those of `CrowdModel.initialize_crowd`.
         """
         shares = self.aggregator.initialize(batches, smoothing, strength)
         self.prior.initialize(shares, shares > 0 if voted is None else voted)
@@ -712,7 +596,8 @@ class MaxMIGModel(CrowdModel):
         gather: Gather = lambda tensor: tensor,
     ) -> tuple[Tensor, Tensor]:
         """Compute minus the gain of a batch, see `CrowdModel.crowd_loss`."""
-        return self._minus_gain(outputs, batch, gather)
+        log_p, divergence = self.prior(), self.config.divergence
+        return minus_gain(outputs, batch, log_p, divergence, self.least_items, gather)
 
     def blended_loss(
         self,
@@ -722,37 +607,10 @@ class MaxMIGModel(CrowdModel):
         gather: Gather = lambda tensor: tensor,
     ) -> tuple[Tensor, Tensor]:
         """Compute minus the gain of a batch of blends, see `CrowdModel.blended_loss`."""
-        # Partners are of the same device, so many places away in what is joined.
-        away = mixed.partner - torch.arange(len(mixed.partner), device=mixed.partner.device)
-        away = gather(away)
-        partner = away + torch.arange(len(away), device=away.device)
-        return self._minus_gain(outputs, batch, gather, Mixed(mixed.share, partner))
+        log_p, divergence = self.prior(), self.config.divergence
+        joined = over_devices(mixed, gather)
+        return minus_gain(outputs, batch, log_p, divergence, self.least_items, gather, joined)
 
-    def _minus_gain(
-        self,
-        outputs: MaxMIGOutput,
-        batch: Mapping[str, Tensor],
-        gather: Gather,
-        mixed: Mixed | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        annotated = is_annotated(batch["annotators"], batch["annotations"])
-        log_g = cast(Tensor, outputs.aggregator_logits)
-        if "crowd_trusted" in batch:
-            annotated = annotated | (batch["crowd_trusted"] != 0).any(dim=1)
-            log_g = (log_g + batch["crowd_trusted"]).log_softmax(dim=-1)
-        annotated = gather(annotated)
-        reward, penalty = reward_and_penalty(
-            gather(outputs.log_h),
-            gather(log_g),
-            self.prior(),
-            self.config.divergence,
-            annotated,
-            mixed,
-        )
-        empty = annotated.sum() < self.least_items
-        return (penalty - reward) * ~empty, empty
-
-    @torch.no_grad()
     def use_aggregator(self, aggregator: str) -> None:
         """Take another kind of aggregator, with the W there is; what pairs of labels say is not kept.
 
@@ -762,21 +620,10 @@ class MaxMIGModel(CrowdModel):
         Raises:
             ValueError: if `aggregator` is none of these, or one of the two is `factored`.
         """
-        check_aggregator(aggregator)
-        if aggregator == self.config.aggregator:
-            return
-        table, kind = self.aggregator.table, AGGREGATORS[aggregator]
-        if FactoredAggregator in (type(self.aggregator), kind):
-            raise ValueError(
-                f"`aggregator` must be {self.config.aggregator!r}, that of the pair, got {aggregator!r}: "
-                "a matrix an annotator and factors that they share do not turn into each other; build "
-                "the pair with the one that it is to have."
-            )
+        now = self.config.aggregator
+        self.aggregator = another_aggregator(self.aggregator, now, aggregator)
         self.config.aggregator = aggregator
-        self.aggregator = kind(len(table), self.config.num_labels).to(table.device)
-        self.aggregator.table.copy_(table)
 
-    @torch.no_grad()
     def use_prior(self, prior: str | list[float], crowd: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Take another kind of prior; one that follows the crowd starts from what g makes of it.
 
@@ -787,18 +634,8 @@ class MaxMIGModel(CrowdModel):
         Raises:
             ValueError: if `prior` is none of these.
         """
-        C, device = self.config.num_labels, self.prior.logits.device
-        self.config.prior = check_prior(prior, C)
-        left_out = self.prior.left_out
-        self.prior = ClassPrior(C, self.config.prior).to(device)
-        self.prior.initialize(torch.ones(C, device=device), ~left_out)
-        shares = torch.zeros(C, device=device)
-        for annotators, annotations in crowd:
-            who, said = annotators.to(device), annotations.to(device)
-            g = self.aggregator(self.prior(), who, said).exp()
-            shares += g[is_annotated(who, said)].sum(dim=0)
-        if shares.sum() > 0:
-            self.prior.initialize(shares)
+        self.config.prior = check_prior(prior, self.config.num_labels)
+        self.prior = another_prior(self.prior, self.config.prior, self.aggregator, crowd)
 
     @torch.no_grad()
     def use_start(self, weight: Tensor, log_p: Tensor) -> None:
@@ -810,16 +647,9 @@ class MaxMIGModel(CrowdModel):
                 other numbers than the model's own becomes one that follows the votes.
         """
         self.aggregator.table.copy_(weight.transpose(1, 2))
-        now = self.prior()
-        if torch.allclose(now.cpu(), log_p, atol=1e-4):
-            return
-        C, device = self.config.num_labels, self.prior.logits.device
+        self.prior = prior_at(self.prior, log_p)
         if self.config.prior in ("uniform", "learned"):
-            even = bool((log_p[log_p > NO_MASS] - log_p.max()).abs().max() < 1e-4)
-            self.config.prior = "uniform" if even else "vote_share"
-            self.prior = ClassPrior(C, self.config.prior).to(device)
-        left_out = log_p <= NO_MASS
-        self.prior.logits.copy_(torch.where(left_out, 2 * NO_MASS, log_p).to(device))
+            self.config.prior = self.prior.prior
 
     def log_prior(self) -> Tensor:
         """Return (C,) log p."""
@@ -854,31 +684,6 @@ class MaxMIGModel(CrowdModel):
         self.aggregator.reorder_classes(order)
         self.prior.logits.copy_(self.prior.logits[order].clone())
         return True
-
-
-def _tensors(module: nn.Module) -> Iterator[Tensor]:
-    return itertools.chain(module.parameters(), module.buffers())
-
-
-def check_outputs(config: PreTrainedConfig, classes: Sequence[str]) -> None:
-    """Check that a classifier has an output a class, and calls them so if they have names.
-
-    Args:
-        config: of the classifier.
-        classes: C names.
-
-    Raises:
-        ValueError: if there are more or fewer outputs, or they have other names.
-    """
-    own = in_order(config.id2label)
-    if len(own) != len(classes):
-        which = "" if by_number(own, classes) else f" ({differences(own, classes)})"
-        raise ValueError(
-            f"the classifier must have one output a class = {len(classes)}, got {len(own)}{which}: load it "
-            f"with `num_labels={len(classes)}, ignore_mismatched_sizes=True`, or give `add_annotations` its "
-            "`classes`."
-        )
-    check_classifier_names(own, classes)
 
 
 __all__ = ["CrowdModel", "MaxMIGModel", "MaxMIGOutput"]

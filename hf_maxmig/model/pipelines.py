@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import Pipeline
 from transformers.utils import logging
 
-from .configuration_maxmig import hashed_names
+from .annotator_names import hashed_names
 from .items import CROWD_COLUMNS, ItemReader
 from .opening import short
 

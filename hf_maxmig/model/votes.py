@@ -3,8 +3,8 @@
 What is made of them is in `functional.py`; how they are read off a data set, outside of this folder.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -21,12 +21,32 @@ class Votes(NamedTuple):
 
     Example:
         >>> votes = Votes(torch.tensor([[0, 1], [1, -1]]), torch.tensor([[2, 2], [0, -1]]))
-        >>> is_given(*votes).tolist()
-        [[True, True], [True, False]]
+        >>> votes.given.tolist(), votes.annotated.tolist()
+        ([[True, True], [True, False]], [True, True])
     """
 
     annotators: Tensor
     annotations: Tensor
+
+    @classmethod
+    def of(cls, batch: Mapping[str, Tensor]) -> Self:
+        """Take the votes out of a batch, as a collator makes it."""
+        return cls(batch["annotators"], batch["annotations"])
+
+    @property
+    def given(self) -> Tensor:
+        """(N, K) bool, which places hold a vote by a known annotator."""
+        return is_given(*self)
+
+    @property
+    def annotated(self) -> Tensor:
+        """(N,) bool, which items have a vote by a known annotator."""
+        return is_annotated(*self)
+
+    @property
+    def known(self) -> Tensor:
+        """(N, K) int64, the annotations of known annotators, and -1."""
+        return torch.where(self.annotators >= 0, self.annotations, -1)
 
 
 def is_given(annotators: Tensor, annotations: Tensor) -> Tensor:

@@ -17,7 +17,8 @@ from ..model.aggregators import WeightedAverageAggregator
 from ..model.configuration_maxmig import MaxMIGConfig
 from ..model.cross_entropy import mean_of_given
 from ..model.functional import confusion_counts, initial_weight, vote_share
-from ..model.modeling_maxmig import CrowdModel, Gather, MaxMIGModel, MaxMIGOutput, Told
+from ..model.modeling_maxmig import CrowdModel, MaxMIGModel
+from ..model.outputs import Gather, MaxMIGOutput, PosteriorParts
 from ..model.votes import is_annotated, is_given
 
 
@@ -207,7 +208,7 @@ class AggNetModel(MaxMIGModel):
         """Return the (N, C) probabilities that the M-step counts with: q, the forecast."""
         return log_forecast.exp()
 
-    def end_epoch(self, told: Told, progress: float) -> None:
+    def end_epoch(self, told: PosteriorParts, progress: float) -> None:
         """Take the M-step over the whole training set."""
         parts = ((self.posterior(*logs), who, said) for logs, who, said in told)
         self.prior.initialize(self.aggregator.estimate(parts, self.config.smoothing).float())

@@ -16,7 +16,8 @@ from ..model.configuration_maxmig import MaxMIGConfig
 from ..model.cross_entropy import against_annotations
 from ..model.functional import widen
 from ..model.kept_gradients import TableRows
-from ..model.modeling_maxmig import CrowdModel, Gather, MaxMIGOutput
+from ..model.modeling_maxmig import CrowdModel
+from ..model.outputs import Gather, MaxMIGOutput
 
 STARTS = ("identity", "vote_share")
 

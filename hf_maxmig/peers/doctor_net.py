@@ -18,7 +18,8 @@ from ..model.configuration_maxmig import MaxMIGConfig
 from ..model.cross_entropy import against_annotations, against_targets
 from ..model.functional import vote_share, widen
 from ..model.kept_gradients import TableRows
-from ..model.modeling_maxmig import CrowdModel, Gather, MaxMIGOutput, Told
+from ..model.modeling_maxmig import CrowdModel
+from ..model.outputs import Gather, MaxMIGOutput, PosteriorParts
 from ..model.votes import is_given
 from .output_layer import output_layer
 
@@ -285,7 +286,7 @@ class DoctorNetModel(CrowdModel):
         return loss, empty
 
     @torch.no_grad()
-    def end_epoch(self, told: Told, progress: float) -> None:
+    def end_epoch(self, told: PosteriorParts, progress: float) -> None:
         """Set the classifier's own output layer to the weighted mean of the heads."""
         layer, weights = self._output_layer(), self.heads.log_weights().exp()
         layer.weight.copy_(torch.einsum("m,mcd->cd", weights, self.heads.weight))

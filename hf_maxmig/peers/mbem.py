@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ..model.cross_entropy import against_targets
-from ..model.modeling_maxmig import Gather, MaxMIGOutput, Told
+from ..model.outputs import Gather, MaxMIGOutput, PosteriorParts
 from ..model.votes import is_annotated
 from .aggnet import AggNetConfig, AggNetModel
 
@@ -94,7 +94,7 @@ class MBEMModel(AggNetModel):
         """Return the (N, C) classifier's answer, one-hot."""
         return one_hot(log_h.argmax(dim=1), log_h.shape[1]).to(log_h.dtype)
 
-    def end_epoch(self, told: Told, progress: float) -> None:
+    def end_epoch(self, told: PosteriorParts, progress: float) -> None:
         """Estimate matrices and prior if a round is over."""
         rounds = int(progress * self.config.rounds + 1e-6)
         if rounds > self.rounds_done:

@@ -8,8 +8,7 @@ import torch
 from transformers import TrainingArguments
 from transformers.trainer_utils import HubStrategy
 
-from ..model.configuration_maxmig import check_salt
-from ..model.modeling_maxmig import SHARED_AS
+from ..model.annotator_names import SHARED_AS, check_salt
 from .masking import hides, masked
 from .refusals import refuse, refuse_as_given
 

@@ -36,7 +36,7 @@ from hf_maxmig.data.columns import (
     hash_annotators,
 )
 from hf_maxmig.model import configuration_maxmig
-from hf_maxmig.model.configuration_maxmig import hashed_names
+from hf_maxmig.model.annotator_names import hashed_names
 from tests.worlds import make_crowd
 
 # N = 5 items, M = 4 annotators, C = 3 classes; item "e" has no votes, "a" two by one annotator.

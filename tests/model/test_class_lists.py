@@ -4,8 +4,8 @@ import pytest
 
 from hf_maxmig.model.class_lists import (
     by_number,
-    check_classifier_names,
     check_inverse,
+    check_outputs,
     differences,
     is_numbered,
     same_names,
@@ -54,13 +54,15 @@ def test_differences_name_what_differs(names, told):
 
 def test_classifier_of_other_names_is_refused():
     """Written over, its outputs would be called what they are not."""
-    check_classifier_names(CLASSES, CLASSES)
-    check_classifier_names(["LABEL_0", "LABEL_1", "LABEL_2"], CLASSES)
+    check_outputs(CLASSES, CLASSES)
+    check_outputs(["LABEL_0", "LABEL_1", "LABEL_2"], CLASSES)
     for own in (CLASSES[::-1], ["cat", "dog", "Emu"], ["a", "b", "c"]):
         with pytest.raises(ValueError, match="must have the names of the classifier's outputs"):
-            check_classifier_names(own, CLASSES)
+            check_outputs(own, CLASSES)
     with pytest.raises(ValueError, match="another order"):
-        check_classifier_names(["1", "0"], ["0", "1"])
+        check_outputs(["1", "0"], ["0", "1"])
+    with pytest.raises(ValueError, match="one output a class = 3, got 2 .'emu' is missing"):
+        check_outputs(CLASSES[:2], CLASSES)
 
 
 def test_tables_that_contradict_each_other_are_refused():

@@ -6,7 +6,7 @@ import sys
 import pytest
 from huggingface_hub import ModelCard
 
-from hf_maxmig.model.modeling_maxmig import SHARED_AS
+from hf_maxmig.model.annotator_names import SHARED_AS
 from tests.processes import finished
 
 NAME = "org/pair"

@@ -11,8 +11,8 @@ from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoModel, AutoModelForImageClassification
 
 from hf_maxmig import MaxMIGModel
+from hf_maxmig.model.annotator_names import SHARED_AS
 from hf_maxmig.model.checked_loading import check_version, check_weights
-from hf_maxmig.model.modeling_maxmig import SHARED_AS
 from hf_maxmig.model.version import __version__
 from tests.hub_server import Fault
 

@@ -28,8 +28,7 @@ from hf_maxmig import (
     peer,
 )
 from hf_maxmig.model.aggregators import AGGREGATORS
-from hf_maxmig.model.configuration_maxmig import hashed_names
-from hf_maxmig.model.modeling_maxmig import SHARED_AS
+from hf_maxmig.model.annotator_names import SHARED_AS, hashed_names
 from hf_maxmig.peers import PEERS
 from tests.networks import small_timm, small_vit
 from tests.worlds import ANNOTATORS, CLASSES

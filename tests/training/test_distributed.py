@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from hf_maxmig import MaxMIGModel, MaxMIGTrainer, MaxMIGTrainingArguments
-from hf_maxmig.model.configuration_maxmig import hashed_names
+from hf_maxmig.model.annotator_names import hashed_names
 from hf_maxmig.training.distributed import WholeBatches, gather_with_gradient, whole_parameters
 from tests import several_processes
 from tests.networks import small_head, small_vit
