@@ -158,7 +158,7 @@ def test_classifier_alone_loads_without_the_package(tmp_path):
         "import sys; sys.modules['hf_maxmig'] = None\n"
         "import torch; from transformers import AutoModelForImageClassification as Auto\n"
         "x = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))\n"
-        "models = {n: Auto.from_pretrained(n, trust_remote_code=n == 'head').eval() for n in ('resnet', 'head')}\n"
+        "models = {n: Auto.from_pretrained(n, trust_remote_code=n == 'head_on_pictures').eval() for n in ('resnet', 'head_on_pictures')}\n"
         "torch.save({n: model(pixel_values=x).logits.detach() for n, model in models.items()}, 'logits.pt')\n"
     )
     env = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
