@@ -35,7 +35,7 @@ from hf_maxmig.data.columns import (
     flat_lists,
     hash_annotators,
 )
-from hf_maxmig.model import configuration_maxmig
+from hf_maxmig.model import annotator_names
 from hf_maxmig.model.annotator_names import hashed_names
 from tests.worlds import make_crowd
 
@@ -878,7 +878,7 @@ def test_what_is_told_of_each_vote_goes_with_it(caplog):
 
 def test_names_that_no_hash_tells_apart_are_refused(monkeypatch):
     """One annotator would speak for two."""
-    monkeypatch.setattr(configuration_maxmig, "_HASH", 1)
+    monkeypatch.setattr(annotator_names, "_HASH", 1)
     names = [f"worker {m}" for m in range(17)]
     columns = {"annotators": [[0]], "annotations": [[0]]}
     dataset = Dataset.from_dict(columns, features=crowd_features(names, ["cat", "dog"]))
