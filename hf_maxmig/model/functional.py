@@ -1,7 +1,7 @@
 """The paper on one page: pure functions of tensors, in the paper's letters, in log space.
 
 h is the classifier, g the aggregator of the crowd's labels, p the class prior; N items, M
-annotators, C classes. What has parameters lives in `aggregator.py`, the rows of Table 1 in
+annotators, C classes. What has parameters lives in `aggregators.py`, the rows of Table 1 in
 `divergences.py`.
 """
 

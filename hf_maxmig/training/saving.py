@@ -1,6 +1,6 @@
 """What a trainer saves, and what it takes to the Hub: the pair, the card, as much of the crowd as may be seen.
 
-Nothing pickled goes up, and no secret. What the card says is in `hub.py`.
+Nothing pickled goes up, and no secret. What the card says is in `model_card.py`.
 """
 
 import contextlib

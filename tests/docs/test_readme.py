@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 import torch
 
 
@@ -66,26 +65,6 @@ def test_rival_of_the_example_is_one_file_and_one_row(
     who, said = torch.tensor([[2, 0], [-1, -1]]), torch.tensor([[1, 0], [-1, -1]])
     targets = model.targets({"annotators": who, "annotations": said})
     assert targets.tolist() == [[0, 1, 0], [0, 0, 0]]
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "PAPER.md",
-        "CONTRIBUTING.md",
-        "docs/how_it_is_tested.md",
-        "docs/training_arguments.md",
-        "docs/untouched_defaults.md",
-    ],
-)
-def test_links_and_files_that_pages_name_exist(page, root):
-    """A link to a file that was renamed."""
-    text = (root / page).read_text(encoding="utf-8")
-    for target in re.findall(r"\]\((?!http|#)([^)#]+)\)", text):
-        assert (root / page).parent.joinpath(target).exists(), target
-    for path in re.findall(r"`((?:recipes|hf_maxmig|tests|model_cards)/[\w./]+\.\w+)`", text):
-        assert (root / path).exists(), path
 
 
 def test_results_in_the_readme_are_those_of_the_files(root):

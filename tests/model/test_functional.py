@@ -245,7 +245,7 @@ def test_gain_is_unbiased_over_batches(name: str) -> None:
 
 @every_row
 def test_gain_does_not_depend_on_names_or_order(name: str) -> None:
-    """The gain cannot name the classes (that is `naming.py`'s work), and a batch has no order."""
+    """The gain cannot name the classes (that is `class_names.py`'s work), and a batch has no order."""
     log_h, log_g, log_p = log_tables(5, 3)
     gain = mutual_information_gain(log_h, log_g, log_p, name)
     classes, items = torch.tensor([2, 0, 1]), torch.tensor([3, 0, 4, 1, 2])

@@ -1,7 +1,7 @@
 """Named data sets: one function a data set, from its published files to columns.
 
 What lives here: where a data set comes from, how its files are checked, how they become a
-`DatasetDict`. What does not: the forms in which any crowd may arrive (`readers.py`), and batches
+`DatasetDict`. What does not: the forms in which any crowd may arrive (`readers/`), and batches
 (`columns.py`). A folder in the cache is whole or is not there.
 """
 

@@ -1,8 +1,8 @@
 """Votes as annotation tools and published crowds export them: one function a format.
 
 Each takes a `Source`, what was read of a file and its name for errors, and gives `Votes`: columns
-of Python values or of Arrow, one vote a row. Reading files, tables, the choice of the format and
-the names that values get are `readers.py`.
+of Python values or of Arrow, one vote a row. `files.py` and `tables.py` open what is read here; the choice of
+the format and the names that values get are in `read_annotations.py`.
 """
 
 import csv

@@ -1,7 +1,7 @@
 """Files of votes opened: text, tables, JSON and binary files as a `Source`.
 
 What is read is not yet understood: which format it is, and what its columns mean, is in
-`readers.py`. Every error names file, line or byte, and cause.
+`read_annotations.py`. Every error names file, line or byte, and cause.
 """
 
 import codecs
