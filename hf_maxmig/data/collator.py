@@ -20,6 +20,7 @@ from transformers import DataCollatorWithPadding
 from ..metrics import NO_LABEL
 from ..model.items import input_names as input_names
 from ..model.opening import short
+from ..model.votes import Votes
 from .columns import CROWD_COLUMNS, EVERY, GOLD_COLUMNS, check_range, flat_lists
 from .inputs import (
     as_rgb,
@@ -130,15 +131,11 @@ class CrowdCollator:
 
     # The crowd
 
-    def crowd(
-        self, examples: list[dict[str, Any]], items: Sequence[int] = EVERY
-    ) -> tuple[Tensor, Tensor]:
+    def crowd(self, examples: list[dict[str, Any]], items: Sequence[int] = EVERY) -> Votes:
         """Pad the crowd columns of some examples; `items` are their numbers, for errors."""
         return self.pairs(_flat_columns(_columns(examples, items), items), items)
 
-    def pairs(
-        self, columns: dict[str, FlatLists], items: Sequence[int] = EVERY
-    ) -> tuple[Tensor, Tensor]:
+    def pairs(self, columns: dict[str, FlatLists], items: Sequence[int] = EVERY) -> Votes:
         """Check and pad flat columns.
 
         Args:
@@ -178,7 +175,7 @@ class CrowdCollator:
         pairs = np.full((2, len(lengths), width), -1, dtype=np.int64)
         pairs[0, item, place] = annotators
         pairs[1, item, place] = annotations
-        return torch.from_numpy(pairs[0]), torch.from_numpy(pairs[1])
+        return Votes(torch.from_numpy(pairs[0]), torch.from_numpy(pairs[1]))
 
     # Gold labels
 
@@ -287,7 +284,7 @@ class CrowdCollator:
 
 def crowd_batches(
     dataset: Any, collator: CrowdCollator, batch_size: int = 65_536
-) -> Iterator[tuple[Tensor, Tensor]]:
+) -> Iterator[Votes]:
     """Read only the crowd columns of a data set, chunk by chunk, as padded pairs.
 
     Args:
@@ -307,7 +304,7 @@ def crowd_batches(
         yield from _narrow_chunks(columns, EVERY[start:], collator)
 
 
-def padded(crowd: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def padded(crowd: Iterable[tuple[Tensor, Tensor]]) -> Votes:
     """Join the parts of a crowd to one of the widest K.
 
     Args:
@@ -329,7 +326,7 @@ def padded(crowd: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     for side in (0, 1):
         rows = [torch.nn.functional.pad(p[side], (0, most - p[side].shape[1]), value=-1) for p in parts]  # fmt: skip
         joined.append(torch.cat(rows) if rows else torch.zeros(0, 0, dtype=torch.int64))
-    return joined[0], joined[1]
+    return Votes(*joined)
 
 
 def padded_annotations(crowd: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
@@ -413,7 +410,7 @@ def _examples(dataset: Any) -> Iterator[dict[str, Any]]:
 
 def _narrow_chunks(
     columns: dict[str, FlatLists], items: Sequence[int], collator: CrowdCollator
-) -> Iterator[tuple[Tensor, Tensor]]:
+) -> Iterator[Votes]:
     """Pad a chunk, in halves where an item with many labels would make it too wide."""
     lengths = columns["annotations"][1]
     half = len(lengths) // 2

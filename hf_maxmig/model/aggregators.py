@@ -24,6 +24,7 @@ from .functional import (
     vote_share_prior,
 )
 from .kept_gradients import TableRows
+from .votes import Votes
 
 LEAST_PRIOR = 1e-12  # its inverse squared, over the pairs of 100,000 items, is what float32 holds
 PRIORS = ("uniform", "vote_share", "learned")
@@ -257,8 +258,7 @@ class WeightedAverageAggregator(Float32Module):
         """
         num_classes = self.table.shape[-1]
         parts = (
-            (vote_share(torch.where(who >= 0, said, -1), num_classes), who, said)
-            for who, said in batches
+            (vote_share(Votes(who, said).known, num_classes), who, said) for who, said in batches
         )
         return self.start_from(parts, smoothing, strength)
 

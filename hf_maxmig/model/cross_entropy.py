@@ -12,7 +12,7 @@ from torch import Tensor
 from .functional import widen
 from .modeling_maxmig import CrowdModel
 from .outputs import Gather, MaxMIGOutput
-from .votes import is_given
+from .votes import Votes
 
 
 def mean_of_given(total: Tensor, count: Tensor, gather: Gather) -> tuple[Tensor, Tensor]:
@@ -57,15 +57,12 @@ def against_targets(log_h: Tensor, targets: Tensor, gather: Gather) -> tuple[Ten
     return mean_of_given(total, taken.to(total.dtype), gather)
 
 
-def against_annotations(
-    log_said: Tensor, annotators: Tensor, annotations: Tensor, gather: Gather
-) -> tuple[Tensor, Tensor]:
+def against_annotations(log_said: Tensor, votes: Votes, gather: Gather) -> tuple[Tensor, Tensor]:
     """Compare what each annotator is expected to say with what they said.
 
     Args:
         log_said: (B, K, C), log-probabilities of what the annotator of each place says.
-        annotators: (B, K) int64, who labelled each item, padded with -1.
-        annotations: (B, K) int64, what each of them said, padded with -1.
+        votes: of the batch.
         gather: joins a (B, ...) tensor over the devices, with gradient.
 
     Returns:
@@ -74,12 +71,12 @@ def against_annotations(
 
     Example:
         >>> log_said = torch.tensor([[[0.5, 0.5], [0.9, 0.1]]]).log()
-        >>> who, said = torch.tensor([[3, -1]]), torch.tensor([[1, -1]])
-        >>> against_annotations(log_said, who, said, lambda tensor: tensor)
+        >>> votes = Votes(torch.tensor([[3, -1]]), torch.tensor([[1, -1]]))
+        >>> against_annotations(log_said, votes, lambda tensor: tensor)
         (tensor(0.6931), tensor(False))
     """
-    given = is_given(annotators, annotations)
-    index = torch.where(given, annotations, 0)[..., None]
+    given = votes.given
+    index = torch.where(given, votes.annotations, 0)[..., None]
     picked = torch.where(given, widen(log_said).gather(2, index)[..., 0], 0.0)
     return mean_of_given(-picked.sum(dim=1), given.sum(dim=1).to(picked.dtype), gather)
 

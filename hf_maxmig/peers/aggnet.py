@@ -16,10 +16,10 @@ from transformers import initialization as init
 from ..model.aggregators import WeightedAverageAggregator
 from ..model.configuration_maxmig import MaxMIGConfig
 from ..model.cross_entropy import mean_of_given
-from ..model.functional import confusion_counts, initial_weight, vote_share
+from ..model.functional import Posteriors, confusion_counts, initial_weight, vote_share
 from ..model.modeling_maxmig import CrowdModel, MaxMIGModel
 from ..model.outputs import Gather, MaxMIGOutput, PosteriorParts
-from ..model.votes import is_annotated, is_given
+from ..model.votes import Votes, is_annotated
 
 
 class AggNetConfig(MaxMIGConfig):
@@ -195,21 +195,20 @@ class AggNetModel(MaxMIGModel):
         log_h = outputs.log_h
         log_k = (log_h + cast(Tensor, outputs.aggregator_logits) - self.prior()).logsumexp(dim=-1)
         against_share = -(self.vote_share(batch) * log_h).sum(dim=-1)
-        annotated = is_annotated(batch["annotators"], batch["annotations"])
+        annotated = Votes.of(batch).annotated
         loss = torch.where(self.rounds_done == 0, against_share, -log_k)
         return mean_of_given(torch.where(annotated, loss, 0.0), annotated.to(loss.dtype), gather)
 
     def vote_share(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the (B, C) vote share, which takes the place of the posterior before any M-step."""
-        given = is_given(batch["annotators"], batch["annotations"])
-        return vote_share(torch.where(given, batch["annotations"], -1), self.config.num_labels)
+        return vote_share(Votes.of(batch).known, self.config.num_labels)
 
-    def posterior(self, log_h: Tensor, log_g: Tensor, log_forecast: Tensor) -> Tensor:
+    def posterior(self, posteriors: Posteriors) -> Tensor:
         """Return the (N, C) probabilities that the M-step counts with: q, the forecast."""
-        return log_forecast.exp()
+        return posteriors.log_forecast.exp()
 
-    def end_epoch(self, told: PosteriorParts, progress: float) -> None:
+    def end_epoch(self, parts: PosteriorParts, progress: float) -> None:
         """Take the M-step over the whole training set."""
-        parts = ((self.posterior(*logs), who, said) for logs, who, said in told)
-        self.prior.initialize(self.aggregator.estimate(parts, self.config.smoothing).float())
+        counted = ((self.posterior(Posteriors(*p)), who, said) for p, who, said in parts)
+        self.prior.initialize(self.aggregator.estimate(counted, self.config.smoothing).float())
         self.rounds_done += 1

@@ -18,6 +18,7 @@ from ..model.functional import widen
 from ..model.kept_gradients import TableRows
 from ..model.modeling_maxmig import CrowdModel
 from ..model.outputs import Gather, MaxMIGOutput
+from ..model.votes import Votes
 
 STARTS = ("identity", "vote_share")
 
@@ -154,6 +155,6 @@ class CrowdLayerModel(CrowdModel):
         gather: Gather = lambda tensor: tensor,
     ) -> tuple[Tensor, Tensor]:
         """Compute the cross-entropy of all labels, see `CrowdModel.crowd_loss`."""
-        h = widen(cast(Tensor, outputs.logits)).softmax(dim=-1)
-        log_said = self.crowd_layer(h, batch["annotators"]).log_softmax(dim=-1)
-        return against_annotations(log_said, batch["annotators"], batch["annotations"], gather)
+        h, votes = widen(cast(Tensor, outputs.logits)).softmax(dim=-1), Votes.of(batch)
+        log_said = self.crowd_layer(h, votes.annotators).log_softmax(dim=-1)
+        return against_annotations(log_said, votes, gather)

@@ -20,7 +20,7 @@ from ..model.functional import vote_share, widen
 from ..model.kept_gradients import TableRows
 from ..model.modeling_maxmig import CrowdModel
 from ..model.outputs import Gather, MaxMIGOutput, PosteriorParts
-from ..model.votes import is_given
+from ..model.votes import Votes, is_given
 from .output_layer import output_layer
 
 AVERAGES = ("equal", "learned")
@@ -269,7 +269,7 @@ class DoctorNetModel(CrowdModel):
         gather: Gather = lambda tensor: tensor,
     ) -> tuple[Tensor, Tensor]:
         """Compute the cross-entropy of all labels, and that of the average if it is learned."""
-        annotators, annotations = batch["annotators"], batch["annotations"]
+        votes = Votes.of(batch)
         said = cast(DoctorNetOutput, outputs).annotator_logits
         if said is None:
             raise ValueError(
@@ -277,16 +277,14 @@ class DoctorNetModel(CrowdModel):
                 "`train()` first."
             )
         log_said = widen(said).log_softmax(dim=-1)
-        loss, empty = against_annotations(log_said, annotators, annotations, gather)
+        loss, empty = against_annotations(log_said, votes, gather)
         if outputs.logits is not None:
-            share = vote_share(
-                torch.where(annotators >= 0, annotations, -1), self.config.num_labels
-            )
+            share = vote_share(votes.known, self.config.num_labels)
             loss = loss + against_targets(outputs.logits, share, gather)[0]
         return loss, empty
 
     @torch.no_grad()
-    def end_epoch(self, told: PosteriorParts, progress: float) -> None:
+    def end_epoch(self, parts: PosteriorParts, progress: float) -> None:
         """Set the classifier's own output layer to the weighted mean of the heads."""
         layer, weights = self._output_layer(), self.heads.log_weights().exp()
         layer.weight.copy_(torch.einsum("m,mcd->cd", weights, self.heads.weight))

@@ -8,6 +8,7 @@ from torch import Tensor
 from ..model.configuration_maxmig import MaxMIGConfig
 from ..model.cross_entropy import TargetModel
 from ..model.functional import vote_share
+from ..model.votes import Votes
 
 
 class MajorityVoteConfig(MaxMIGConfig):
@@ -53,7 +54,6 @@ class MajorityVoteModel(TargetModel):
 
     def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return (B, C): one for the class with most votes, in equal parts where several have."""
-        known = torch.where(batch["annotators"] >= 0, batch["annotations"], -1)
-        share = vote_share(known, self.config.num_labels)
+        share = vote_share(Votes.of(batch).known, self.config.num_labels)
         top = (share == share.amax(dim=1, keepdim=True)) & (share > 0)
         return top / torch.where(top.any(dim=1), top.sum(dim=1), 1)[:, None]

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ..model.cross_entropy import against_targets
+from ..model.functional import Posteriors
 from ..model.outputs import Gather, MaxMIGOutput, PosteriorParts
-from ..model.votes import is_annotated
+from ..model.votes import Votes
 from .aggnet import AggNetConfig, AggNetModel
 
 
@@ -69,7 +70,7 @@ class MBEMModel(AggNetModel):
         >>> head = HeadClassifier(HeadConfig(input_size=5, num_labels=2))
         >>> model = MBEMModel.from_classifier(head, num_annotators=3)
         >>> log_h = torch.tensor([[0.4, 0.6]]).log()
-        >>> model.posterior(log_h, log_h, log_h)
+        >>> model.posterior(Posteriors(log_h, log_g=log_h, log_forecast=log_h))
         tensor([[0., 1.]])
     """
 
@@ -85,18 +86,19 @@ class MBEMModel(AggNetModel):
     ) -> tuple[Tensor, Tensor]:
         """Compute the cross-entropy against g, see the class."""
         log_h = outputs.log_h
-        annotated = is_annotated(batch["annotators"], batch["annotations"])
+        annotated = Votes.of(batch).annotated
         g = cast(Tensor, outputs.aggregator_logits).exp() * annotated[:, None]
         targets = torch.where(self.rounds_done == 0, self.vote_share(batch).to(g.dtype), g)
         return against_targets(log_h, targets, gather)
 
-    def posterior(self, log_h: Tensor, log_g: Tensor, log_forecast: Tensor) -> Tensor:
+    def posterior(self, posteriors: Posteriors) -> Tensor:
         """Return the (N, C) classifier's answer, one-hot."""
+        log_h = posteriors.log_h
         return one_hot(log_h.argmax(dim=1), log_h.shape[1]).to(log_h.dtype)
 
-    def end_epoch(self, told: PosteriorParts, progress: float) -> None:
+    def end_epoch(self, parts: PosteriorParts, progress: float) -> None:
         """Estimate matrices and prior if a round is over."""
         rounds = int(progress * self.config.rounds + 1e-6)
         if rounds > self.rounds_done:
-            super().end_epoch(told, progress)
+            super().end_epoch(parts, progress)
             self.rounds_done.fill_(rounds)

@@ -6,12 +6,12 @@ the Q of Appendix B.2.
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from ..model.configuration_maxmig import MaxMIGConfig
 from ..model.cross_entropy import TargetModel
 from ..model.functional import vote_share
+from ..model.votes import Votes
 
 
 class SoftVoteConfig(MaxMIGConfig):
@@ -44,6 +44,7 @@ class SoftVoteModel(TargetModel):
         apart; `aggregated` weighs them.
 
     Example:
+        >>> import torch
         >>> from hf_maxmig import HeadClassifier, HeadConfig
         >>> head = HeadClassifier(HeadConfig(input_size=5, num_labels=2))
         >>> model = SoftVoteModel.from_classifier(head, num_annotators=3)
@@ -58,5 +59,4 @@ class SoftVoteModel(TargetModel):
 
     def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the (B, C) vote share."""
-        known = torch.where(batch["annotators"] >= 0, batch["annotations"], -1)
-        return vote_share(known, self.config.num_labels)
+        return vote_share(Votes.of(batch).known, self.config.num_labels)
