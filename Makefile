@@ -3,7 +3,7 @@ export HF_HUB_OFFLINE = 1
 export OMP_NUM_THREADS = 1
 PYTHON ?= python
 
-.PHONY: help check lint types test test-all lowest digits
+.PHONY: help check lint types test test-all test-full lowest digits
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -20,8 +20,11 @@ types:  ## types
 test:  ## the fast tests and the doctests, under two minutes
 	$(PYTHON) -m pytest -m "not slow"
 
-test-all:  ## all tests, on all cores
+test-all:  ## all tests but the further cases of the long ones, on all cores
 	$(PYTHON) -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+test-full:  ## every test with every case, on all cores; half an hour
+	$(PYTHON) -m pytest -n auto --dist loadfile --no-loadscope-reorder -m ""
 
 lowest:  ## the fast tests with the lowest versions that pyproject.toml allows, in an environment of its own
 	.ci/lowest

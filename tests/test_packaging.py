@@ -10,10 +10,12 @@ import tomllib
 from importlib.metadata import requires, version
 
 import pytest
+import yaml
 
+from tests.conftest import LONGEST
 from tests.processes import finished
 
-SHIPPED = ("tests", "recipes", "model_cards", "docs", ".ci")
+SHIPPED = ("tests", "recipes", "model_cards", "docs", ".ci", ".github")
 BESIDE = (
     "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "PAPER.md",
     "README.md", "pyproject.toml",
@@ -53,6 +55,33 @@ def test_datasets_and_transformers_take_the_hub_that_is_asked_for(project):
     for name in ("datasets", "transformers"):
         (theirs,) = [one for one in requires(name) if re.match(r"huggingface[-_]hub", one)][:1]
         assert int(re.search(r"<(\d+)", theirs)[1]) > major
+
+
+def test_workflow_runs_ci_on_the_lowest_and_the_highest_python_we_claim(root, project):
+    """A version that is claimed and never tried is a promise that nobody keeps."""
+    workflow = yaml.safe_load((root / ".github" / "workflows" / "ci.yml").read_text("utf-8"))
+    (job,) = workflow["jobs"].values()
+    prefix = "Programming Language :: Python :: "
+    claimed = [one.removeprefix(prefix) for one in project["classifiers"] if prefix in one]
+    claimed.sort(key=lambda version: [int(part) for part in version.split(".")])
+    assert len(claimed) > 1
+    assert job["strategy"]["matrix"]["python-version"] == [claimed[0], claimed[-1]]
+    assert project["requires-python"] == f">={claimed[0]}"
+    assert job["steps"][-1]["run"] == ".ci/run"
+    assert os.access(root / job["steps"][-1]["run"], os.X_OK)
+
+
+def test_files_that_are_begun_first_are_there(root):
+    """One that was moved would be begun in its place in the alphabet, and nobody would see why CI is slower."""
+    assert [name for name in LONGEST if not (root / name).is_file()] == []
+    assert len({*LONGEST}) == len(LONGEST)
+
+
+@pytest.mark.parametrize("target", ["test", "test-all", "test-full", "lint", "types"])
+def test_contributing_says_what_each_target_runs(target, root):
+    """A target in no table is one that nobody runs."""
+    assert f"\n{target}:" in (root / "Makefile").read_text("utf-8")
+    assert f"`make {target}`" in (root / "CONTRIBUTING.md").read_text("utf-8")
 
 
 @pytest.mark.slow

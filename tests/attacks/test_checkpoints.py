@@ -15,7 +15,13 @@ from hf_maxmig.model.whole_files import MANIFEST
 from hf_maxmig.training.checkpoints import checkpoints_in, find_start
 from tests.attacks.mutations import SEED, damaged, is_ours, twisted
 
-CHECKPOINTS, MODELS, BARE, RESUMED = 700, 200, 200, 8
+
+def numbers(names, *some):
+    """Parametrise over how many attacks there are: some always, and five times as many in full."""
+    many = tuple(5 * number for number in some)
+    return pytest.mark.parametrize(names, [some, pytest.param(*many, marks=pytest.mark.full)])
+
+
 NEEDED = ("config.json", "model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", MANIFEST)  # fmt: skip
 
 
@@ -88,14 +94,15 @@ def trained(crowd, make_model, make_args, tmp_path):
 
 
 @pytest.mark.slow
-def test_damaged_checkpoints_are_passed_over_or_refused(trained):
+@numbers(("checkpoints", "resumed"), 140, 2)
+def test_damaged_checkpoints_are_passed_over_or_refused(checkpoints, resumed, trained):
     """364 of 800 gave others' errors, or training went on from something else."""
     out, expected, again = trained
     rng, outcomes = random.Random(SEED), Counter()
     last, other, kept = out / "checkpoint-9", out / "checkpoint-6", out.parent / "kept"
     shutil.copytree(last, kept)
     whole = told_by(files_of(kept))
-    for number in range(CHECKPOINTS):
+    for number in range(checkpoints):
         hurt(last, other, rng, NEEDED)
         same = told_by(files_of(last)) == whole
         _, found, _ = find_start(True, out, keeps=False)
@@ -104,13 +111,13 @@ def test_damaged_checkpoints_are_passed_over_or_refused(trained):
         assert (error is None) == same, (number, repr(error))
         assert same or is_ours(error), (number, repr(error))
         outcomes["as before" if same else "refused"] += 1
-        if number < RESUMED:
+        if number < resumed:
             assert all(torch.equal(value, expected[n]) for n, value in again().items()), number
             shutil.rmtree(out / "checkpoint-12")
         shutil.rmtree(last, ignore_errors=True)
         shutil.copytree(kept, last)
-    assert outcomes["refused"] > 0.8 * CHECKPOINTS, outcomes
-    print(f"{CHECKPOINTS} damaged checkpoints: {dict(outcomes)}, {RESUMED} resumed")
+    assert outcomes["refused"] > 0.8 * checkpoints, outcomes
+    print(f"{checkpoints} damaged checkpoints: {dict(outcomes)}, {resumed} resumed")
 
 
 def is_same_model(folder, pair):
@@ -130,7 +137,8 @@ def fields_of(folder):
 
 
 @pytest.mark.slow
-def test_damaged_model_folders_are_refused_or_as_before(make_model, tmp_path):
+@numbers(("models",), 50)
+def test_damaged_model_folders_are_refused_or_as_before(models, make_model, tmp_path):
     """A `{}` for a head loaded a model of random weights, a flipped bit another model."""
     pair, folder, kept = make_model(), tmp_path / "pair", tmp_path / "kept"
     torch.nn.init.normal_(pair.aggregator.table)
@@ -138,7 +146,7 @@ def test_damaged_model_folders_are_refused_or_as_before(make_model, tmp_path):
     make_model(seed=4, prior="learned").save_pretrained(tmp_path / "other")
     pair = MaxMIGModel.from_pretrained(kept)
     rng, outcomes = random.Random(SEED), Counter()
-    for number in range(MODELS):
+    for number in range(models):
         shutil.copytree(kept, folder)
         hurt(folder, tmp_path / "other", rng, ("config.json", "model.safetensors", MANIFEST))
         same, error = tried(is_same_model, folder, pair)
@@ -155,8 +163,8 @@ def test_damaged_model_folders_are_refused_or_as_before(make_model, tmp_path):
             assert lost or manifest in (None, files_of(tmp_path / "other")[MANIFEST]), number
             outcomes["others' fields or manifest"] += 1
         shutil.rmtree(folder)
-    assert outcomes["refused"] > 0.5 * MODELS, outcomes
-    print(f"{MODELS} damaged model folders: {dict(outcomes)}")
+    assert outcomes["refused"] > 0.5 * models, outcomes
+    print(f"{models} damaged model folders: {dict(outcomes)}")
 
 
 def tensors_of(content):
@@ -165,7 +173,8 @@ def tensors_of(content):
 
 
 @pytest.mark.slow
-def test_damaged_weights_without_a_manifest_are_refused_or_as_before(make_model, tmp_path):
+@numbers(("bare",), 50)
+def test_damaged_weights_without_a_manifest_are_refused_or_as_before(bare, make_model, tmp_path):
     """Of an older version, or by hand: then what can be seen is whether all of it is there."""
     folder, kept = tmp_path / "pair", tmp_path / "kept"
     make_model().save_pretrained(kept)
@@ -174,7 +183,7 @@ def test_damaged_weights_without_a_manifest_are_refused_or_as_before(make_model,
     weights = (kept / "model.safetensors").read_bytes()
     head = 8 + int.from_bytes(weights[:8], "little")
     rng, outcomes = random.Random(SEED), Counter()
-    for number in range(BARE):
+    for number in range(bare):
         shutil.copytree(kept, folder)
         # Numbers that are others nobody can tell without a digest: only the list of tensors is damaged.
         content = damaged(weights[:head], rng) + weights[head:]
@@ -187,5 +196,5 @@ def test_damaged_weights_without_a_manifest_are_refused_or_as_before(make_model,
         assert error or same or tensors_of(content) != tensors_of(weights), number
         outcomes["refused" if error else "as before" if same else "another file"] += 1
         shutil.rmtree(folder)
-    assert outcomes["refused"] > 0.7 * BARE, outcomes
-    print(f"{BARE} damaged files of weights: {dict(outcomes)}")
+    assert outcomes["refused"] > 0.7 * bare, outcomes
+    print(f"{bare} damaged files of weights: {dict(outcomes)}")

@@ -52,8 +52,8 @@ def test_digits_runs_on_two_processes(launcher, root, tmp_path):
     ("case", "expertise", "seed", "least"),
     [
         ("independent", "high", 1, 0.96),
-        ("naive_majority", "high", 0, 0.93),
-        ("independent", "low", 0, 0.85),
+        pytest.param("naive_majority", "high", 0, 0.93, marks=pytest.mark.full),
+        pytest.param("independent", "low", 0, 0.85, marks=pytest.mark.full),
     ],
 )
 def test_digits_learns_from_the_other_crowds(case, expertise, seed, least, load, tmp_path):

@@ -23,6 +23,7 @@ from tests.worlds import CLASSES, make_crowd
 # A launch costs ten seconds, so much is looked at in each; that on four takes what may depend on their number.
 INEXACT = ("bf16", "each_alone")
 LAUNCHES = {2: [name for name in RUNS if name != "each"], 4: ["kl", "bf16", "stream"]}
+two_or_four = pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.full)])
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,12 @@ def assert_same_outcome(several, one, atol):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "name"),
-    [(n, name) for n, names in LAUNCHES.items() for name in names if name not in INEXACT],
+    [
+        pytest.param(n, name, marks=pytest.mark.full if n == 4 else [])
+        for n, names in LAUNCHES.items()
+        for name in names
+        if name not in INEXACT
+    ],
 )
 def test_several_processes_take_the_step_of_one(processes, name, launched, one_process):
     """Without gradient through the gather, with the prior's counted twice, or an item filled in, it only looks right."""
@@ -95,7 +101,7 @@ def test_several_processes_take_the_step_of_one(processes, name, launched, one_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [2, 4])
+@two_or_four
 def test_several_processes_take_the_step_of_one_in_bf16(processes, launched, one_process):
     """The gain is in float32 all the same; what the network rounds is rounded before it is averaged."""
     told, _ = launched(processes)
@@ -106,7 +112,7 @@ def test_several_processes_take_the_step_of_one_in_bf16(processes, launched, one
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [2, 4])
+@two_or_four
 def test_stream_is_resumed_in_its_second_pass_by_several_too(processes, launched):
     """Each process skips what it has had itself, not what all have."""
     for each in launched(processes)[0]:
@@ -122,7 +128,7 @@ def test_gain_of_each_device_alone_is_another_objective(launched, one_process):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [2, 4])
+@two_or_four
 def test_bytes_of_a_step_are_as_the_formula_says(processes, launched):
     """An N x N table, a gradient sent back that each has already, or lengths exchanged, would only be slow."""
     told, _ = launched(processes)
@@ -142,7 +148,8 @@ def test_several_processes_stop_together(launched):
         assert re.search("(loss|gradient) must be finite, got .* at step [1-9]", message)
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.slow
+@two_or_four
 def test_several_processes_refuse_what_they_cannot_do(processes, launched):
     """No step at all, or items counted twice, in silence."""
     for each in launched(processes)[0]:

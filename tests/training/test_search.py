@@ -512,7 +512,11 @@ def luna16_crowd(share, num_items, expertise, seed):
 @pytest.mark.parametrize(
     ("share", "num_items", "expertise"),
     # Of one item in fifty and annotators right on 60 %, five thousand items tell a thousandth of a nat.
-    [(0.15, 2000, "high"), (0.15, 2000, "low"), (0.02, 3000, "high")],
+    [
+        (0.15, 2000, "high"),
+        pytest.param(0.15, 2000, "low", marks=pytest.mark.full),
+        pytest.param(0.02, 3000, "high", marks=pytest.mark.full),
+    ],
 )
 def test_learned_prior_is_as_good_as_the_true_one(share, num_items, expertise, make_args):
     """Untouched, with one malignant patch of seven: what the paper told its pair by hand."""

@@ -307,7 +307,7 @@ def test_a_killed_run_leaves_whole_cells_no_workers_and_goes_on(root, tmp_path):
     """Killed at any moment: what is written is whole, and is not run again."""
     flags = (
         "--methods", "majority_vote", "soft_vote", "--expertise", "high", "--seeds", "1",
-        "--jobs", "2", "--num_train_epochs", "6",
+        "--jobs", "2", "--num_train_epochs", "2",
     )  # fmt: skip
     with start(root, tmp_path, *flags) as run:
         deadline = time.monotonic() + 120
