@@ -1,6 +1,5 @@
 """MaxMIGModel: any classifier inside, one state-dict layout, float32 evidence, whole saves."""
 
-import copy
 import json
 import os
 import sys
@@ -27,8 +26,6 @@ from transformers import (
 )
 
 from hf_maxmig import (
-    FourLayerCNN,
-    FourLayerCNNConfig,
     HeadClassifier,
     HeadConfig,
     MaxMIGModel,
@@ -232,30 +229,6 @@ def test_factored_pair_starts_ignorant_on_any_way_to_build_it():
         assert (aggregator.scale == 1).all()
         assert aggregator.speaks_for.tolist() == [0, 1, 2, 3, 4]
         assert aggregator.weight.abs().sum() == 0
-
-
-@pytest.mark.parametrize("names", [("factored", "weighted_average"), ("interaction", "factored")])
-def test_factors_and_matrices_are_not_taken_for_each_other(names):
-    """A pair resumed under another name would go on from a W that nobody trained."""
-    model = make_pair(head_on_pictures, aggregator=names[0])
-    before = model.aggregator
-    with pytest.raises(
-        ValueError, match=f"`aggregator` must be '{names[0]}', that of the pair, got '{names[1]}'"
-    ):
-        model.use_aggregator(names[1])
-    assert model.config.aggregator == names[0]
-    model.use_aggregator(names[0])
-    assert model.aggregator is before
-
-
-def test_interaction_is_given_up_with_its_w(tmp_path):
-    """What single labels say was learned, and stays."""
-    model = make_pair(head_on_pictures, aggregator="interaction")
-    table = model.aggregator.table.detach().clone()
-    model.use_aggregator("weighted_average")
-    assert type(model.aggregator) is WeightedAverageAggregator
-    assert model.config.aggregator == "weighted_average"
-    assert torch.equal(model.aggregator.table, table)
 
 
 @pytest.mark.slow
@@ -620,18 +593,6 @@ def test_frozen_backbone_stays_frozen(tmp_path):
         assert pair.classifier.fc.weight.requires_grad
 
 
-def test_head_takes_features_or_pictures_alike():
-    """The saved pair takes pictures though the head was trained on features."""
-    model = make_pair(head_on_backbone)
-    features = HeadClassifier.encode(model.classifier.encoder, pictures())
-    assert features.shape == (4, 12)
-    torch.testing.assert_close(
-        model(features=features).logits, model(pixel_values=pictures()).logits
-    )
-    with pytest.raises(ValueError, match="got neither"):
-        model()
-
-
 def test_new_model_starts_like_torch_and_the_crowd_at_zero():
     """Meta-device construction leaves what `_init_weights` forgets uninitialised."""
     torch.manual_seed(0)
@@ -647,40 +608,3 @@ def test_new_model_starts_like_torch_and_the_crowd_at_zero():
     model = MaxMIGModel.from_classifier(classifier, num_annotators=3, prior=[1, 1, 1, 1, 4])
     assert model.aggregator.table.abs().sum() == 0
     torch.testing.assert_close(model.prior().exp(), torch.tensor([0.125, 0.125, 0.125, 0.125, 0.5]))
-
-
-def test_too_small_a_picture_for_the_four_layers_is_refused():
-    """Four poolings of an 8-pixel picture leave nothing."""
-    with pytest.raises(ValueError, match="`image_size` must be at least 16, got 8"):
-        FourLayerCNN(FourLayerCNNConfig(image_size=8))
-
-
-def test_four_layers_are_those_of_the_paper():
-    """Convolution, batch normalisation, ReLU, pooling, written out; whatever order is sooner."""
-    model = cnn().train()
-    twin, hidden = copy.deepcopy(model), pictures()
-    for convolution, norm, *_ in twin.convolutions:
-        hidden = nn.functional.max_pool2d(norm(convolution(hidden)).relu(), 2)
-    logits = twin.output(twin.dropout.eval()(twin.fc(hidden.flatten(1)).relu()))
-    model.dropout.eval()
-    out = model(pictures()).logits
-    torch.testing.assert_close(out, logits)
-    for loss in (out.square().sum(), logits.square().sum()):
-        loss.backward()
-    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad)
-
-
-def test_grey_network_takes_colour_pictures():
-    """Pipelines open every picture in colour."""
-    model = FourLayerCNN(FourLayerCNNConfig(num_channels=1, image_size=16, num_labels=2)).eval()
-    grey = torch.randn(2, 1, 16, 16)
-    torch.testing.assert_close(model(grey).logits, model(grey.expand(-1, 3, -1, -1)).logits)
-
-
-def test_plain_loss_of_our_classifiers_is_cross_entropy():
-    """They are Hub models of their own: a plain Trainer must train them."""
-    model = cnn().eval()
-    labels = torch.tensor([1, 0, 4, 2])
-    out = model(pictures(), labels=labels)
-    torch.testing.assert_close(out.loss, nn.functional.cross_entropy(out.logits, labels))
