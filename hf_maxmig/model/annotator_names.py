@@ -35,8 +35,8 @@ def hashed_names(names: Sequence[str], salt: str) -> list[str]:
         ['b16455290235576f', '65dc3a238ad4869d']
     """
     key = check_salt(salt).encode("utf-8", "surrogatepass")
-    told = (str(name).encode("utf-8", "surrogatepass") for name in names)
-    return [hmac.new(key, name, hashlib.sha256).hexdigest()[:_HASH] for name in told]
+    encoded = (str(name).encode("utf-8", "surrogatepass") for name in names)
+    return [hmac.new(key, name, hashlib.sha256).hexdigest()[:_HASH] for name in encoded]
 
 
 def check_salt(salt: str, name: str = "salt") -> str:

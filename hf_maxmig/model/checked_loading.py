@@ -1,4 +1,4 @@
-"""What a saved pair must be to be loaded: whole, free of pickles, and of a version that is known.
+"""What a saved model must be to be loaded: whole, free of pickles, and of a version that is known.
 
 `whole_files` is how it is saved so. What is looked at before are files by names, sizes and, in a folder, digests;
 reading them is `from_pretrained`, of which this is the door; after, whether each tensor was there. Everything
@@ -47,9 +47,9 @@ def check_weights(
     Example:
         >>> import tempfile
         >>> from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel
-        >>> pair = MaxMIGModel.from_classifier(HeadClassifier(HeadConfig(input_size=4)), 3)
+        >>> model = MaxMIGModel.from_classifier(HeadClassifier(HeadConfig(input_size=4)), 3)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     pair.save_pretrained(folder)
+        ...     model.save_pretrained(folder)
         ...     check_weights(folder)
     """
     if use_safetensors is False:
@@ -77,7 +77,7 @@ def check_weights(
 
 @contextlib.contextmanager
 def damage_named(name: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Say of which pair a file of weights is that safetensors cannot read.
+    """Name the model, if safetensors cannot read its weights.
 
     Args:
         name: a folder, or a repository of the Hub.
@@ -101,7 +101,7 @@ def damage_named(name: str | os.PathLike[str] | None) -> Iterator[None]:
 def check_loaded(
     name: str | os.PathLike[str] | None, found: Mapping[str, Any], sizes_may_differ: bool = False
 ) -> None:
-    """Check that each tensor of a pair was read, and that no other was there: what lacks starts at random.
+    """Check that each tensor of a model was read, and that no other was there: what lacks starts at random.
 
     Args:
         name: where it was read.

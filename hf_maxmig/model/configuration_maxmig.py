@@ -1,4 +1,4 @@
-"""MaxMIGConfig: what a trained pair is made of, as it lies in `config.json`."""
+"""MaxMIGConfig: what a trained model is made of, as it lies in `config.json`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,7 +45,7 @@ class MaxMIGConfig(PreTrainedConfig):
             labels say only together; or `"factored"`, for crowds that are too large for a matrix of
             C^2 numbers an annotator.
         gold_labels_used: how many gold labels it has learned from, beside the crowd's; None if none.
-        hf_maxmig_version: of the package that saved the pair; set by itself.
+        hf_maxmig_version: of the package that saved the model; set by itself.
 
     Raises:
         ValueError: if names are not unique, counts disagree, `id2label` and `label2id`, or `id2label`

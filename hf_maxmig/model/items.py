@@ -1,6 +1,6 @@
 """What a person has of one item - a picture, a text, a sound, numbers - as the classifier takes it.
 
-The Hub carries this with the pair: it needs torch and transformers only, and Pillow for pictures. Whole
+The Hub carries this with the model: it needs torch and transformers only, and Pillow for pictures. Whole
 data sets go through `data/collator.py`.
 """
 

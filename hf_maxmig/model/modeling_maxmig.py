@@ -232,7 +232,7 @@ class CrowdModel(PreTrainedModel):
         return dataset
 
     def hash_annotators(self, salt: str) -> None:
-        """Replace the annotators' names by salted hashes, before the pair is shared.
+        """Replace the annotators' names by salted hashes, before the model is shared.
 
         The annotators are then in the order of their hashes, and so is all that is learned of them:
         in the order of their names, which are mostly sorted, a list of names would give them away.
@@ -503,7 +503,7 @@ class MaxMIGModel(CrowdModel):
     What it does with a batch is in `forward`; `CrowdModel` lists the verbs by which it is trained.
 
     Args:
-        config: what the pair is made of.
+        config: what the model is made of.
         classifier: h, if already built; see `from_classifier`.
 
     Example:
@@ -615,7 +615,7 @@ class MaxMIGModel(CrowdModel):
         """Take another kind of aggregator, with the W there is; what pairs of labels say is not kept.
 
         Args:
-            aggregator: as in `MaxMIGConfig`; that of the pair changes nothing.
+            aggregator: as in `MaxMIGConfig`; that of the model changes nothing.
 
         Raises:
             ValueError: if `aggregator` is none of these, or one of the two is `factored`.

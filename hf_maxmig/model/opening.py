@@ -1,6 +1,6 @@
 """Opening what lies in files: a picture or a sound, from its path, its address or as a data set holds it.
 
-The Hub carries this with the pair: Pillow is only needed for pictures.
+The Hub carries this with the model: Pillow is only needed for pictures.
 """
 
 import io

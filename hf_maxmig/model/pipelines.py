@@ -2,7 +2,7 @@
 
 Votes come by the names of annotators and classes, pictures and sounds as files or opened, texts as
 they are; numbers and tensors are made here. Whole data sets with crowd columns go through
-`trainer.predict` and `trainer.relabel`. The Hub carries this with the pair: without the package,
+`trainer.predict` and `trainer.relabel`. The Hub carries this with the model: without the package,
 `trust_remote_code=True` finds it.
 """
 
@@ -69,14 +69,14 @@ class ForecastPipeline(Pipeline):
     """Forecast the classes of items from what they are and what the crowd says of them.
 
     Importing the package registers it: `pipeline("crowd-forecast", model=folder_or_name)`. It loads
-    the pair and the image processor (or tokenizer, or feature extractor) saved beside it, and takes
+    the model and the image processor (or tokenizer, or feature extractor) saved beside it, and takes
     what the classifier takes: pictures, texts, sounds, or dicts of features. Options, also of each
     call:
 
     - `batch_size`: items that go through the model together, 1 by default.
     - `num_workers`: processes that open and process items; none by default.
     - `top_k`: the most classes in an answer, 5 by default.
-    - `salt`: of a pair whose annotators' names were hashed before it was shared; votes then come by
+    - `salt`: of a model whose annotators' names were hashed before it was shared; votes then come by
       the plain names.
 
     Raises:
@@ -97,7 +97,7 @@ class ForecastPipeline(Pipeline):
     """
 
     _load_processor = _load_video_processor = False
-    _load_image_processor = None  # each of the three, if there is one beside the pair
+    _load_image_processor = None  # each of the three, if there is one beside the model
     _load_tokenizer = None
     _load_feature_extractor = None
 
@@ -135,7 +135,7 @@ class ForecastPipeline(Pipeline):
             A dict for an item, a list of them for a list, an iterator for a generator:
             `forecast`, a list of `{"label": class, "score": probability}`, the likeliest first;
             `heard`, the pairs (annotator, class) that went into it; `unheard`, those by annotators
-            whom the model does not know, told by one warning a call. Without votes the forecast is
+            whom the model does not know, named in one warning a call. Without votes the forecast is
             the classifier's.
 
         Raises:
@@ -167,7 +167,7 @@ class ForecastPipeline(Pipeline):
         return self.run_single(inputs, *parameters)
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
-        """Save the pair and what processes its inputs; a pair takes this pipeline along itself."""
+        """Save the model and what processes its inputs; a model takes this pipeline along itself."""
         for part in (self.model, self.image_processor, self.tokenizer, self.feature_extractor):
             if part is not None:
                 part.save_pretrained(save_directory, **kwargs)
@@ -230,13 +230,17 @@ class ForecastPipeline(Pipeline):
             crowd = {"annotators": who, "annotations": said}
             log_forecast, used = self.forward({**batch, **crowd}, start=start)
             for row, of_item, numbers in zip(log_forecast, votes, who.tolist(), strict=True):
-                told: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
+                sorted_out: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
                 for pair, m in zip(of_item, numbers, strict=False):  # numbers are padded
-                    told[used and m >= 0].append(pair)
-                heard += len(told[True])
-                unheard.update(name for name, _ in told[False])
+                    sorted_out[used and m >= 0].append(pair)
+                heard += len(sorted_out[True])
+                unheard.update(name for name, _ in sorted_out[False])
                 forecast = self.postprocess(row, **postprocess_params)
-                yield {"forecast": forecast, "heard": told[True], "unheard": told[False]}
+                yield {
+                    "forecast": forecast,
+                    "heard": sorted_out[True],
+                    "unheard": sorted_out[False],
+                }
             start += len(rows)
         if unheard:
             why = "unknown to the model" if used else f"of no use to {self.model.method}"
@@ -285,7 +289,7 @@ class ForecastPipeline(Pipeline):
 
 
 class _Listed(Dataset):
-    """Items with a length, each told its number."""
+    """Items with a length, each with its number."""
 
     def __init__(self, items: Any, prepare: Any) -> None:
         self.items, self.prepare = items, prepare
@@ -298,7 +302,7 @@ class _Listed(Dataset):
 
 
 class _Streamed(IterableDataset):
-    """Items one after the other, each told its number."""
+    """Items one after the other, each with its number."""
 
     def __init__(self, items: Any, prepare: Any) -> None:
         self.items, self.prepare = items, prepare
@@ -348,7 +352,7 @@ def _is_unicode(text: str) -> bool:
 def _hashed(
     votes: list[list[tuple[str, str]]], salt: str | None = None
 ) -> list[list[tuple[str, str]]]:
-    """Replace the annotators' names as the pair's were, if they were; what is no text has no hash."""
+    """Replace the annotators' names as the model's were, if they were; what is no text has no hash."""
     if salt is None:
         return votes
     return [

@@ -72,7 +72,7 @@ def merge_adapters(model: Model) -> Model:
     """Copy a model with the adapters of PEFT merged into its layers: it needs PEFT no more.
 
     Args:
-        model: a classifier, or a pair with one; it stays as it is.
+        model: a classifier, or a crowd model; it stays as it is.
 
     Returns:
         The copy, whose layers are the usual ones.

@@ -111,8 +111,10 @@ def check_whole(folder: Path, names: Iterable[str] | None = None) -> dict[str, A
     for name in chosen:
         size = (folder / name).stat().st_size if (folder / name).is_file() else None
         if size is None or (size != saved[name]["size"] and name != CONFIG):
-            told = "none" if size is None else f"{size:,} bytes instead of {saved[name]['size']:,}"
-            raise _changed(name, told, folder)
+            found_size = (
+                "none" if size is None else f"{size:,} bytes instead of {saved[name]['size']:,}"
+            )
+            raise _changed(name, found_size, folder)
     for name, found in entries_of(folder, chosen).items():
         if found["sha256"] != saved[name]["sha256"]:
             raise _changed(name, "other content", folder)

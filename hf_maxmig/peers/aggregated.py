@@ -186,16 +186,18 @@ def aggregate_labels(
         for category in (DeprecationWarning, FutureWarning, RuntimeWarning):
             warnings.simplefilter("ignore", category)
         method.fit(votes)
-        told: Any = getattr(method, "probas_", None)
+        probabilities: Any = getattr(method, "probas_", None)
         answer: Any = getattr(method, "labels_", None)
-        if told is None and answer is None:
+        if probabilities is None and answer is None:
             # It has weighed the annotators. (Its own `predict` fails under a recent scikit-learn.)
             vote = methods.MajorityVote().fit(votes, skills=method.skills_)
             answer = vote.labels_
-            told = vote.probas_ if hasattr(method, "predict_proba") else None
-    if told is not None:
-        told = told.fillna(0.0)
-        posterior[np.ix_(told.index.to_numpy(), told.columns.to_numpy())] = told.to_numpy()
+            probabilities = vote.probas_ if hasattr(method, "predict_proba") else None
+    if probabilities is not None:
+        probabilities = probabilities.fillna(0.0)
+        posterior[np.ix_(probabilities.index.to_numpy(), probabilities.columns.to_numpy())] = (
+            probabilities.to_numpy()
+        )
     else:
         posterior[answer.index.to_numpy(), answer.to_numpy().astype(int)] = 1
     total = posterior.sum(axis=1)
