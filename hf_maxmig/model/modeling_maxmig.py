@@ -487,7 +487,7 @@ class CrowdModel(PreTrainedModel):
             return push(repo_id, **kwargs)
 
     def with_card(self, annotators: str) -> contextlib.AbstractContextManager[None]:
-        """Have what is pushed take a card along; the package says which, see `hub.pushed_with_card`.
+        """Have what is pushed take a card along; the package says which, see `sharing.model_card.pushed_with_card`.
 
         Args:
             annotators: what is seen of the crowd, as in `shared_as`.
