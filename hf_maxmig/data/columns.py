@@ -24,19 +24,9 @@ from transformers.utils import logging
 from ..model.annotator_names import hashed_order
 from ..model.items import CROWD_COLUMNS as CROWD_COLUMNS
 from ..model.items import GOLD_COLUMNS as GOLD_COLUMNS
-from .readers.cells import (
-    Cells,
-    Name,
-    Rule,
-    checked_names,
-    class_names,
-    class_numbers,
-    is_lists,
-    read_cells,
-    read_items,
-    rule_of,
-)
+from .readers.cells import Cells, class_numbers, is_lists, read_cells, read_items
 from .readers.tables import columns_of
+from .readers.values import Name, Rule, checked_names, class_names, rule_of
 
 logger = logging.get_logger(__name__)
 
@@ -443,7 +433,7 @@ def check_is_dataset(dataset: Any) -> None:
 
 
 @dataclass
-class _Votes:
+class _ReadVotes:
     """A table of votes as its cells read: items, and what annotators, votes and gold labels say."""
 
     items: pa.ChunkedArray
@@ -454,7 +444,7 @@ class _Votes:
     is_vote: np.ndarray
 
 
-def _read_votes(votes: Any, rule: Rule) -> _Votes:
+def _read_votes(votes: Any, rule: Rule) -> _ReadVotes:
     """Take the cells of a table of votes; half a vote is an error."""
     table = columns_of("`votes`", votes)
     if table is None:
@@ -511,11 +501,11 @@ def _read_votes(votes: Any, rule: Rule) -> _Votes:
     ]
     feature = votes.features["annotation"] if isinstance(votes, Dataset) else None
     classes = list(feature.names) if isinstance(feature, ClassLabel) else None
-    return _Votes(items, who, said, classes, doubts, has_label & has_name)
+    return _ReadVotes(items, who, said, classes, doubts, has_label & has_name)
 
 
 def _positions(
-    dataset: Dataset, read: _Votes, item_column: str, max_unknown_share: float
+    dataset: Dataset, read: _ReadVotes, item_column: str, max_unknown_share: float
 ) -> np.ndarray:
     """Row of the data set for each vote; -1 where there is none."""
     items = read.items
@@ -602,7 +592,7 @@ def _sorted(names: Sequence[Name], codes: np.ndarray) -> tuple[list[str], np.nda
 
 
 def _encode_classes(
-    read: _Votes, classes: list[str] | None
+    read: _ReadVotes, classes: list[str] | None
 ) -> tuple[list[str], np.ndarray, np.ndarray | None]:
     """Number annotations and gold labels alike; -1 where there is none."""
     names = read.annotation.names

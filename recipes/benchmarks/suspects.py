@@ -119,7 +119,7 @@ class Arguments:
     workers: int = field(default=2, metadata={"help": "Processes at once."})
 
 
-class Votes(NamedTuple):
+class GivenLabels(NamedTuple):
     """The votes on N items and the one label that a data owner makes of them.
 
     Args:
@@ -149,7 +149,9 @@ class Votes(NamedTuple):
         return others.sum(axis=1)
 
 
-def read_votes(annotators: list[list[int]], annotations: list[list[int]], classes: int) -> Votes:
+def read_votes(
+    annotators: list[list[int]], annotations: list[list[int]], classes: int
+) -> GivenLabels:
     """Bring ragged columns into this page's form; every item needs a vote."""
     number = [len(said) for said in annotations]
     task = np.repeat(np.arange(len(number)), number)
@@ -158,7 +160,7 @@ def read_votes(annotators: list[list[int]], annotations: list[list[int]], classe
     np.add.at(counts, (task, label), 1)
     top = counts == counts.max(axis=1, keepdims=True)
     drawn = np.random.default_rng(0).random(top.shape)
-    return Votes(
+    return GivenLabels(
         task=task,
         worker=worker,
         label=label,
@@ -168,7 +170,7 @@ def read_votes(annotators: list[list[int]], annotations: list[list[int]], classe
     )
 
 
-def vote_scores(votes: Votes) -> dict[str, np.ndarray]:
+def vote_scores(votes: GivenLabels) -> dict[str, np.ndarray]:
     """Score by the votes alone. Here and below: (N,), higher is more suspect."""
     return {
         "vote entropy": entropy(votes.share, axis=1),
@@ -176,7 +178,7 @@ def vote_scores(votes: Votes) -> dict[str, np.ndarray]:
     }
 
 
-def crowdkit_scores(votes: Votes) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def crowdkit_scores(votes: GivenLabels) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Score by the models of crowd-kit, none of which sees an item.
 
     Args:
@@ -206,7 +208,7 @@ def crowdkit_scores(votes: Votes) -> tuple[dict[str, np.ndarray], dict[str, np.n
 
 
 def plain_posteriors(
-    features: np.ndarray, votes: Votes, training: MaxMIGTrainingArguments
+    features: np.ndarray, votes: GivenLabels, training: MaxMIGTrainingArguments
 ) -> dict[str, np.ndarray]:
     """Let plain classifiers, trained on the given labels of other items, judge each item.
 
@@ -253,7 +255,7 @@ def train_plainly(
 
 
 def cleanlab_scores(
-    votes: Votes, plain: dict[str, np.ndarray], h: np.ndarray
+    votes: GivenLabels, plain: dict[str, np.ndarray], h: np.ndarray
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Score by cleanlab, which combines a classifier's probabilities with the labels.
 
@@ -294,7 +296,7 @@ def cleanlab_scores(
     return scores, flags
 
 
-def our_scores(told: dict[str, Any], votes: Votes) -> dict[str, np.ndarray]:
+def our_scores(told: dict[str, Any], votes: GivenLabels) -> dict[str, np.ndarray]:
     """Score by what `relabel` says of the items.
 
     `suspicion` speaks of all classes with the most votes. For one drawn at a tie the same is said

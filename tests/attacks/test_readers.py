@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from hf_maxmig.data.readers.cells import MISSING, SPACE
 from hf_maxmig.data.readers.read_annotations import read_annotations
+from hf_maxmig.data.readers.values import MISSING, SPACE
 from tests.attacks.mutations import SEED, check_is_said, damaged, twisted
 
 EXPORTS = Path(__file__).parents[1] / "data" / "readers" / "exports"

@@ -9,39 +9,40 @@
 4. Whole numbers are numbers: 3.0 is 3, also in text if all that is said are numbers.
 5. Names that are known (of a `ClassLabel`, or handed over) are never touched.
 
+What one value says is in `values.py`; here columns are read, and what all their values say together.
 What is left in doubt, such as names that differ by letter case only, is said in words (`doubts`).
 """
 
-import ast
-import datetime
 import itertools
 import json
 import re
 import unicodedata
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from decimal import Decimal
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Column = Any  # of Arrow, or a list of Python values
-Name = int | str
+from .values import (
+    MISSING,
+    NO_WIDTH,
+    SHOWN,
+    SPACE,
+    Marker,
+    Name,
+    NoNameError,
+    Rule,
+    WrittenFloat,
+    listed,
+    short_number,
+    value_of,
+)
 
-# What `pandas.read_csv` takes for missing, and what databases, R and spreadsheets write besides.
-MISSING = frozenset(
-    [
-        "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
-        "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "NaT",
-        "NA_character_", "NA_integer_", "\\N", "(null)", "<null>", "[null]", "[NULL]",
-        "#VALUE!", "#REF!", "#DIV/0!", "#NUM!", "#NAME?", "#NULL!",
-    ]
-)  # fmt: skip
+Column = Any  # of Arrow, or a list of Python values
+
 # What may stand for none as well, in small letters; the log says where one is a name.
 _DOUBTFUL = frozenset(
     [
@@ -51,8 +52,6 @@ _DOUBTFUL = frozenset(
         "unlabeled", "unlabelled", "not available",
     ]
 )  # fmt: skip
-_NO_WIDTH = "\u00ad\u180e\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
-SPACE = "".join(c for c in map(chr, range(0x3001)) if c.isspace()) + _NO_WIDTH
 _INSIDE = re.compile(f"[{re.escape(SPACE)}]+")
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]*)")
@@ -67,90 +66,6 @@ _JOINS = (
     "+",
 )  # between several labels; the last few are common in names
 _SURE_JOINS = 4  # so many of them are seldom part of a name
-_EXACT = 2.0**53  # whole numbers above it are not exact in a float
-_SHOWN = 3
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What is known beforehand: which texts stand for no answer, and which are names for sure."""
-
-    missing: frozenset[str] = MISSING
-    is_given: bool = False  # the markers were named by the caller: nothing is in doubt about them
-    known: frozenset[str] = frozenset()
-
-    def but(self, known: Iterable[str]) -> "Rule":
-        """Return the rule with more names that are known."""
-        return replace(self, known=self.known | frozenset(known))
-
-
-USUAL = Rule()
-
-
-def rule_of(missing: Any, classes: Sequence[Any] | None = None) -> Rule:
-    """Return the rule that a caller asked for.
-
-    Args:
-        missing: None, a text, a number, or several: what stands for no answer.
-        classes: names that are known.
-
-    Raises:
-        TypeError: if either is of another kind.
-
-    Example:
-        >>> sorted(rule_of(["?", -1]).missing), "NA" in rule_of(None).missing
-        (['-1', '?'], True)
-    """
-    known = frozenset(class_names(classes) or ())
-    if missing is None:
-        return Rule(known=known)
-    several = [missing] if isinstance(missing, str | int | float) else missing
-    if not isinstance(several, list | tuple | set | frozenset) or not all(
-        isinstance(one, str | int | float) for one in several
-    ):
-        raise TypeError(
-            f"`missing` must be texts that stand for no answer, such as ['NA', '?'], got {missing!r}."
-        )
-    return Rule(frozenset(str(one).strip(SPACE) for one in several), True, known)
-
-
-def class_names(classes: Any) -> list[str] | None:
-    """Return names of classes as text, None for None.
-
-    Raises:
-        TypeError: if they are no sequence of text or whole numbers.
-        ValueError: if a name stands twice, is empty or no text that UTF-8 can hold, or if there are
-            none.
-
-    Example:
-        >>> class_names([0, 1])
-        ['0', '1']
-    """
-    if classes is None:
-        return None
-    names = checked_names("classes", classes)
-    if not names:
-        raise ValueError("`classes` must hold at least one name, got none.")
-    return names
-
-
-def checked_names(what: str, names: Any) -> list[str]:
-    """Return names as text, once they are sound; `what` is the argument, for errors."""
-    try:
-        if isinstance(names, str | bytes | dict):
-            raise TypeError
-        listed = list(names)
-        if not all(isinstance(one, str | int | np.integer) for one in listed):
-            raise TypeError
-    except TypeError:
-        raise TypeError(f"`{what}` must be a list of names, got {_shown_value(names)}.") from None
-    texts = [str(name) for name in listed]
-    for name, number in Counter(texts).items():
-        if number > 1:
-            raise ValueError(f"`{what}` must differ, got {name!r} {number} times.")
-        if not name or not is_text(name):
-            raise ValueError(f"`{what}` must be names in Unicode text, got {name!r}.")
-    return texts
 
 
 @dataclass
@@ -205,12 +120,12 @@ def read_cells(
     told: list[list[Any]] = []  # of each column's values: a number, a text, a marker or None
     for i, (values, codes) in enumerate(coded):
         try:
-            told.append([_value(value, rule, answers) for value in values])
-        except _NoNameError:
+            told.append([value_of(value, rule, answers) for value in values])
+        except NoNameError:
             for number, value in enumerate(values):
                 try:
-                    _value(value, rule, answers)
-                except _NoNameError as error:
+                    value_of(value, rule, answers)
+                except NoNameError as error:
                     row = int((codes == number).argmax())
                     raise wrong(i, row, str(error)) from None
     marked: Counter[str] = Counter()
@@ -224,7 +139,7 @@ def read_cells(
         _markers_in_doubt(told, rule, doubts)
     is_marker = []
     for values, (_, codes) in zip(told, coded, strict=True):
-        markers = [number for number, value in enumerate(values) if isinstance(value, _Marker)]
+        markers = [number for number, value in enumerate(values) if isinstance(value, Marker)]
         is_marker.append(np.isin(codes, markers) if markers else np.zeros(len(codes), bool))
         for number in markers:
             marked[values[number].text] += int((codes == number).sum())
@@ -281,8 +196,8 @@ def read_items(
     told: list[Any] = []
     for number, value in enumerate(values):
         try:
-            told.append(None if value == "" else _value(value, _ITEMS, False, strip=False))
-        except _NoNameError as error:
+            told.append(None if value == "" else value_of(value, _ITEMS, False, strip=False))
+        except NoNameError as error:
             raise wrong(0, int((codes == number).argmax()), str(error)) from None
     found: list[str] = []
     (names,), kind = _names([told], [head], found)
@@ -291,64 +206,6 @@ def read_items(
     if doubts and kind == pa.string():
         found += _items_in_doubt(head, out)
     return out, found
-
-
-def only_answer(value: Any) -> Any:
-    """Return the one label in an answer, None if there is none.
-
-    Raises:
-        ValueError: if there are several, or it is an object.
-
-    Example:
-        >>> only_answer(["cat"]), only_answer([]), only_answer("cat")
-        ('cat', None, 'cat')
-    """
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, list | tuple | set | frozenset):
-        several = list(value)
-        if len(several) > 1:
-            raise _NoNameError(f"must be one label, got {len(several)}: {_listed(several)}.")
-        value = several[0] if several else None
-    if isinstance(value, list | tuple | set | frozenset | dict | np.ndarray):
-        raise _NoNameError(f"must be one label, got {_shown_value(value)}.")
-    return None if is_missing(value) or (isinstance(value, str) and value == "") else value
-
-
-def is_missing(value: Any) -> bool:
-    """Whether a value is None or a NaN of any library."""
-    if value is None or value is pd.NA or value is pd.NaT:
-        return True
-    if isinstance(value, float | np.floating):
-        return bool(value != value)
-    if isinstance(value, Decimal):
-        return value.is_nan()
-    return isinstance(value, np.datetime64 | np.timedelta64) and bool(np.isnat(value))
-
-
-def plain_key(value: Any, rule: Rule) -> Any:
-    """Return what a cell says as far as that can be seen from it alone, for telling formats apart."""
-    try:
-        value = _value(value, rule, True)
-    except _NoNameError:
-        return None
-    if isinstance(value, str) and value.endswith(".0"):
-        value = value[:-2]
-    return None if isinstance(value, _Marker) or value is None else str(value)
-
-
-def is_text(text: str) -> bool:
-    """Whether UTF-8 can hold a text: JSON can write half a character, which nothing can store.
-
-    Example:
-        >>> is_text("é"), is_text(chr(0xD800))
-        (True, False)
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def class_numbers(names: Sequence[Name], classes: Sequence[str]) -> tuple[list[int | None], str]:
@@ -372,27 +229,18 @@ def class_numbers(names: Sequence[Name], classes: Sequence[str]) -> tuple[list[i
     texts = [str(name) for name in names]
     if not texts or not all(map(_WHOLE.fullmatch, texts)) or any(map(_WHOLE.fullmatch, classes)):
         return [number.get(text) for text in texts], ""
-    places = [_short(int(text)) for text in texts]
+    places = [short_number(int(text)) for text in texts]
     if min(places) != 0 or max(places) >= len(classes):
         raise ValueError(
             f"`classes` must be the names that the votes say, or the votes numbers of classes from 0 "
-            f"to C - 1 = {len(classes) - 1}, got {_listed(map(repr, classes))} and votes from "
+            f"to C - 1 = {len(classes) - 1}, got {listed(map(repr, classes))} and votes from "
             f"{min(places)} to {max(places)}: write the names into the votes."
         )
-    said = ", ".join(f"{c} is {classes[c]!r}" for c in sorted(places)[:_SHOWN])
-    return list(places), said + ", ..." * (len(places) > _SHOWN)
+    said = ", ".join(f"{c} is {classes[c]!r}" for c in sorted(places)[:SHOWN])
+    return list(places), said + ", ..." * (len(places) > SHOWN)
 
 
-# What one value says
-
-
-class _NoNameError(ValueError):
-    """A value is no name; its text is the cause."""
-
-
-@dataclass(frozen=True)
-class _Marker:
-    text: str
+# A column taken apart
 
 
 _ITEMS = Rule(frozenset(), True)
@@ -453,114 +301,17 @@ def _encoded_arrow(column: Any) -> tuple[list[Any], np.ndarray]:
     if pa.types.is_floating(kind):  # written as Arrow writes a number of its width
         texts = encoded.dictionary.cast(pa.string()).to_pylist()
         values = [
-            _Float(v, t) if v is not None else None for v, t in zip(values, texts, strict=True)
+            WrittenFloat(v, t) if v is not None else None
+            for v, t in zip(values, texts, strict=True)
         ]
     return values, codes
-
-
-class _Float(float):
-    """A number that knows its text."""
-
-    text: str
-
-    def __new__(cls, value: float, text: str) -> "_Float":
-        out = super().__new__(cls, value)
-        out.text = text
-        return out
-
-
-def _value(value: Any, rule: Rule, answers: bool, strip: bool = True) -> Any:
-    """Return a number, a text, a marker, or None where nothing is said."""
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        value = value.item()
-    if answers and isinstance(value, list | tuple | set | frozenset | dict | np.ndarray):
-        value = only_answer(value)
-    if is_missing(value):
-        return None
-    if isinstance(value, str):
-        return _text(str(value), rule, answers) if strip else _sound(str(value))
-    number = _number(value)
-    return _Marker(str(number)) if rule.is_given and str(number) in rule.missing else number
-
-
-def _sound(text: str) -> str:
-    if not is_text(text):
-        raise _NoNameError(f"must be Unicode text, got half a character in {text[:80]!r}.")
-    return text
-
-
-def _text(text: str, rule: Rule, answers: bool) -> Any:
-    text = _sound(text)
-    if text in rule.known:
-        return text
-    text = text.strip(SPACE)
-    if text in rule.known:
-        return text
-    if text == "":
-        return None
-    if text in rule.missing:
-        return _Marker(text)
-    if answers and text[0] in "[{" and text[-1] in "]}" and len(text) < 10_000:
-        listed = _list_in_text(text)
-        if listed is not None:
-            one = only_answer(listed)
-            if one is None:
-                return text if listed else _Marker(text)
-            return _text(str(_number(one) if not isinstance(one, str) else one), rule, False)
-    return text
-
-
-def _list_in_text(text: str) -> Any:
-    """Return the list or object that a text is, as JSON or Python write it; None if it is none."""
-    for parse in (json.loads, ast.literal_eval):
-        try:
-            found = parse(text)
-        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            continue
-        return found if isinstance(found, list | dict | set | tuple) else None
-    return None
-
-
-def _number(value: Any) -> Name:
-    """Return a whole number as such, 3.0 too; True as "true"; another scalar as its text."""
-    if isinstance(value, bool | np.bool_):
-        return str(bool(value)).lower()
-    if isinstance(value, int | np.integer):
-        return _short(int(value))
-    if isinstance(value, float | np.floating):
-        number = float(value)
-        if not np.isfinite(number):
-            raise _NoNameError(f"must be finite, got {number}.")
-        if number.is_integer() and abs(number) < _EXACT:
-            return int(number)
-        if isinstance(value, _Float):
-            return value.text
-        kind = pa.float32() if isinstance(value, np.float32 | np.float16) else pa.float64()
-        return str(pa.array([number], kind).cast(pa.string())[0].as_py())
-    if isinstance(value, Decimal):
-        if not value.is_finite():
-            raise _NoNameError(f"must be finite, got {value}.")
-        if abs(value.adjusted()) < 100 and value == value.to_integral_value():
-            return int(value)
-        return str(value)
-    if isinstance(value, uuid.UUID | datetime.date | datetime.time | datetime.timedelta):
-        return str(value)
-    if isinstance(value, np.datetime64 | np.timedelta64):
-        return str(pd.Timestamp(value) if isinstance(value, np.datetime64) else pd.Timedelta(value))
-    raise _NoNameError(f"must hold text or numbers, got {_shown_value(value)}.")
-
-
-def _short(number: int) -> int:
-    if number.bit_length() > 4096:
-        raise _NoNameError(f"must hold text or numbers, got one of {number.bit_length()} bits.")
-    return number
 
 
 # What all values of a kind say together
 
 
 def _said(told: list[list[Any]]) -> set[Any]:
-    return {v for values in told for v in values if v is not None and not isinstance(v, _Marker)}
+    return {v for values in told for v in values if v is not None and not isinstance(v, Marker)}
 
 
 def _whole_numbers(told: list[list[Any]], rule: Rule, doubts: list[str]) -> None:
@@ -604,7 +355,7 @@ def _minus_one(told: list[list[Any]], heads: Sequence[str], rule: Rule, doubts: 
         for values in told:
             for number, value in enumerate(values):
                 if value in (-1, "-1"):
-                    values[number] = _Marker("-1")
+                    values[number] = Marker("-1")
     elif not any(other.startswith("-") for other in others):
         doubts.append("'-1' is read as a class, not as missing")
 
@@ -653,7 +404,7 @@ def _markers_in_doubt(told: list[list[Any]], rule: Rule, doubts: list[str]) -> N
         if set(str(abs(largest))) == {"9"} and abs(largest) > 9 and abs(largest) > 3 * rest:
             found.append(str(largest))  # -99, 999: as surveys write a missing answer
     if found:
-        doubts.append(f"{_listed(map(repr, found))} is read as a name, not as missing")
+        doubts.append(f"{listed(map(repr, found))} is read as a name, not as missing")
 
 
 def _names(
@@ -669,7 +420,7 @@ def _names(
         collide |= texts & {str(value) for value in values if isinstance(value, int)}
     if collide:
         doubts.append(
-            f"{' and '.join(heads)} holds both numbers and text for {_listed(sorted(collide))}: the "
+            f"{' and '.join(heads)} holds both numbers and text for {listed(sorted(collide))}: the "
             "text is written with its quotes"
         )
 
@@ -722,7 +473,7 @@ def _items_in_doubt(head: str, column: pa.ChunkedArray) -> list[str]:
     folded = names
     if (letters > 127).any():
         folded = pc.utf8_normalize(folded, "NFKC")
-        folded = pc.replace_substring_regex(folded, f"[{_NO_WIDTH}]", "")
+        folded = pc.replace_substring_regex(folded, f"[{NO_WIDTH}]", "")
         folded = pc.utf8_lower(folded)
     elif ((letters >= ord("A")) & (letters <= ord("Z"))).any():
         folded = pc.ascii_lower(folded)
@@ -739,20 +490,5 @@ def _items_in_doubt(head: str, column: pa.ChunkedArray) -> list[str]:
     marker = pc.is_in(names, value_set=pa.array(sorted(MISSING), names.type))
     if pc.any(marker).as_py():
         found = names.filter(marker).to_pylist()
-        doubts.append(f"{_listed(map(repr, sorted(found)))} is read as the name of an item")
+        doubts.append(f"{listed(map(repr, sorted(found)))} is read as the name of an item")
     return doubts
-
-
-def _listed(names: Iterable[Any]) -> str:
-    names = [_shown_value(name) for name in names]
-    return ", ".join(names[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
-
-
-def _shown_value(value: Any) -> str:
-    """Write a value on one short line, whatever it is."""
-    try:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError, OverflowError):
-        text = f"a {type(value).__name__}"
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= 80 else text[:80] + "..."

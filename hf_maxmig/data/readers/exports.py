@@ -1,8 +1,8 @@
 """Votes as annotation tools and published crowds export them: one function a format.
 
-Each takes a `Source`, what was read of a file and its name for errors, and gives `Votes`: columns
-of Python values or of Arrow, one vote a row. `files.py` and `tables.py` open what is read here; the choice of
-the format and the names that values get are in `read_annotations.py`.
+Each takes a `Source`, what was read of a file and its name for errors, and gives `UncheckedVotes`: columns
+of Python values or of Arrow, one vote a row. `files.py` and `tables.py` open what is read here, `roles.py` knows
+the usual names of columns; the choice of the format and the names that values get are in `read_annotations.py`.
 """
 
 import csv
@@ -10,8 +10,8 @@ import pickle
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,110 +19,16 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from .cells import USUAL, Cells, Column, Rule, only_answer
+from .cells import Column
+from .roles import ROLES, candidates, extra_name, pick
+from .source import Asked, Source, UncheckedVotes, shown
+from .values import only_answer
 
-ROLES = ("item", "annotator", "annotation", "gold")
-_SHOWN = 8  # how many names an error lists
 _RECORD_IDS = ("id", "external_id", "_server_id")  # of Argilla, the user's own first
 _WORKERS_FILE = "side_info_cifar100N.csv"
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What the user named himself: where each role stands; None is to be found."""
-
-    item: str | None = None
-    annotator: Any = None
-    annotation: str | None = None
-    gold: str | None = None
-    rule: Rule = USUAL
-    classes: list[str] | None = None
-
-
-@dataclass(frozen=True)
-class Source:
-    """What is read: its name, its content, and how its rows are called in errors."""
-
-    name: str
-    kind: str  # of content: table, records, mapping, matrix, files or arrays
-    content: Any
-    path: Path | None = None
-    place: Callable[[int], str] = "row {}".format
-    note: str = ""
-    known: frozenset[str] = frozenset()  # names of its ClassLabels
-    open_end: str | None = None  # column of a last cell that no line end closes: it may be cut
-
-    def wrong(self, what: str, row: int | None = None) -> ValueError:
-        """Give an error that says where: `votes.csv, line 812: ...`."""
-        where = self.name if row is None else f"{self.name}, {self.place(row)}"
-        return ValueError(f"{where}: {what}")
-
-    def part(self, row: int, record: Any, key: str, kind: type) -> Any:
-        """Return `record[key]` if it is what the format says."""
-        if not isinstance(record, dict):
-            raise self.wrong(f"must be an object with names, got {type(record).__name__}.", row)
-        value = record.get(key)
-        if not isinstance(value, kind):
-            got = type(value).__name__ if key in record else f"only {shown(record)}"
-            raise self.wrong(f"`{key}` must be a {kind.__name__}, got {got}.", row)
-        if isinstance(value, dict) and not all(isinstance(name, str) for name in value):
-            raise self.wrong(f"names in `{key}` must be text, got {shown(value)}.", row)
-        return value
-
-    def records(self) -> list[Any]:
-        """Return the content as a list of records."""
-        if self.kind == "table":
-            columns = {
-                name: column if isinstance(column, list) else column.to_pylist()
-                for name, column in self.content.items()
-            }
-            return [
-                dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
-            ]
-        return list(self.content)
-
-
-@dataclass
-class Votes:
-    """One vote a row, not yet checked: columns by role or extra name, and what the log says."""
-
-    columns: dict[str, Column]
-    source: Source
-    rows: Any = None  # the number of the record that each row is of, if it is not its own
-    found: dict[str, str] = field(default_factory=dict)
-    left_out: Counter[str] = field(default_factory=Counter)
-    said: Cells | None = None  # annotations, then gold labels, where the format has read them
-    doubts: list[str] = field(default_factory=list)  # what the log says of it
-    open_ends: list[tuple[str, int]] = field(
-        default_factory=list
-    )  # role and row of cells that may be cut
-
-    @property
-    def name(self) -> str:
-        """The name of the source."""
-        return self.source.name
-
-    def place(self, row: int) -> str:
-        """Say where a row is from, as `Source.place` does."""
-        return self.source.place(row if self.rows is None else int(self.rows[row]))
-
-    def wrong(self, what: str, row: int) -> ValueError:
-        """Give an error that says where, as `Source.wrong` does."""
-        return self.source.wrong(what, row if self.rows is None else int(self.rows[row]))
-
-
-def shown(names: Iterable[Any]) -> str:
-    """List the first few names."""
-    names = [str(name) for name in names]
-    return ", ".join(names[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
-
-
-def extra_name(name: str) -> str:
-    """Name an extra column: never as one of ours."""
-    return f"original_{name}" if name in ROLES else name
-
-
-def label_studio(source: Source, asked: Asked) -> Votes:
+def label_studio(source: Source, asked: Asked) -> UncheckedVotes:
     """Read the JSON export of Label Studio: tasks with `data` and `annotations`.
 
     Annotators are the e-mail addresses in `completed_by`, else its numbers. Cancelled annotations
@@ -205,7 +111,7 @@ def _who(source: Source, row: int, who: Any) -> Any:
     return who
 
 
-def argilla(source: Source, asked: Asked) -> Votes:
+def argilla(source: Source, asked: Asked) -> UncheckedVotes:
     """Read records of Argilla, of version 1 or 2, exported as JSON or pushed to the Hub.
 
     Only submitted responses count. Version 2 on the Hub has columns `<question>.responses`,
@@ -368,7 +274,7 @@ def _fields(record: dict[str, Any], questions: set[str]) -> dict[str, Any]:
     return own
 
 
-def annotator_files(source: Source, asked: Asked) -> Votes:
+def annotator_files(source: Source, asked: Asked) -> UncheckedVotes:
     """Read one file an annotator, as doccano exports a project: the file's name is the annotator.
 
     Args:
@@ -431,7 +337,7 @@ def annotator_files(source: Source, asked: Asked) -> Votes:
     return votes
 
 
-def peerannot(source: Source, asked: Asked) -> Votes:
+def peerannot(source: Source, asked: Asked) -> UncheckedVotes:
     """Read `answers.json` of peerannot, {task: {worker: label}}.
 
     Args:
@@ -462,7 +368,7 @@ def peerannot(source: Source, asked: Asked) -> Votes:
     return _votes(place, rows, range(len(rows)), None, {}, left_out)
 
 
-def cifar_n(source: Source, asked: Asked) -> Votes:
+def cifar_n(source: Source, asked: Asked) -> UncheckedVotes:
     """Read the human labels of CIFAR-10N and CIFAR-100N; items are numbers of training images.
 
     CIFAR-10N gives three labels an image: its three places are three annotators, for the worker ids
@@ -500,7 +406,7 @@ def cifar_n(source: Source, asked: Asked) -> Votes:
                 f"`{name}` must lie in 0..{classes - 1}, got {array[row]} at item {row}."
             )
     number = len(arrays["clean_label"])
-    votes = Votes(
+    votes = UncheckedVotes(
         {
             "item": pa.array(np.tile(np.arange(number), len(names))),
             "annotation": pa.array(np.concatenate([arrays[name] for name in names])),
@@ -586,86 +492,6 @@ def _workers(path: Path, number: int) -> np.ndarray:
 # What the formats share
 
 
-# By role, names as they look after `_plain`, likeliest first: a later group counts only if no name
-# of an earlier one occurs.
-_USUAL = {
-    "item": (
-        "item item_id item_name task task_id question question_id image image_id image_name "
-        "image_url image_path image_file img img_id picture picture_id photo photo_id file file_name filename file_path path url song "
-        "example example_id sample sample_id instance instance_id object object_id datapoint "
-        "document document_id doc_id record_id unit_id",
-        "id hitid hit_id assignment_task_id index idx external_id",
-        "text sentence content",
-    ),
-    "annotator": (
-        "annotator annotator_id annotator_name annotators worker worker_id workerid user user_id "
-        "userid user_name username labeler labeler_id labeller labeller_id rater rater_id coder "
-        "expert expert_id judge judge_id performer contributor contributor_id participant "
-        "participant_id reviewer assignee completed_by labeled_by annotated_by "
-        "assignment_worker_id crowd_worker",
-        "email",
-    ),
-    "annotation": (
-        "annotation label labels answer response vote rating choice class class_name category "
-        "judgment judgement decision annotation_value",
-        "value",
-    ),
-    "gold": (
-        "gold gold_label gold_answer golden golden_label truth true_label true_class true_answer "
-        "ground_truth groundtruth ground_truth_label gt correct_label correct_answer clean_label "
-        "y_true",
-    ),
-}
-_PREFIXES = {
-    "item": ("input.", "input:"),
-    "annotation": ("output:", "answer."),
-    "gold": ("golden:",),
-}  # of MTurk and Toloka
-
-
-def candidates(role: str, names: Iterable[str]) -> list[str]:
-    """Return the columns that usual names, or the prefixes of MTurk and Toloka, give a role to.
-
-    Example:
-        >>> candidates("item", ["id", "File Name", "WorkerId"])
-        ['File Name']
-        >>> candidates("annotation", ["INPUT:image", "OUTPUT:result", "GOLDEN:result"])
-        ['OUTPUT:result']
-    """
-    names = list(names)
-    first, *later = [set(group.split()) for group in _USUAL[role]]
-    prefixes = _PREFIXES.get(role, ())
-    found = [n for n in names if _plain(n) in first or n.lower().startswith(prefixes)]
-    for group in later:
-        found = found or [name for name in names if _plain(name) in group]
-    return found
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^0-9a-z]+", "_", name.lower()).strip("_")
-
-
-def pick(
-    source: Source, role: str, names: Iterable[str], asked: str | None, required: bool = True
-) -> str | None:
-    """Return the name under which a role stands: the one asked for, or the only usual one."""
-    names = list(names)
-    if asked is not None:
-        if asked not in names:
-            raise source.wrong(f"`{role}` must be one of {shown(names)}, got {asked!r}.")
-        return asked
-    found = candidates(role, names)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise source.wrong(f"{shown(found)} could each be the {role}: name it by `{role}=...`.")
-    if required:
-        raise source.wrong(
-            f"no column looks like the {role} among {shown(names)}: name it by `{role}=...`."
-        )
-    return None
-
-
 def _one_question(source: Source, found: set[str], asked: str | None) -> str:
     if not found:
         raise source.wrong("holds no answer to a question of classes.")
@@ -702,7 +528,7 @@ def _votes(
     gold: str | None,
     found: dict[str, str],
     left_out: Counter[str],
-) -> Votes:
+) -> UncheckedVotes:
     """Turn pairs of roles and extras, one a vote, into columns."""
     names = dict.fromkeys(name for _, extras in rows for name in extras)
     if gold is not None:
@@ -717,4 +543,4 @@ def _votes(
     columns: dict[str, Column] = {role: [vote.get(role) for vote, _ in rows] for role in roles}
     for name in names:
         columns[extra_name(name)] = [extras.get(name) for _, extras in rows]
-    return Votes(columns, source, places, found, left_out)
+    return UncheckedVotes(columns, source, places, found, left_out)

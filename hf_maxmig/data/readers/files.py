@@ -28,9 +28,10 @@ import pyarrow.parquet as pa_parquet
 from datasets import Dataset, Features
 
 from ..columns import check_is_dataset
-from .cells import SPACE
-from .exports import Source, load_arrays, shown
+from .exports import load_arrays
+from .source import Source, shown
 from .tables import arrow_columns, checked_columns, columns_of
+from .values import SPACE
 
 SAMPLE = 100  # records that are looked at to tell the format
 TABLES = ("table", "records")

@@ -22,36 +22,13 @@ import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetInfo, Features
 from transformers.utils import logging
 
-from .cells import (
-    Cells,
-    Column,
-    class_names,
-    class_numbers,
-    is_missing,
-    is_text,
-    plain_key,
-    read_cells,
-    read_items,
-    rule_of,
-)
-from .exports import (
-    ROLES,
-    Asked,
-    Source,
-    Votes,
-    annotator_files,
-    argilla,
-    candidates,
-    cifar_n,
-    extra_name,
-    is_argilla,
-    label_studio,
-    peerannot,
-    pick,
-    shown,
-)
+from .cells import Cells, Column, class_numbers, read_cells, read_items
+from .exports import annotator_files, argilla, cifar_n, is_argilla, label_studio, peerannot
 from .files import SAMPLE, TABLES, first_names, open_source, saw
+from .roles import ROLES, candidates, extra_name, pick
+from .source import Asked, Source, UncheckedVotes, shown
 from .tables import record_columns
+from .values import class_names, is_missing, is_text, plain_key, rule_of
 
 logger = logging.get_logger(__name__)
 
@@ -166,7 +143,7 @@ def _asked(
 # The tables
 
 
-def long(source: Source, asked: Asked) -> Votes:
+def long(source: Source, asked: Asked) -> UncheckedVotes:
     """Read a table with one vote a row.
 
     Args:
@@ -197,10 +174,10 @@ def long(source: Source, asked: Asked) -> Votes:
     open_ends = [(role, -1) for role, name in found.items() if name == source.open_end]
     out = {role: columns.pop(name) for role, name in found.items()}
     open_ends = [(role, len(out[role]) - 1) for role, _ in open_ends]
-    return Votes(out | _extras(source, columns), source, found=found, open_ends=open_ends)
+    return UncheckedVotes(out | _extras(source, columns), source, found=found, open_ends=open_ends)
 
 
-def wide(source: Source, asked: Asked) -> Votes:
+def wide(source: Source, asked: Asked) -> UncheckedVotes:
     """Read a table with one column an annotator, empty where there is no label.
 
     Args:
@@ -264,10 +241,10 @@ def wide(source: Source, asked: Asked) -> Votes:
         out["gold"], found["gold"] = _take(cells.columns[-1], row), gold
     rest = {n: _take(c, row) for n, c in columns.items() if n not in (item, gold, *who)}
     out |= _extras(source, rest)
-    return Votes(out, source, row, found, said=cells, open_ends=open_ends)
+    return UncheckedVotes(out, source, row, found, said=cells, open_ends=open_ends)
 
 
-def dense(source: Source, asked: Asked) -> Votes:
+def dense(source: Source, asked: Asked) -> UncheckedVotes:
     """Read a matrix of labels: items in rows, annotators in columns, -1 where there is no label.
 
     Args:
@@ -304,7 +281,7 @@ def dense(source: Source, asked: Asked) -> Votes:
         "annotation": pa.array(matrix[item, annotator].astype(np.int64)),
     }
     silent = Counter({"items without a vote": len(matrix) - len(np.unique(item))})
-    votes = Votes(columns, source, item, left_out=silent)
+    votes = UncheckedVotes(columns, source, item, left_out=silent)
     absent = np.setdiff1d(np.arange(largest), columns["annotation"])
     if len(absent) > largest // 2:
         votes.doubts.append(f"{largest} is the largest label, {len(absent)} below it do not occur")
@@ -394,7 +371,7 @@ def _always(source: Source, asked: Asked) -> bool:
 class Format:
     """A format: its reader, how it is told, which roles one may name, and what it is in words."""
 
-    read: Callable[[Source, Asked], Votes]
+    read: Callable[[Source, Asked], UncheckedVotes]
     looks: Callable[[Source, Asked], bool]
     kinds: tuple[str, ...]
     takes: tuple[str, ...]
@@ -463,7 +440,7 @@ def _pairs(found: dict[str, str]) -> str:
 # From what a format found to the table that leaves
 
 
-def _finish(votes: Votes, format: str, asked: Asked, guessed: bool) -> Dataset:
+def _finish(votes: UncheckedVotes, format: str, asked: Asked, guessed: bool) -> Dataset:
     """Name the values, check that votes are whole, give each row the gold label of its item."""
     source, columns, left_out = votes.source, dict(votes.columns), votes.left_out
     roles = [role for role in ROLES if role in columns]
@@ -525,7 +502,7 @@ def _finish(votes: Votes, format: str, asked: Asked, guessed: bool) -> Dataset:
 
 
 def _named(
-    votes: Votes, columns: dict[str, Column], asked: Asked
+    votes: UncheckedVotes, columns: dict[str, Column], asked: Asked
 ) -> tuple[dict[str, pa.ChunkedArray], Cells]:
     """Read the columns of the roles; take them out of `columns`."""
 
@@ -557,7 +534,7 @@ def _named(
     return named, read[-1]
 
 
-def _marker(votes: Votes, role: str, row: int) -> str:
+def _marker(votes: UncheckedVotes, role: str, row: int) -> str:
     """Say how a text that is read as missing is kept, if the cell holds one."""
     cell = votes.columns[role][row]
     text = cell.as_py() if isinstance(cell, pa.Scalar) else cell
@@ -567,7 +544,7 @@ def _marker(votes: Votes, role: str, row: int) -> str:
     return f": {text!r} is read as missing; {remedy}pass `missing=()` if it is a name"
 
 
-def _check_open_ends(votes: Votes, named: dict[str, pa.ChunkedArray]) -> None:
+def _check_open_ends(votes: UncheckedVotes, named: dict[str, pa.ChunkedArray]) -> None:
     """Refuse a last cell that looks cut: nobody else says it, and a longer name begins with it."""
     for role, row in votes.open_ends:
         name = named[role][row].as_py()
@@ -587,7 +564,7 @@ def _check_open_ends(votes: Votes, named: dict[str, pa.ChunkedArray]) -> None:
 
 
 def _numbered(
-    votes: Votes, named: dict[str, pa.ChunkedArray], classes: list[str]
+    votes: UncheckedVotes, named: dict[str, pa.ChunkedArray], classes: list[str]
 ) -> dict[str, pa.ChunkedArray]:
     """Number annotations and gold labels as the caller's classes are."""
     columns = {role: named[role] for role in ROLES[2:] if role in named}
@@ -614,7 +591,7 @@ def _numbered(
 
 
 def _spread_gold(
-    votes: Votes, items: pa.ChunkedArray, gold: pa.ChunkedArray, has_gold: np.ndarray
+    votes: UncheckedVotes, items: pa.ChunkedArray, gold: pa.ChunkedArray, has_gold: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Number the items, and say for each row which row holds its item's gold label; -1 for none."""
     codes, labels = _codes(items), _codes(gold)
@@ -643,7 +620,7 @@ def _counted(left_out: Counter[str]) -> str:
     return f"; left out: {', '.join(parts)}" if parts else ""
 
 
-def _tell(votes: Votes, format: str, asked: Asked, guessed: bool, table: pa.Table) -> None:
+def _tell(votes: UncheckedVotes, format: str, asked: Asked, guessed: bool, table: pa.Table) -> None:
     """Say in one line what was read; loudly where anything was guessed or left out."""
     number = len(table) - table["annotation"].null_count
     items, annotators = (len(table[role].drop_null().unique()) for role in ROLES[:2])
@@ -661,7 +638,7 @@ def _tell(votes: Votes, format: str, asked: Asked, guessed: bool, table: pa.Tabl
     (logger.info if quiet else logger.warning)("%s", text)
 
 
-def _extra(votes: Votes, name: str, column: Column) -> Any:
+def _extra(votes: UncheckedVotes, name: str, column: Column) -> Any:
     """Bring an extra column to Arrow: as it is if its values are of one kind, else as JSON."""
     if not isinstance(column, list):
         return column

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, LargeList, List
 
-from .cells import Column, is_text
+from .cells import Column
+from .values import is_text
 
 _COLUMN_TYPES = (list, tuple, np.ndarray, pa.Array, pa.ChunkedArray, pd.Series, pd.Index)
 

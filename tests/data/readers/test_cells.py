@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.data.readers.cells` and `tables`: one rule for a cell, whatever it is kept in."""
+"""Tests of `hf_maxmig.data.readers`, `cells`, `values` and `tables`: one rule for a cell, whatever it is kept in."""
 
 import json
 import logging
@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hf_maxmig.data.columns import add_annotations, crowd_names
-from hf_maxmig.data.readers.cells import MISSING, class_numbers, look_alike
+from hf_maxmig.data.readers.cells import class_numbers, look_alike
 from hf_maxmig.data.readers.read_annotations import read_annotations
+from hf_maxmig.data.readers.values import MISSING
 
 ROLES = ["item", "annotator", "annotation"]
 

@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hf_maxmig.data.columns import add_annotations, crowd_names
-from hf_maxmig.data.readers.cells import SPACE
 from hf_maxmig.data.readers.read_annotations import FORMATS, read_annotations
+from hf_maxmig.data.readers.values import SPACE
 from tests.children import needs_fork, run
 
 EXPORTS = Path(__file__).parent / "exports"

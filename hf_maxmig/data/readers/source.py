@@ -1,0 +1,105 @@
+"""What is read and what comes of it, before it is checked: a source, what was asked of it, its votes.
+
+Formats turn the one into the other (`exports.py`, `read_annotations.py`).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .cells import Cells, Column
+from .values import USUAL, Rule
+
+_SHOWN = 8  # how many names an error lists
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user named himself: where each role stands; None is to be found."""
+
+    item: str | None = None
+    annotator: Any = None
+    annotation: str | None = None
+    gold: str | None = None
+    rule: Rule = USUAL
+    classes: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is read: its name, its content, and how its rows are called in errors."""
+
+    name: str
+    kind: str  # of content: table, records, mapping, matrix, files or arrays
+    content: Any
+    path: Path | None = None
+    place: Callable[[int], str] = "row {}".format
+    note: str = ""
+    known: frozenset[str] = frozenset()  # names of its ClassLabels
+    open_end: str | None = None  # column of a last cell that no line end closes: it may be cut
+
+    def wrong(self, what: str, row: int | None = None) -> ValueError:
+        """Give an error that says where: `votes.csv, line 812: ...`."""
+        where = self.name if row is None else f"{self.name}, {self.place(row)}"
+        return ValueError(f"{where}: {what}")
+
+    def part(self, row: int, record: Any, key: str, kind: type) -> Any:
+        """Return `record[key]` if it is what the format says."""
+        if not isinstance(record, dict):
+            raise self.wrong(f"must be an object with names, got {type(record).__name__}.", row)
+        value = record.get(key)
+        if not isinstance(value, kind):
+            got = type(value).__name__ if key in record else f"only {shown(record)}"
+            raise self.wrong(f"`{key}` must be a {kind.__name__}, got {got}.", row)
+        if isinstance(value, dict) and not all(isinstance(name, str) for name in value):
+            raise self.wrong(f"names in `{key}` must be text, got {shown(value)}.", row)
+        return value
+
+    def records(self) -> list[Any]:
+        """Return the content as a list of records."""
+        if self.kind == "table":
+            columns = {
+                name: column if isinstance(column, list) else column.to_pylist()
+                for name, column in self.content.items()
+            }
+            return [
+                dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+            ]
+        return list(self.content)
+
+
+@dataclass
+class UncheckedVotes:
+    """One vote a row, not yet checked: columns by role or extra name, and what the log says."""
+
+    columns: dict[str, Column]
+    source: Source
+    rows: Any = None  # the number of the record that each row is of, if it is not its own
+    found: dict[str, str] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
+    said: Cells | None = None  # annotations, then gold labels, where the format has read them
+    doubts: list[str] = field(default_factory=list)  # what the log says of it
+    open_ends: list[tuple[str, int]] = field(
+        default_factory=list
+    )  # role and row of cells that may be cut
+
+    @property
+    def name(self) -> str:
+        """The name of the source."""
+        return self.source.name
+
+    def place(self, row: int) -> str:
+        """Say where a row is from, as `Source.place` does."""
+        return self.source.place(row if self.rows is None else int(self.rows[row]))
+
+    def wrong(self, what: str, row: int) -> ValueError:
+        """Give an error that says where, as `Source.wrong` does."""
+        return self.source.wrong(what, row if self.rows is None else int(self.rows[row]))
+
+
+def shown(names: Iterable[Any]) -> str:
+    """List the first few names."""
+    names = [str(name) for name in names]
+    return ", ".join(names[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
