@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from .judging.annotators import AnnotatorReport, judge_annotators
     from .judging.report import write_report
     from .sharing.export import export_onnx, save_classifier
-    from .training.trainer import CrowdTrainer, MaxMIGTrainer
+    from .training.maxmig_trainer import MaxMIGTrainer
+    from .training.trainer import CrowdTrainer
     from .training.training_args import MaxMIGTrainingArguments
 
 _LAZY = {
@@ -56,7 +57,7 @@ _LAZY = {
     "CrowdTrainer": ".training.trainer",
     "Description": ".data.describe",
     "Experts": ".data.simulated.experts",
-    "MaxMIGTrainer": ".training.trainer",
+    "MaxMIGTrainer": ".training.maxmig_trainer",
     "MaxMIGTrainingArguments": ".training.training_args",
     "add_annotations": ".data.columns",
     "align_annotators": ".data.columns",

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .model.divergences import get_divergence
 from .model.functional import NO_MASS, alike, mutual_information_gain, widen
+from .model.modeling_maxmig import CrowdModel
 
 NO_LABEL = -100  # what transformers writes for a missing gold label
 LEAST_ITEMS = 3  # for an interval: each is left out once, and the gain compares two
@@ -55,6 +56,49 @@ def accuracies(
         if taken.any():
             scores[name] = float((posterior[taken].argmax(axis=-1) == labels[taken]).mean())
     return scores
+
+
+def measured(
+    posteriors: tuple[NDArray[np.floating], ...],
+    labels: NDArray[np.integer],
+    annotated: NDArray[np.bool_],
+    model: CrowdModel,
+) -> tuple[dict[str, float], dict[str, int]]:
+    """Measure a model's posteriors, as an evaluation reports it.
+
+    Args:
+        posteriors: three (N, C) log-probabilities: of the classifier, the aggregator, the forecaster.
+        labels: (N,), gold labels; `NO_LABEL` where there is none.
+        annotated: (N,), which items have annotations.
+        model: whose gain it is.
+
+    Returns:
+        The metrics, and on how many items each of them was measured.
+
+    Raises:
+        ValueError: as `check_predicted`.
+    """
+    log_h, log_g, log_forecast = posteriors
+    gold = labels != NO_LABEL
+    known = int((annotated & gold).sum())
+    items = {
+        "accuracy": int(gold.sum()), "aggregator_accuracy": known, "forecast_accuracy": known,
+        "gain": int(annotated.sum()),
+    }  # fmt: skip
+    metrics: dict[str, float] = {}
+    if annotated.sum() >= 2:
+        divergence = model.config.divergence
+        h, g = (torch.from_numpy(t[annotated]).to(model.device) for t in (log_h, log_g))
+        with torch.no_grad():
+            gain, log_p = float(model.gain(h, g)), model.log_prior()
+        check_predicted(log_h, log_g, annotated)
+        metrics = {"gain": gain, "gain_ceiling": gain_ceiling(log_p, divergence)}
+        if len(h) >= LEAST_ITEMS:
+            low, high = gain_interval(h, g, log_p, divergence, gain)
+            metrics |= {"gain_low": low, "gain_high": high}
+        if model.loss_is_minus_gain:
+            metrics["loss"] = -gain
+    return metrics | accuracies(log_h, log_g, log_forecast, labels, annotated), items
 
 
 def check_predicted(

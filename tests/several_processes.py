@@ -18,10 +18,10 @@ from datasets import Dataset, concatenate_datasets
 
 from hf_maxmig import MaxMIGModel, MaxMIGTrainingArguments
 from hf_maxmig.model.functional import Mixed
-from hf_maxmig.training import cross_fitted as start_of_one
+from hf_maxmig.training import starting as start_of_one
 from hf_maxmig.training.checkpoints import swapped
+from hf_maxmig.training.cross_fit import cross_fit
 from hf_maxmig.training.distributed import gather_with_gradient
-from hf_maxmig.training.start import find_start
 from tests.networks import small_head, small_vit
 from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd
 
@@ -125,7 +125,7 @@ def train(out, name):
     trainer = make_trainer(
         out, small_head(), dataset, start_from=start, eval_dataset=held_out, **RUNS[name]
     )
-    with mock.patch("hf_maxmig.training.trainer.draw_blends", neighbours):
+    with mock.patch("hf_maxmig.training.batch.draw_blends", neighbours):
         trainer.train()
     told = learned(trainer, crowd)
     if name == "stream":
@@ -143,20 +143,20 @@ def cross_fitted(out):
 
     def spied(features, *args, **kwargs):
         seen.append(features)
-        return find_start(features, *args, **kwargs)
+        return cross_fit(features, *args, **kwargs)
 
     with (
         swapped(start_of_one, "network_steps", lambda *_: 8),
-        swapped(start_of_one, "find_start", spied),
+        swapped(start_of_one, "cross_fit", spied),
     ):
         saved = {"save_strategy": "steps", "save_steps": 5}
         trainer = make_trainer(out, small_head(), crowd, **changes, **saved)
         trainer.train()
         again = make_trainer(out, small_head(), crowd, **changes, **saved)
         again.train(resume_from_checkpoint=f"{out}.run/checkpoint-5")
-        told = learned(trainer, crowd) | {"found": vars(trainer._found), "searched": len(seen)}
+        told = learned(trainer, crowd) | {"found": vars(trainer.start.items), "searched": len(seen)}
         told["resumed"] = {n: t.clone() for n, t in again.crowd_model.state_dict().items()}
-        told["targets"] = trainer._moved[id(trainer._found.targets)][1]
+        told["targets"] = trainer.known._moved[id(trainer.start.items.targets)][1]
         # Features that a network computes, of items that the processes share.
         torch.manual_seed(0)
         vit = small_vit()

@@ -5,10 +5,11 @@ so that nothing has to assume in which order items were read: not by a sampler, 
 other devices. Streams have no numbers: their order is the one in which they come.
 """
 
+import itertools
 import os
 import random
 import weakref
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,14 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from datasets import Audio, Dataset, Image
+from datasets import IterableDataset as HubStream
 from datasets.utils.file_utils import is_local_path
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
-from torch.utils.data import SequentialSampler
-from transformers.trainer_utils import has_length
+from torch.utils.data import SequentialSampler, Subset
+from transformers.trainer_utils import EvalLoopOutput, has_length
 
+from ..model.functional import Posteriors
 from ..model.opening import short
-from .collator import CrowdCollator, arrow_rows
+from ..model.votes import Votes
+from .collator import POSTERIOR_COLUMN, CrowdCollator, arrow_rows
 from .columns import CROWD_COLUMNS, EVERY, GOLD_COLUMNS
 
 ROW = "crowd_row"  # of a batch: (B,) int64, where in the data set its items stand
@@ -210,6 +214,38 @@ def first_batch(dataset: Any, collate: Any, number: int) -> Any:
         finally:
             random.setstate(states[0])
             np.random.set_state(states[1])
+
+
+def first_items(dataset: Any, number: int) -> Any:
+    """Take the first items, without reading any that is not asked for.
+
+    Args:
+        dataset: a data set or a stream.
+        number: of items, fewer if there are no more.
+
+    Example:
+        >>> list(first_items(iter("abc"), 2))
+        ['a', 'b']
+    """
+    if isinstance(dataset, HubStream):
+        return dataset.take(number)
+    if not hasattr(dataset, "__len__"):
+        return itertools.islice(dataset, number)
+    rows = range(min(number, len(dataset)))
+    return dataset.select(rows) if isinstance(dataset, Dataset) else Subset(dataset, rows)
+
+
+def few_inputs(dataset: Any, collate: Any, device: torch.device) -> dict[str, Tensor]:
+    """Give a few items as the classifier takes them, for a look at its outputs.
+
+    Args:
+        dataset: a data set or a stream.
+        collate: any collator.
+        device: where the tensors go.
+    """
+    kept_back = {*CROWD_COLUMNS, "labels", POSTERIOR_COLUMN}
+    batch = collate(list(first_items(dataset, 8)))
+    return {name: tensor.to(device) for name, tensor in batch.items() if name not in kept_back}
 
 
 def _check_files(dataset: Dataset) -> None:
@@ -408,6 +444,67 @@ def is_sequential(loader: Any) -> bool:
     while hasattr(sampler, "batch_sampler"):  # accelerate's, around torch's
         sampler = sampler.batch_sampler
     return isinstance(getattr(sampler, "sampler", None), SequentialSampler)
+
+
+def by_item(output: EvalLoopOutput, loader: Any) -> EvalLoopOutput:
+    """Put what was predicted in the order of the data set.
+
+    Args:
+        output: of an evaluation; its `label_ids` are gold labels, which items have votes, and which items
+            they are.
+        loader: that was read.
+    """
+    if output.label_ids is None:
+        return output
+    labels, annotated, rows = output.label_ids
+    dataset = loader.dataset
+    # A stream comes in its order; a loader of the user's has one that can be known.
+    known = not has_length(dataset) or (is_sequential(loader) and len(rows) == len(dataset))
+    if known and len(rows) and (rows < 0).all():
+        rows = np.arange(len(rows))
+    order = in_order(rows)
+    return output._replace(
+        predictions=taken(output.predictions, order),
+        label_ids=taken((labels, annotated, rows), order),
+    )
+
+
+def check_predicted_once(label_ids: Any, dataset: Any) -> None:
+    """Check that predictions are those of the items, one each, before they meet their votes.
+
+    Args:
+        label_ids: of an evaluation, see `by_item`.
+        dataset: that was predicted.
+
+    Raises:
+        ValueError: as `check_each_once`.
+    """
+    if label_ids is not None and has_length(dataset):
+        check_each_once(label_ids[2], len(dataset))
+
+
+def beside_votes(
+    posteriors: Posteriors, crowd: Iterable[Votes]
+) -> Iterator[tuple[Posteriors, Tensor, Tensor]]:
+    """Yield posteriors beside the votes of the same items.
+
+    Args:
+        posteriors: of N items.
+        crowd: their votes, part by part.
+
+    Raises:
+        ValueError: if there are votes of more items or fewer.
+    """
+    start = 0
+    for annotators, annotations in crowd:
+        part = slice(start, start + len(annotators))
+        yield Posteriors(*(table[part] for table in posteriors)), annotators, annotations
+        start = part.stop
+    if start != len(posteriors.log_h):
+        raise ValueError(
+            f"the data set must have as many votes' items as it has items, got {start} and {len(posteriors.log_h)}: does "
+            "a transform leave items out?"
+        )
 
 
 def check_each_once(rows: np.ndarray, number: int) -> None:

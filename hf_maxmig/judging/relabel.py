@@ -241,6 +241,25 @@ def with_names(
     return with_columns(dataset, Features(kinds), columns) if columns else dataset
 
 
+def save_relabelled(
+    dataset: Dataset,
+    annotators: Sequence[str] | None,
+    classes: Sequence[str],
+    path: Path,
+) -> None:
+    """Write a relabelled data set with names, as Parquet and, beside it, as CSV.
+
+    Args:
+        dataset: from `relabelled`.
+        annotators: M names, if they have any.
+        classes: C names.
+        path: of the Parquet file.
+    """
+    named = with_names(dataset, annotators, classes)
+    write_parquet(named, path)
+    write_csv(named, path.with_suffix(".csv"))
+
+
 def write_csv(dataset: Dataset, path: Path) -> None:
     """Write what a spreadsheet shows of a relabelled data set, whole or not at all.
 

@@ -9,17 +9,23 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
+from transformers.utils import logging
 
 from ..model.functional import vote_share
+from ..model.modeling_maxmig import CrowdModel
+from ..model.votes import Votes
+from .checkpoints import swapped
+
+logger = logging.get_logger(__name__)
 
 # Standard errors by which other names must fit the votes better. Not more: where the names are right, they
 # fit worse, by as much as they fit better where two are exchanged, and that can be as little as two
 # (correlated mistakes on 1,000 digits, 2.0 to 3.0 in 5 of 360 exchanges).
 CLEAR = 1.5
-Posteriors = Iterable[tuple[Tensor, Tensor]]
+ByItem = Iterable[tuple[Tensor, Tensor]]  # a posterior and the annotations, part by part
 
 
-def votes_by_class(posteriors: Posteriors) -> Tensor:
+def votes_by_class(posteriors: ByItem) -> Tensor:
     """Count what the crowd says of the items of each class.
 
     Args:
@@ -71,7 +77,7 @@ def best_names(votes: Tensor) -> Tensor:
     return order
 
 
-def clear_names(posteriors: Callable[[], Posteriors]) -> Tensor:
+def clear_names(posteriors: Callable[[], ByItem]) -> Tensor:
     """Choose the names that the votes speak for, and change only those for which they do so clearly.
 
     Of the best names (`best_names`) each cycle of classes that exchange theirs is looked at by itself.
@@ -119,6 +125,65 @@ def clear_names(posteriors: Callable[[], Posteriors]) -> Tensor:
     return order
 
 
+def class_order(
+    model: CrowdModel, crowd: Callable[[], Iterable[Votes]], gold: Tensor | None
+) -> Tensor:
+    """Find the order of the classes that fits the votes best.
+
+    Args:
+        model: whose aggregator says what each item is, by its votes.
+        crowd: gives the votes that name the classes.
+        gold: (N,) int64, gold labels of these items that the user hands over, -1 for none.
+
+    Returns:
+        (C,) int64, `order`: place r belongs to what is class `order[r]` now; 0..C-1 if the names
+        are right already, or the method's loss tells the classes apart.
+    """
+    if not model.blind_to_class_names:
+        return torch.arange(model.config.num_labels)
+    device = model.aggregator.table.device
+
+    def posteriors() -> Iterator[tuple[Tensor, Tensor]]:
+        start = 0
+        for annotators, annotations in crowd():
+            g = model.aggregator(model.prior(), annotators.to(device), annotations.to(device))
+            said = torch.where(annotators >= 0, annotations, -1)
+            if gold is not None:  # it outvotes all others on its item
+                own = gold[start : start + len(said), None]
+                said = torch.cat([said, own.expand(-1, said.shape[1] + 1)], dim=1)
+            start += len(said)
+            yield g.exp().cpu(), said
+
+    # It may drop out; only now is it asked.
+    with torch.no_grad(), swapped(model.aggregator, "training", False):
+        return clear_names(posteriors)
+
+
+def rename_classes(model: CrowdModel, order: Tensor, inputs: dict[str, Tensor]) -> list[str] | None:
+    """Give the classes other names, in classifier, W and prior.
+
+    Args:
+        model: it is changed.
+        order: (C,) int64, from `class_order`.
+        inputs: a batch for the classifier, on which to see that its outputs were exchanged.
+
+    Returns:
+        The names that the classes had before, in their new order; None if they stay.
+    """
+    names = [model.config.class_names[c] for c in order]
+    if not model.reorder_classes(order, inputs):
+        logger.warning(
+            "The votes say that classes came out exchanged (%s should be %s), but the output layer of %s was not "
+            "found: rename them in `id2label`, or set `name_classes=False`.",
+            ", ".join(names), ", ".join(model.config.class_names), type(model.classifier).__name__,
+        )  # fmt: skip
+        return None
+    logger.info(
+        "The votes name the classes in another order; it was changed from: %s.", ", ".join(names)
+    )
+    return names
+
+
 def _cycles(order: Tensor) -> Iterator[Tensor]:
     """Yield the places of each cycle of a permutation, those that stay left out."""
     left = {place for place, now in enumerate(order.tolist()) if place != now}
@@ -130,7 +195,7 @@ def _cycles(order: Tensor) -> Iterator[Tensor]:
         yield torch.tensor(cycle)
 
 
-def _shares(posteriors: Posteriors) -> Iterator[tuple[Tensor, Tensor]]:
+def _shares(posteriors: ByItem) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield posterior and vote share of the items that have votes, in float64."""
     for posterior, annotations in posteriors:
         share = vote_share(annotations, posterior.shape[1]).double().cpu()

@@ -1,19 +1,28 @@
 """Guards: what almost surely went wrong in a training, said once, with its cause and a remedy.
 
 Each guard is a pure function of numbers that training and evaluation have anyway, and returns a
-message or None; none looks at a gold label. When they are asked is `watch.py`'s, and
+message or None; none looks at a gold label. A `Watch` asks them in the course of a training, and
 `guards=False` turns them off. Correct runs are silent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from datasets import Dataset
 from torch import Tensor
+from torch.utils.data import Subset
 from transformers.utils import logging
 
-from ..model.functional import vote_share
+from ..data.collator import padded_annotations
+from ..data.columns import has_crowd_columns, has_votes
+from ..model.functional import Posteriors, vote_share
+from ..model.modeling_maxmig import CrowdModel
+from ..model.votes import Votes, is_given
 from .class_names import clear_names, votes_by_class
+from .training import votes_of
+from .training_args import MaxMIGTrainingArguments
 
 logger = logging.get_logger(__name__)
 
@@ -23,6 +32,8 @@ LOST = 0.1  # of the mass that a class should have
 ALIKE = 1e-3  # variance of P(first | one of two classes), as a share of what it is if they are told apart
 EXPECTED_ITEMS = 10  # of a class that should have fewer nothing is said: none may be there
 RENAMED = 0.1  # by how much another name must fit the votes of a class better, on average
+GUARDED_ITEMS = 2000  # and 20 a class: how many items the guards look at
+CLASSES_FORMED = 0.75  # share of the training after which what is still merged is likely to stay so
 _SHOWN = 5  # how many classes a message lists
 
 
@@ -243,6 +254,131 @@ class Guards:
         """Ask `overfitted` of the evaluations of the set of that name."""
         training, held_out, high = zip(*self._evaluations[name], strict=True)
         return overfitted(training, held_out, high, ceiling)
+
+
+class Watch:
+    """Watches over one training: when the guards are asked, and of which numbers.
+
+    Args:
+        model: what is trained.
+        args: of the training.
+        on: whether anything is looked at.
+        speaks: whether anything is said; of several processes only one does.
+    """
+
+    def __init__(
+        self, model: CrowdModel, args: MaxMIGTrainingArguments, on: bool, speaks: bool = True
+    ) -> None:
+        self.model, self.args, self.on = model, args, on
+        self.guards = Guards(on=on and speaks)
+        self.asked_for_classes = False
+        self._seen: Posteriors | None = None
+        self._empty_steps: Tensor | int = 0
+        self._empty_steps_told = False
+
+    def tell_empty_steps(self) -> None:
+        """Say once, also where nothing else is said, if steps had too few items with votes."""
+        if not self._empty_steps_told and int(self._empty_steps):
+            self._empty_steps_told = True
+            logger.warning(
+                "%d step(s) had fewer than %d items with annotations, which %s needs, and taught nothing. Use larger "
+                "batches, or leave out items without labels.",
+                int(self._empty_steps), self.model.least_items, self.model.method,
+            )  # fmt: skip
+
+    def begin(self, dataset: Any) -> None:
+        """Before training: are there votes enough?"""
+        # Of a stream all would be read for it.
+        if not self.on or not has_crowd_columns(dataset):
+            return
+        config, items = self.model.config, 0
+        votes = torch.zeros(config.num_annotators, dtype=torch.int64)
+        for annotators, annotations in votes_of(dataset, self.model):
+            given = is_given(annotators, annotations)
+            votes += torch.bincount(annotators[given], minlength=len(votes))
+            items += int(given.any(dim=1).sum())
+        self.guards.say("votes", too_few_votes(votes, items, config.num_labels))
+
+    def step(self, loss: Tensor, empty: Tensor) -> None:
+        """After a training step: remember its gain, and whether there was anything to learn."""
+        self._empty_steps = self._empty_steps + empty
+        if self.on and self.model.loss_is_minus_gain:
+            self.guards.note_step(-loss)
+
+    def see(self, posteriors: Posteriors) -> None:
+        """While an evaluation is measured: keep what it predicted."""
+        if self.on:
+            self._seen = posteriors
+
+    def evaluated(
+        self, dataset: Any, prefix: str, metrics: dict[str, float], progress: float
+    ) -> None:
+        """After an evaluation in training: are the items memorised, what became of the classes?
+
+        Args:
+            dataset: that was evaluated; of a dictionary each has been here already.
+            prefix: of the metrics.
+            metrics: of the evaluation.
+            progress: the share of the training that is done.
+        """
+        seen, self._seen = self._seen, None
+        if not self.on or isinstance(dataset, dict):
+            return
+        gain, high = (metrics.get(f"{prefix}_{name}") for name in ("gain", "gain_high"))
+        if self.model.loss_is_minus_gain and gain is not None and high is not None:
+            self.guards.note_evaluation(prefix, gain, high)
+            if not self.args.load_best_model_at_end:
+                message = self.guards.overfitted(prefix, metrics[f"{prefix}_gain_ceiling"])
+                self.guards.say("overfitted", message)
+        formed = progress >= CLASSES_FORMED
+        if formed and seen and has_votes(dataset) and len(seen[0]) == len(dataset):
+            rows = self._some_rows(len(dataset))
+            self._ask_for_classes(
+                Posteriors(*(part[rows] for part in seen)),
+                votes_of(dataset.select(rows), self.model),
+            )
+
+    def end(
+        self,
+        dataset: Any,
+        predict: Callable[[Any], Iterable[tuple[Posteriors, Tensor, Tensor]]],
+    ) -> None:
+        """After training: look at some training items, if no evaluation has shown the classes.
+
+        Args:
+            dataset: the training set.
+            predict: gives the posteriors of items, with their votes, part by part.
+        """
+        if not self.on or self.asked_for_classes or not hasattr(dataset, "__len__"):
+            return
+        rows = self._some_rows(len(dataset))
+        some = dataset.select(rows) if isinstance(dataset, Dataset) else Subset(dataset, rows)
+        parts = list(predict(some))
+        posteriors = Posteriors(*(torch.cat([part[0][k] for part in parts]) for k in range(3)))
+        self._ask_for_classes(posteriors, (Votes(who, said) for _, who, said in parts))
+
+    def _some_rows(self, number: int) -> list[int]:
+        step = -(-number // (GUARDED_ITEMS + 20 * self.model.config.num_labels))
+        return list(range(0, number, max(1, step)))
+
+    def _ask_for_classes(
+        self, posteriors: Posteriors, crowd: Iterable[tuple[Tensor, Tensor]]
+    ) -> None:
+        self.asked_for_classes = True
+        model = self.model
+        annotations = padded_annotations(crowd)
+        voted = (annotations >= 0).any(dim=1)
+        if not voted.any():
+            return
+        h, g, forecast = (t[voted].exp() for t in posteriors)
+        annotations, classes = annotations[voted], model.config.class_names
+        message = merged_classes("classifier", h, annotations, classes)
+        if message is None and hasattr(model, "aggregator"):
+            message = merged_classes("aggregator", g, annotations, classes, usual=h.mean(dim=0))
+        self.guards.say("merged", message)
+        named = self.args.name_classes and model.blind_to_class_names
+        if message is None and not named:  # else they are named when training ends
+            self.guards.say("permuted", permuted_classes(forecast, annotations, classes))
 
 
 def _listed(names: Sequence[str]) -> str:

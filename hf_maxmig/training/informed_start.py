@@ -7,11 +7,12 @@ that has not seen the item: one that says the same of everything counts nothing.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers.trainer_utils import PredictionOutput
 
 from ..data.collator import POSTERIOR_COLUMN
 from ..data.numbered import part_of
@@ -22,9 +23,9 @@ from ..model.functional import ConfusionSums, confusion_sums, initial_weight, vo
 from ..model.modeling_maxmig import MaxMIGModel
 from ..model.votes import is_annotated, is_given, voted_classes
 from .gold import taught, trusted_columns, with_trusted
-from .training import CrowdTraining
+from .training import Training
 
-Crowd = list[tuple[Tensor, Tensor]]
+Crowd = Sequence[tuple[Tensor, Tensor]]
 
 BRIEF = 0.05  # of the training: a classifier that is briefly trained
 LOOKED_AT = 100_000  # items at the most, by which annotators are weighed
@@ -206,41 +207,41 @@ def start_from_share(
     model.prior.initialize(mass, voted)
 
 
-def start_from_votes_and_gold(trainer: CrowdTraining) -> None:
+def start_from_votes_and_gold(training: Training) -> None:
     """Start aggregator and prior by equation 2, with the trusted annotator's answers among the votes.
 
     Args:
-        trainer: with `gold_labels`.
+        training: with `gold_labels`.
     """
-    args, model, gold = trainer.args, trainer.crowd_model, trainer.gold_labels
+    args, model, gold = training.args, training.model, training.gold_labels
     assert gold is not None
-    crowd, C = list(trainer.crowd_of(trainer.train_dataset)), model.config.num_labels
+    crowd, C = list(training.crowd_of(training.train_dataset)), model.config.num_labels
     share = torch.cat([vote_share(said, C) for _, said in crowd])
     share = taught(share, trusted_columns(gold, C))
     start_from_share(model, crowd, share, args.smoothing, args.init_strength, initial_weight, gold)
 
 
-def start_from_information(trainer: CrowdTraining, seed: int) -> None:
-    """Start the trainer's pair: aggregator and prior from the informed share, the classifier warm.
+def start_from_information(training: Training, seed: int) -> None:
+    """Start the model: aggregator and prior from the informed share, the classifier warm.
 
     Args:
-        trainer: its training set is a `datasets.Dataset`.
+        training: its model is changed; its training set is a `datasets.Dataset`.
         seed: of the halves, the batches and what drops out.
 
     Raises:
         ValueError: if no item has a label.
     """
-    args, model, dataset = trainer.args, trainer.crowd_model, trainer.train_dataset
-    crowd = list(trainer.crowd_of(dataset))
+    args, model, dataset = training.args, training.model, training.train_dataset
+    crowd = list(training.crowd_of(dataset))
     check_any_label(any(bool(is_annotated(*pair).any()) for pair in crowd))
-    gold = trainer.gold_labels
+    gold = training.gold_labels
     trusted = None if gold is None else trusted_columns(gold, model.config.num_labels)
 
     def predict(share: Tensor) -> Tensor:
         log_h = torch.full_like(share, -torch.inf)
         for learned, told in folds(len(share), seed):
-            learner = briefly_trained(trainer, learned, taught(share, trusted), seed)
-            output = learner.predict(part_of(dataset, told))
+            _, ask = briefly_trained(training, learned, taught(share, trusted), seed)
+            output = ask(part_of(dataset, told))
             log_h[told] = torch.from_numpy(output.predictions[0]).to(log_h.dtype)
         looked_at = log_h.isfinite().any(dim=1, keepdim=True)
         return torch.where(looked_at, with_trusted(log_h, trusted), log_h)
@@ -248,42 +249,39 @@ def start_from_information(trainer: CrowdTraining, seed: int) -> None:
     share = informed_share(crowd, model.config.num_annotators, model.config.num_labels, predict)
     share = taught(share, trusted)
     start_from_share(model, crowd, share, args.smoothing, args.init_strength, gold=gold)
-    warm_up(trainer, share, seed)
+    warm_up(training, share, seed)
 
 
 def briefly_trained(
-    trainer: CrowdTraining, rows: list[int], share: Tensor, seed: int
-) -> CrowdTraining:
-    """Train a copy of the trainer's classifier for a while on what some items are said to be.
+    training: Training, rows: list[int], share: Tensor, seed: int
+) -> tuple[nn.Module, Callable[[Any], PredictionOutput]]:
+    """Train a copy of the classifier for a while on what some items are said to be.
 
     Args:
-        trainer: its pair stays as it is.
+        training: its model stays as it is.
         rows: the items.
         share: (N, C), of all items.
         seed: of the batches and what drops out.
 
     Returns:
-        The trainer of the copy, a `BriefModel`.
+        The copy, and what predicts a data set by it.
     """
-    config = trainer.crowd_model.config
+    model, config = training.model, training.model.config
     brief = BriefModel.from_classifier(
-        copy.deepcopy(
-            trainer.crowd_model.classifier_alone()
-        ),  # called as the pair's classes are now
+        copy.deepcopy(model.classifier_alone()),  # called as the pair's classes are now
         config.num_annotators,
         annotators=config.annotators,
         id2label=config.id2label,
     )
     brief.shares = share[rows]
-    learner = trainer.sibling(brief, rows, BRIEF, seed=seed)
-    learner.train()
-    return learner
+    ask = training.train_briefly(brief, rows, BRIEF, seed=seed)
+    return brief.classifier, ask
 
 
-def warm_up(trainer: CrowdTraining, share: Tensor, seed: int) -> None:
-    """Train the trainer's own classifier for a while, on all items: see `briefly_trained`."""
-    learner = briefly_trained(trainer, list(range(len(share))), share, seed)
-    trainer.crowd_model.classifier.load_state_dict(learner.crowd_model.classifier.state_dict())
+def warm_up(training: Training, share: Tensor, seed: int) -> None:
+    """Train the model's own classifier for a while, on all items: see `briefly_trained`."""
+    classifier, _ = briefly_trained(training, list(range(len(share))), share, seed)
+    training.model.classifier.load_state_dict(classifier.state_dict())
 
 
 def folds(num_items: int, seed: int) -> list[tuple[list[int], list[int]]]:

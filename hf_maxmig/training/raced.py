@@ -1,7 +1,7 @@
 """The race: which W, prior and rate a classifier starts from that has learned next to nothing yet.
 
 To find them out by short trainings of the classifier costs as much as its training. Here small networks on
-its features stand in for it (`crossfit`): each learns without some of the items, and W learns only from
+its features stand in for it (`fold_networks`): each learns without some of the items, and W learns only from
 networks that have not seen the item. All settings are trained at once, as one batch of matrices, and the
 gain on items that none of them has learned from tells them apart. No gold label is looked at.
 """
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..model.functional import NO_MASS, aggregate, confusion_counts, vote_share_prior
 from ..model.votes import is_given
-from .crossfit import CrossFit, VotedClasses, divide, principal_components
+from .cross_fit import BRIEF, MULTIPLES, STEPS
+from .fold_networks import CrossFit, VotedClasses, divide, principal_components
 from .informed_start import informed_share, shrunk_weight
-from .start import BRIEF, MULTIPLES, STEPS
 
 
 class Outcome(NamedTuple):

@@ -25,12 +25,13 @@ from ..model.functional import NO_MASS, mutual_information_gain, vote_share
 from ..model.modeling_maxmig import MaxMIGModel
 from ..model.surgery import output_layers
 from ..model.votes import is_given, voted_classes
-from .cross_fitted import missing_in_features, network_steps
+from .cross_fit import MOST_CELLS, network_steps
 from .guards import merged_classes
 from .informed_start import FOLDS, start_from_information, warm_up
+from .item_features import missing_in_features
 from .raced import Outcome, race
-from .start import MOST_CELLS
-from .training import CrowdTraining
+from .stopping import DivergedError
+from .training import Training
 
 logger = logging.get_logger(__name__)
 
@@ -93,9 +94,9 @@ class Try(NamedTuple):
         return AGGREGATORS[self.aggregator].on_trial
 
 
-def can_start_from_information(trainer: CrowdTraining) -> bool:
+def can_start_from_information(training: Training) -> bool:
     """Whether each half of the training set can be predicted by a classifier of the other half."""
-    args, dataset = trainer.args, trainer.train_dataset
+    args, dataset = training.args, training.train_dataset
     if args.fsdp or args.deepspeed or not isinstance(dataset, Dataset):
         return False
     # Over several devices an incomplete batch is left out, and one must be there.
@@ -103,45 +104,46 @@ def can_start_from_information(trainer: CrowdTraining) -> bool:
     return len(dataset) // FOLDS >= least and has_votes(dataset)
 
 
-def can_race(trainer: CrowdTraining) -> bool:
+def can_race(training: Training) -> bool:
     """Whether small networks on features can stand in for the classifier in the search: see `raced`.
 
     A `HeadClassifier` is such a network itself. What is raced is the paper's aggregator by the paper's
     divergence, on one device; and features are what an output layer reads.
     """
-    model, config = trainer.crowd_model, trainer.crowd_model.config
+    model, config = training.model, training.model.config
     return (
-        trainer.searches
-        and trainer.gold_labels is None
+        training.searches
+        and training.gold_labels is None
         and type(model) is MaxMIGModel
         and not isinstance(model.classifier, HeadClassifier)
         and bool(output_layers(model.classifier, config.num_labels))
         and (config.aggregator, config.divergence) == (PAPERS_AGGREGATOR, "kl")
         and config.num_annotators * config.num_labels**2 <= MOST_CELLS
-        and trainer.args.world_size == 1
-        and has_votes(trainer.train_dataset, RACED_ITEMS)
-        and int(voted_classes(trainer.crowd_of(trainer.train_dataset), config.num_labels).sum()) > 1
+        and training.args.world_size == 1
+        and has_votes(training.train_dataset, RACED_ITEMS)
+        and int(voted_classes(training.crowd_of(training.train_dataset), config.num_labels).sum())
+        > 1
     )
 
 
-def start_by_race(trainer: CrowdTraining) -> list[Try]:
+def start_by_race(training: Training) -> list[Try]:
     """Warm the classifier up on the votes, and start W and the prior from a race on its features.
 
     Args:
-        trainer: its pair is started.
+        training: its pair is started.
 
     Returns:
         With each prior, the best of what was raced; empty, and W and prior as they were, if its output
         layer reads no features, or none that tell items apart.
     """
-    args, model, dataset = trainer.args, trainer.crowd_model, trainer.train_dataset
+    args, model, dataset = training.args, training.model, training.train_dataset
     config = model.config
-    annotators, annotations = padded(trainer.crowd_of(dataset))
-    warm_up(trainer, vote_share(annotations, config.num_labels), args.seed)
+    annotators, annotations = padded(training.crowd_of(dataset))
+    warm_up(training, vote_share(annotations, config.num_labels), args.seed)
     voted = voted_classes([(annotators, annotations)], config.num_labels)
     rows = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(args.seed))
     rows = rows[is_given(annotators, annotations).any(dim=1)[rows]][:SEARCHED_ITEMS]
-    features = trainer.features_of(part_of(dataset, rows.tolist()))
+    features = training.features_of(model, part_of(dataset, rows.tolist()))
     if features is None or missing_in_features(features) is not None:
         return []
     crowd = annotators[rows], annotations[rows]
@@ -149,13 +151,13 @@ def start_by_race(trainer: CrowdTraining) -> list[Try]:
     model.prior.initialize(torch.zeros(config.num_labels), voted)
     follows = config.prior in ("learned", "vote_share")
     priors = {config.prior == "learned": None if follows else model.log_prior().detach().cpu()}
-    if args.prior == "auto" and trainer.pair_is_ours:
+    if args.prior == "auto" and training.is_ours:
         priors[True] = None
     raced = race(
         features, crowd, held_out, config.num_annotators, priors, voted, args.smoothing, args.init_strength,
         network_steps(args, len(rows)), args.seed,
     )  # fmt: skip
-    judged = [(one, _judged(trainer, one, crowd[1], held_out)) for one in raced]
+    judged = [(one, _judged(training, one, crowd[1], held_out)) for one in raced]
     logger.info(
         "Raced, and the gain on held-out votes: %s.",
         "; ".join(f"{o.multiple:g} times the rate, prior {t.prior}: {t.gain:.3f}" for o, t in judged),
@@ -179,34 +181,34 @@ def start_by_race(trainer: CrowdTraining) -> list[Try]:
     return tries
 
 
-def _judged(trainer: CrowdTraining, one: Outcome, annotations: Tensor, held_out: Tensor) -> Try:
-    config = trainer.crowd_model.config
+def _judged(training: Training, one: Outcome, annotations: Tensor, held_out: Tensor) -> Try:
+    config = training.model.config
     log_h, log_g = one.log_h[held_out], one.log_g[held_out]
     parts = gain_parts(log_h, log_g, one.log_p, config.divergence)
     gain = float(mutual_information_gain(log_h, log_g, one.log_p, config.divergence))
     merged = merged_classes("classifier", log_h.exp(), annotations[held_out], config.class_names)
     prior = "learned" if one.learned else config.prior
     # Whichever rate it was raced at: now it has only to follow the classifier.
-    rate = MIDDLE * trainer.args.learning_rate
+    rate = MIDDLE * training.args.learning_rate
     return Try(rate, prior, config.aggregator, gain, parts, merged is not None)
 
 
-def start_and_search(trainer: CrowdTraining) -> list[Try]:
+def start_and_search(training: Training) -> list[Try]:
     """Start the pair from information, and try rates from there; again, if that merged classes.
 
     Where it can be, both are done by a race: see `start_by_race`.
 
     Args:
-        trainer: its pair is started.
+        training: its pair is started.
 
     Returns:
         What was tried from the start that the pair has now; empty if there was nothing to try, or
         too few items to keep any back.
     """
-    args, model = trainer.args, trainer.crowd_model
+    args, model = training.args, training.model
     before = copy.deepcopy(model.state_dict())
-    if can_race(trainer):
-        raced = start_by_race(trainer)
+    if can_race(training):
+        raced = start_by_race(training)
         if raced:
             return raced
         model.load_state_dict(before)
@@ -215,8 +217,8 @@ def start_and_search(trainer: CrowdTraining) -> list[Try]:
         if attempt:
             kept = copy.deepcopy(model.state_dict())
             model.load_state_dict(before)
-        start_from_information(trainer, seed=args.seed + attempt)
-        tries = search_rate(trainer) if trainer.searches else []
+        start_from_information(training, seed=args.seed + attempt)
+        tries = search_rate(training) if training.searches else []
         if attempt and not chosen(tries).gain > chosen(best).gain:
             model.load_state_dict(kept)
             break
@@ -227,25 +229,25 @@ def start_and_search(trainer: CrowdTraining) -> list[Try]:
     if best and chosen(best).on_trial and not chosen(best).tells_something:
         # Single labels tell nothing, and what the start has learned of them is noise.
         model.load_state_dict(before)
-        crowd = trainer.crowd_of(trainer.train_dataset)
+        crowd = training.crowd_of(training.train_dataset)
         model.initialize_crowd(crowd, args.smoothing, args.init_strength)
     return best
 
 
-def search_rate(trainer: CrowdTraining) -> list[Try]:
+def search_rate(training: Training) -> list[Try]:
     """Train copies of the pair for a while, each with another rate, prior or aggregator.
 
     Args:
-        trainer: its pair is the start of all.
+        training: its pair is the start of all.
 
     Returns:
         What was tried; empty if held-out votes give no gain, or too few items are left to train on.
     """
-    args, dataset = trainer.args, trainer.train_dataset
+    args, dataset = training.args, training.train_dataset
     rows = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(args.seed))
     rows = rows[:SEARCHED_ITEMS]
-    if has_votes(trainer.eval_dataset):
-        held_out = trainer.eval_dataset
+    if has_votes(training.eval_dataset):
+        held_out = training.eval_dataset
     else:
         number = round(HELD_OUT * len(rows))
         held_out, rows = part_of(dataset, rows[:number].tolist()), rows[number:]
@@ -253,19 +255,19 @@ def search_rate(trainer: CrowdTraining) -> list[Try]:
         return []
     if not has_votes(held_out, LEAST_ITEMS):
         return []
-    config = trainer.crowd_model.config
+    config = training.model.config
     given: str | list[float] = config.prior
     on_trial = AGGREGATORS[config.aggregator].on_trial
     usual = PAPERS_AGGREGATOR if on_trial else config.aggregator
 
     def attempt(multiple: float, prior: str | list[float], aggregator: str = usual) -> Try:
-        return _try(trainer, multiple, prior, aggregator, rows.tolist(), held_out)
+        return _try(training, multiple, prior, aggregator, rows.tolist(), held_out)
 
     tries = [attempt(MIDDLE, given), attempt(UP, given)]
     if chosen(tries) is tries[0]:
         tries.append(attempt(DOWN, given))
     # Only now: where W is too slow to say how often a class occurs, a prior that does is no merit.
-    if args.prior == "auto" and trainer.pair_is_ours:
+    if args.prior == "auto" and training.is_ours:
         tries.append(attempt(chosen(tries).rate / args.learning_rate, "learned"))
     # At one rate: pairs of labels start at random, and a slow one leaves them there.
     if on_trial:
@@ -293,33 +295,27 @@ def chosen(tries: list[Try]) -> Try:
 
 
 def _try(
-    trainer: CrowdTraining,
+    training: Training,
     multiple: float,
     prior: str | list[float],
     aggregator: str,
     rows: list[int],
     held_out: Dataset,
 ) -> Try:
-    model, rate = copy.deepcopy(trainer.crowd_model), multiple * trainer.args.learning_rate
+    model, rate = copy.deepcopy(training.model), multiple * training.args.learning_rate
     if aggregator != model.config.aggregator:
         model.use_aggregator(aggregator)
     if prior != model.config.prior:
-        model.use_prior(prior, trainer.crowd_of(trainer.train_dataset))
-    short = trainer.sibling(model, rows, SHORT)
-    short.found_rate = rate
+        model.use_prior(prior, training.crowd_of(training.train_dataset))
     try:
-        short.train()
-    except ValueError as error:
-        if not short.diverged:
-            raise
+        output = training.train_briefly(model, rows, SHORT, rate=rate)(held_out)
+    except DivergedError as error:
         logger.warning("A rate of %g is left out: %s", rate, error)
         return Try(rate, prior, aggregator, math.nan, torch.empty(0), False)
-    output = short.predict(held_out)
-    annotations = padded_annotations(short.crowd_of(held_out))
+    annotations = padded_annotations(training.crowd_of(held_out))
     voted = (annotations >= 0).any(dim=1)
     log_h, log_g = (torch.from_numpy(table)[voted] for table in output.predictions[:2])
-    short_model = short.crowd_model
-    log_p, config = short_model.log_prior().detach().cpu(), short_model.config
+    log_p, config = model.log_prior().detach().cpu(), model.config
     parts = gain_parts(log_h, log_g, log_p, config.divergence)
     merged = merged_classes("classifier", log_h.exp(), annotations[voted], config.class_names)
     assert output.metrics is not None

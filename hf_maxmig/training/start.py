@@ -1,339 +1,98 @@
-"""What is found out before a training: how much each annotator counts, and what each item is.
+"""What a training starts from, as a value: found before the first step, kept whole in each checkpoint."""
 
-Networks on features of the items are trained by the gain, together with W, and each item is judged by
-networks that have not seen it (`crossfit`). Left-out votes say which setting is best, how much the
-networks count and how much the votes do (`left_out`). What comes of it is a value, a `Start`: the
-trainer applies it in one place and keeps it whole in its checkpoints. No gold label is looked at, but those
-that the user hands over for it (`gold`).
-"""
-
-import math
-from dataclasses import dataclass, replace
+import dataclasses
+import json
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
-from tqdm.auto import tqdm
 
-from ..judging.copies import copies_among
-from ..judging.evidence import Evidence, FlatVotes
-from ..model.functional import NO_MASS, aggregate, confusion_counts, forecast, vote_share_prior
-from ..model.votes import is_given, voted_classes
-from .crossfit import CrossFit, Raced, VotedClasses, divide, principal_components
-from .gold import taught, trusted_columns, with_trusted
-from .informed_start import informed_share, shrunk_weight
-from .left_out import SMOOTHING, Judged, LeftOutVotes
-from .tempering import GoldLabels, clearly_likelier
+from ..model.whole_files import staged
+from .cross_fit import CrossFitted, check_found_for
 
-STEPS, STEPS_A_STEP = 600, 0.5  # of the networks, at the most and a step of the training
-BRIEF = 60  # steps of those that only say how much annotators count
-MULTIPLES = (10.0, 100.0)  # of the networks' rate: W's; what is usual first
-LOOKS = (0.25, 1.0)  # where networks and annotators err alike, all gets worse while the gain rises
-MOST_JUDGED = 2_500  # items whose votes judge the settings of the race
-FIRST_STRENGTH = 0.5  # of the first W: shares of votes are surer than they should be
-# Nats between the votes' class shares and equal ones, above which they say how often a class occurs. What lies
-# below can be a leaning of the annotators to some classes; one class of 1 : 3 is 0.13, of 1 : 7 0.31.
-UNEVEN = 0.05
-TELLS_APART = 3.0  # standard errors by which it must foretell votes better to tell annotators apart
-BY_CHANCE = 1e-6  # how unlikely votes for one class only must be
-MOST_CELLS = 2**22  # of W, M C^2, that are raced in all settings at once
+FILE, ITEMS = "start.json", "start.safetensors"  # in a checkpoint
 
 
 @dataclass(frozen=True)
 class Start:
-    """What is known before a training; items in the order of the training set.
+    """What was found before a training.
 
     Args:
-        targets: (N, C), what each item is by its votes and by networks that have not seen it: what
-            the classifier learns. Zeros for an item without votes.
-        log_h: (N, C), log-probabilities of those networks alone, as much as they count.
-        weight: (M, C, C), W: annotator, scored class, reported class.
-        log_p: (C,), log of the class prior.
-        classifier: how much a classifier counts beside the votes: what its logits are multiplied by.
-        likelihoods: of each setting that was tried, the mean log-likelihood of a left-out vote.
-        tells_apart: whether left-out votes are foretold clearly better where annotators are told apart
-            than where all votes count alike; if not, that is what `targets` and `weight` do.
-        gold: (N,) int64, the gold labels that were used, -1 for an item without; None if none was.
-        votes: digest of the votes that it was found by (`cross_fitted.votes_digest`); empty if unknown.
-    """
-
-    targets: Tensor
-    log_h: Tensor
-    weight: Tensor
-    log_p: Tensor
-    classifier: float
-    likelihoods: dict[str, float]
-    tells_apart: bool = True
-    gold: Tensor | None = None
-    votes: str = ""
-
-    def save(self, path: Path) -> None:
-        """Write a safetensors file."""
-        tensors = {name: getattr(self, name).contiguous() for name in _TENSORS}
-        if self.gold is not None:
-            tensors["gold"] = self.gold
-        numbers = self.likelihoods | {"classifier": self.classifier, "apart": self.tells_apart}
-        texts = {name: repr(float(value)) for name, value in numbers.items()}
-        save_file(tensors, path, texts | {"votes": self.votes})
-
-    @classmethod
-    def load(cls, path: Path) -> "Start":
-        """Read what `save` wrote."""
-        with safe_open(path, "pt") as file:
-            texts = file.metadata()
-            votes = texts.pop("votes", "")  # an earlier version wrote none
-            numbers = {name: float(value) for name, value in texts.items()}
-            named: list[str] = file.keys()
-            tensors = {name: file.get_tensor(name) for name in named}
-        return cls(
-            **tensors,
-            classifier=numbers.pop("classifier"),
-            tells_apart=bool(numbers.pop("apart")),
-            likelihoods=numbers,
-            votes=votes,
-        )
-
-
-_TENSORS = ("targets", "log_h", "weight", "log_p")
-
-
-def find_start(
-    features: Tensor,
-    crowd: tuple[Tensor, Tensor],
-    num_annotators: int,
-    num_classes: int,
-    prior: Tensor | None = None,
-    seed: int = 0,
-    steps: int = STEPS,
-    quiet: bool = True,
-    gold: Tensor | None = None,
-) -> Start:
-    """Find out how much each annotator counts, and what each item is.
-
-    Args:
-        features: (N, D), of the items.
-        crowd: (N, K) annotators and annotations, int64, padded with -1.
-        num_annotators: M.
-        num_classes: C.
-        prior: (C,) log prior, if it is given; else the uniform one where the votes are nearly even
-            (`UNEVEN`), and where they are not, theirs, unless the uniform one foretells left-out votes
-            clearly better.
-        seed: of all that is drawn.
-        steps: of the networks.
-        quiet: whether to show no progress.
-        gold: (N,) int64, gold labels that the user hands over (`hf_maxmig.training.gold`); negative where
-            there is none. None is used without them.
-
-    Returns:
-        The start.
-
-    Raises:
-        ValueError: if the votes name fewer than two classes.
-    """
-    voted = voted_classes([crowd], num_classes)
-    if gold is not None:
-        voted[gold[gold >= 0]] = True
-    classes = VotedClasses(voted)
-    if len(classes) < 2:
-        raise ValueError(f"the votes must name two classes or more, got {len(classes)}.")
-    annotators, annotations = crowd[0], classes.narrow(crowd[1])
-    labelled = is_given(annotators, annotations).any(dim=1)
-    trusted = (
-        None if gold is None else trusted_columns(classes.narrow(gold.clamp(min=-1)), len(classes))
-    )
-    if gold is not None:
-        labelled |= gold >= 0
-    given = None if prior is None else prior[classes.numbers].log_softmax(dim=0)
-    total = 3 * min(BRIEF, steps) + 2 * steps
-    with tqdm(desc="Cross-fitting", total=total, unit="step", disable=quiet) as bar:
-        fitted = CrossFit(
-            principal_components(features),
-            divide(labelled, seed, first=None if gold is None else gold >= 0),
-            len(classes), seed, bar.update,
-        )  # fmt: skip
-        found = _find(fitted, (annotators, annotations), num_annotators, given, steps, trusted)
-        bar.update(total - bar.n)
-    found = replace(found, gold=None if gold is None else gold.clamp(min=-1))
-    if len(classes) == num_classes:
-        return found
-    return replace(
-        found,
-        targets=classes.spread(found.targets, 0.0),
-        log_h=classes.spread(found.log_h, NO_MASS),
-        weight=classes.spread_weight(found.weight),
-        log_p=classes.spread(found.log_p, NO_MASS),
-    )
-
-
-def _find(
-    fitted: CrossFit,
-    crowd: tuple[Tensor, Tensor],
-    M: int,
-    given: Tensor | None,
-    steps: int,
-    trusted: Tensor | None,
-) -> Start:
-    annotators, annotations = crowd
-    labelled = is_given(annotators, annotations).any(dim=1)
-    if trusted is not None:
-        labelled |= (trusted != 0).any(dim=1)
-    C, seed = fitted.num_classes, fitted.seed
-    # Who says one class whatever the item is tells nothing of it, and is foretold by anything.
-    silent = constant(annotators, annotations, M, C)
-    annotations = torch.where(silent[annotators.clamp(min=0)], -1, annotations)
-    crowd = annotators, annotations
-    brief = min(BRIEF, steps)
-    share = informed_share(
-        [crowd], M, C,
-        lambda shares: with_trusted(fitted.learn(taught(shares, trusted), brief), trusted),
-    )  # fmt: skip
-    share = taught(share, trusted)
-    counts = confusion_counts(share, annotators, annotations, M)
-    weight = FIRST_STRENGTH * shrunk_weight(counts, SMOOTHING)
-    uniform = torch.full((C,), -math.log(C))
-    priors = {"given": given} if given is not None else _priors(share, uniform)
-    fitted.learn(share, brief)
-    settings = [(log_p, multiple) for log_p in priors.values() for multiple in MULTIPLES]
-    raced = fitted.race(crowd, weight, settings, steps, LOOKS, trusted)
-    known = fitted.fold >= 0  # what the networks learn from is enough to judge by
-    rows = _drawn(known, trusted, seed)
-    sure = None if trusted is None else trusted[rows]
-    some = annotators[rows], annotations[rows]
-    groups = _one_voice(
-        [one._replace(log_h=with_trusted(one.log_h[rows], sure)) for one in raced[-len(settings) :]],
-        some,
-    )  # fmt: skip
-    votes = LeftOutVotes(*some, M, C, groups, seed, sure)
-    likelihoods: dict[str, float] = {}
-    best: tuple[Judged, Raced] | None = None
-    for name, log_p in priors.items():
-        some_raced = [one for one in raced if one.log_p is log_p]
-        judged = max(
-            ((_judge(votes, one, rows), one) for one in some_raced), key=lambda pair: pair[0].score
-        )
-        likelihoods[f"search_prior_{name}"] = judged[0].score
-        # What was tried later must be clearly better.
-        if best is None or votes.clearly_better(judged[0], best[0]):
-            best = judged
-    assert best is not None
-    combined, log_p, log_h = best[0], best[1].log_p, best[1].log_h
-    drawn_to = log_p  # what a classifier says that does not count
-    shift = torch.zeros(C)  # of the classes' scores: only gold labels know it
-    if trusted is not None:
-        combined, _, shift = GoldLabels(votes, log_h[rows], log_p).best(combined)
-
-    def counted() -> Tensor:
-        """Let the networks count as much as was found: (N, C) scores."""
-        return combined.classifier * log_h + (1 - combined.classifier) * drawn_to + shift
-
-    def forecasts() -> Tensor:
-        """Say what each item is, by `log_h` and what `combined` has found: (N, C), zeros without votes."""
-        log_g = aggregate(combined.weight, log_p, annotators, annotations)
-        log_forecast = forecast(counted().log_softmax(dim=-1), log_g, log_p)
-        log_forecast = with_trusted(log_forecast, trusted)
-        log_forecast[rows] = combined.log_forecast  # where a voice counts by who else has voted
-        return torch.where(labelled[:, None], log_forecast.exp(), 0.0)
-
-    fitted.seed = seed + 1
-    # Two are surer than one, and each was asked without the items that it has learned.
-    both = torch.stack([log_h, fitted.learn(forecasts(), steps)])
-    log_h = both.logsumexp(dim=0).log_softmax(dim=-1)
-    combined = votes.best(log_h[rows], log_p, log_h[rows].exp()[votes.item])
-    alike = votes.alike(log_h[rows])
-    likelihoods |= {"search_taught": combined.score, "search_votes_alike": alike.score}
-    tells_apart = votes.clearly_better(combined, alike, TELLS_APART)
-    if trusted is not None:
-        tempered = GoldLabels(votes, log_h[rows], log_p).best(combined)
-        even = GoldLabels(votes, log_h[rows], uniform).alike(alike)
-        tells_apart |= clearly_likelier(tempered, even)
-        combined, alike = tempered.found, even.found
-        shift = tempered.shift if tells_apart else even.shift
-    if not tells_apart:
-        combined, drawn_to = alike, uniform
-    if len(rows) < int(known.sum()):
-        rows = known.nonzero()[:, 0]
-        sure = None if trusted is None else trusted[rows]
-        votes = LeftOutVotes(annotators[rows], annotations[rows], M, C, groups, seed, sure)
-        weight = votes.each
-        if tells_apart:
-            weight = votes.learn(0.5 * (log_h[rows] + log_p), log_h[rows].exp()[votes.item])
-        combined = votes.again(combined, counted()[rows], weight)
-    targets, log_h = forecasts(), counted()
-    return Start(
-        targets=targets,
-        log_h=log_h.log_softmax(dim=-1),
-        weight=torch.where(silent[:, None, None], 0.0, combined.weight),
-        log_p=log_p,
-        classifier=combined.classifier,
-        likelihoods=likelihoods,
-        tells_apart=tells_apart,
-    )
-
-
-def _priors(share: Tensor, uniform: Tensor) -> dict[str, Tensor]:
-    """Name the priors to try: theirs first, where the votes are uneven."""
-    of_votes = vote_share_prior(share.sum(dim=0))
-    if float((of_votes.exp() * (of_votes - uniform)).sum()) > UNEVEN:
-        return {"votes": of_votes, "uniform": uniform}
-    return {"uniform": uniform}
-
-
-def _drawn(known: Tensor, trusted: Tensor | None, seed: int) -> Tensor:
-    """Draw the items that settings are judged by, those with gold labels before the others.
-
-    Not the first ones: data sets are often sorted by class.
-    """
-    order = torch.randperm(len(known), generator=torch.Generator().manual_seed(seed))
-    worth = known.int() if trusted is None else known.int() + (trusted != 0).any(dim=1)
-    order = order[worth[order].argsort(descending=True, stable=True)]
-    return order[: min(MOST_JUDGED, int(known.sum()))].sort().values
-
-
-def _judge(votes: LeftOutVotes, one: Raced, rows: Tensor) -> Judged:
-    """Judge what a setting of the race came to, on these items."""
-    log_h = one.log_h[rows]
-    _, without = votes.forecasts(log_h, one.weight, 1.0)
-    return votes.best(log_h, one.log_p, without.exp())
-
-
-def constant(
-    annotators: Tensor, annotations: Tensor, num_annotators: int, num_classes: int
-) -> Tensor:
-    """Tell who says one class whatever the item is: (M,) bool.
-
-    Someone all of whose votes name one class may have seen no other. They are constant only if as many
-    votes in a row would come about by chance less than once in a million times, at the class's share
-    among all votes.
-
-    Args:
-        annotators: (N, K) int64, padded with -1.
-        annotations: (N, K) int64, padded with -1.
-        num_annotators: M.
-        num_classes: C.
-
-    Returns:
-        Nobody, where there would be nobody left.
+        init: how: `cross_fit`, `information`, `vote_share` or `keep`.
+        rate: of W; None if none was searched for.
+        prior: what the model has, as in its config; None for what it had before.
+        aggregator: what the model has, as in its config; None for what it had before.
+        tried: the gain, or the likelihood of a left-out vote, of each setting that was tried.
+        gold_labels: how many gold labels of the training items were used.
+        items: what each item is, where it was found by cross-fitting.
+        state: the parameters that the model begins with, by name; none for those that stay. A
+            checkpoint has the model's own.
 
     Example:
-        >>> who, truth = torch.arange(2).repeat(90, 1), torch.arange(90) % 3
-        >>> constant(who, torch.stack([truth, torch.zeros_like(truth)], dim=1), 2, 3)
-        tensor([False,  True])
+        >>> import tempfile
+        >>> found = Start("information", rate=0.1, prior="learned", tried={"gain_0.1": 0.7})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     found.save(Path(folder))
+        ...     Start.load(Path(folder)) == found
+        True
     """
-    given = is_given(annotators, annotations)
-    cells = annotators[given] * num_classes + annotations[given]
-    said = torch.bincount(cells, minlength=num_annotators * num_classes).view(-1, num_classes)
-    votes, most = said.sum(dim=1), said.max(dim=1)
-    chance = (said.sum(dim=0) / said.sum()).log()[most.indices]
-    found = (votes == most.values) & (votes * chance < math.log(BY_CHANCE))
-    return found & ~found[votes > 0].all()
+
+    init: str
+    rate: float | None = None
+    prior: str | list[float] | None = None
+    aggregator: str | None = None
+    tried: dict[str, float] = field(default_factory=dict)
+    gold_labels: int = 0
+    items: CrossFitted | None = None
+    state: dict[str, Tensor] = field(default_factory=dict)
+
+    def save(self, folder: Path) -> None:
+        """Write it into a checkpoint, but for the parameters."""
+        values: dict[str, Any] = {
+            f.name: getattr(self, f.name)
+            for f in dataclasses.fields(self)
+            if f.name not in ("items", "state")
+        }
+        with staged(folder / FILE) as place:
+            place.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        if self.items is not None:
+            self.items.save(folder / ITEMS)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Start":
+        """Read what `save` wrote; where nothing was found, that."""
+        if not (folder / FILE).is_file():
+            return cls("keep")
+        values = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        items = CrossFitted.load(folder / ITEMS) if (folder / ITEMS).is_file() else None
+        return cls(**values, items=items)
+
+    def logs(self) -> dict[str, float]:
+        """Tell what goes in the log: what was tried, and the rate that came of it."""
+        if self.rate is None:
+            return dict(self.tried)
+        return {f"search_{n}": gain for n, gain in self.tried.items()} | {
+            "aggregator_learning_rate": self.rate
+        }
 
 
-def _one_voice(raced: list[Raced], crowd: tuple[Tensor, Tensor]) -> Tensor:
-    """Find who copies whom, in the light of the setting that sees most of it: (M,) numbers of groups."""
-    found, votes = [], FlatVotes.read([crowd])
-    for one in raced:
-        _, groups, _ = copies_among(Evidence(one.log_h, one.weight, votes))
-        found.append(groups)
-    return min(found, key=lambda groups: len(groups.unique()))
+def check_start(start: Start, dataset: Any, gold: Tensor | None) -> None:
+    """Refuse to go on from what was found for another training set, or by other gold labels.
+
+    Args:
+        start: of a checkpoint.
+        dataset: the training set.
+        gold: (N,) int64, its gold labels that the user hands over, -1 for none; None if none are used.
+
+    Raises:
+        ValueError: as `check_found_for`; or if more or fewer gold labels were used.
+    """
+    if start.items is not None:
+        check_found_for(start.items, dataset, gold)
+    used = 0 if gold is None else int((gold >= 0).sum())
+    if start.gold_labels != used:
+        raise ValueError(
+            f"the gold labels that are used must be those of the checkpoint, {start.gold_labels} of them, got {used}: "
+            "set `use_gold_labels` as it was, or train anew."
+        )

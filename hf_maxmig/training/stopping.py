@@ -19,6 +19,10 @@ LEAST_SCALE = (
 )  # of a loss in half precision: gradients that are too large at it are not finite
 
 
+class DivergedError(ValueError):
+    """A number of the training is no longer finite."""
+
+
 class StoppingTrainer(SharingTrainer):
     """`Trainer`, as far as it stops a training that has diverged.
 
@@ -26,7 +30,6 @@ class StoppingTrainer(SharingTrainer):
     """
 
     _short = False  # whether this is one of the short trainings before a training
-    diverged = False  # whether the training was stopped
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -34,13 +37,12 @@ class StoppingTrainer(SharingTrainer):
 
     def _begin_noting(self, checkpoint: str | None) -> None:
         """Forget an earlier training; a resumed one has a good checkpoint already."""
-        self.diverged = False
         self._good_checkpoint = checkpoint
         self._losses = FirstNonFinite(self.args.device)
         self._gradients = FirstNonFinite(self.args.device)
 
     def check_numbers(self) -> None:
-        """Raise a ValueError if a loss or a gradient of this training was not finite; here the host waits."""
+        """Raise `DivergedError` if a loss or a gradient of this training was not finite; here the host waits."""
         scaler = getattr(self.accelerator, "scaler", None)
         losses, gradients = self._losses.found(), self._gradients.found()
         if scaler is not None and self.args.world_size > 1:  # only one of them may have seen it
@@ -59,13 +61,13 @@ class StoppingTrainer(SharingTrainer):
             )
 
     def _stop(self, what: str, step: int) -> NoReturn:
-        self.diverged, self.is_in_train = True, False
+        self.is_in_train = False
         where = "short training before the training" if self._short else "training"
         saved = "none was saved"
         if self._good_checkpoint is not None:
             saved = f"it is {self._good_checkpoint}"
         half = " `fp16` ends at 65,504: try `bf16`." if self.args.fp16 else ""
-        raise ValueError(
+        raise DivergedError(
             f"{what} at step {step} of {self.state.max_steps} of a {where}: it is stopped. The last good checkpoint: {saved}. "
             f"Look for huge numbers in the items, or lower `learning_rate` or `aggregator_learning_rate`.{half}"
         )
@@ -96,7 +98,7 @@ class StoppingTrainer(SharingTrainer):
         return super()._finalize_training(*args, **kwargs)
 
     def _check_weights(self, together: bool) -> None:
-        """Raise a ValueError if a weight is not finite; on all devices together, if all come here."""
+        """Raise `DivergedError` if a weight is not finite; on all devices together, if all come here."""
         name = non_finite_weight(self.model)
         if together:
             lost = torch.tensor([name is not None], device=self.args.device)
@@ -120,7 +122,7 @@ class StoppingTrainer(SharingTrainer):
             _internal_call: as in `Trainer`.
 
         Raises:
-            ValueError: if a weight is not finite.
+            DivergedError: if a weight is not finite.
         """
         # One process alone may save, unless each has a part of the weights.
         self._check_weights(together=self.is_fsdp_enabled or self.is_deepspeed_enabled)

@@ -8,16 +8,14 @@ number that W is multiplied by, the strength, is found there, and no gold label 
 """
 
 import math
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from ..model.functional import mutual_information_gain, posterior_of
+from ..model.functional import Posteriors, mutual_information_gain, posterior_of
 from ..model.votes import is_annotated
-from .distributed import whole_parameters
-from .training import CrowdTraining
 
 LARGEST = 8.0  # and its inverse the smallest: what lies beyond has no votes left, or no doubt
 MOST_ITEMS = 10_000  # enough for one number; Jensen-Shannon compares all pairs of them
@@ -91,36 +89,18 @@ def best_strength(log_h: Tensor, log_g: Tensor, log_p: Tensor, divergence: str =
     return math.exp(found.x) if math.isfinite(found.fun) else 1.0
 
 
-def voted_posteriors(trainer: CrowdTraining, dataset: Any) -> tuple[Tensor, Tensor]:
-    """Predict the items that have votes by annotators whom the pair knows.
+def voted_posteriors(parts: Iterable[tuple[Posteriors, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Keep what is said of the items that have votes by annotators whom the model knows.
 
     Args:
-        trainer: whose pair it is.
-        dataset: items with votes.
+        parts: of the items, the posteriors, and (n, K) annotators and annotations padded with -1.
 
     Returns:
         (N, C) log-probabilities of the classifier, and of the aggregator.
     """
     h, g = [], []
-    for (log_h, log_g, _), annotators, annotations in trainer.posteriors_of(dataset):
+    for (log_h, log_g, _), annotators, annotations in parts:
         voted = is_annotated(annotators, annotations)
         h.append(log_h[voted])
         g.append(log_g[voted])
     return torch.cat(h), torch.cat(g)
-
-
-def find_strength(trainer: CrowdTraining, dataset: Any) -> float:
-    """Find what the trainer's W should be multiplied by.
-
-    Args:
-        trainer: its pair stays as it is.
-        dataset: items with votes that the pair was not trained on.
-
-    Returns:
-        As `best_strength`.
-    """
-    log_h, log_g = voted_posteriors(trainer, dataset)
-    model = trainer.crowd_model
-    with torch.no_grad(), whole_parameters(model):
-        log_p = model.log_prior().cpu()
-    return best_strength(log_h, log_g, log_p, model.config.divergence)

@@ -1,60 +1,123 @@
-"""What is asked of a trainer by those who stand below it: start, search and watch."""
+"""A training as those see it who find out what it starts from: its parts, and a way to train for a while."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
-from torch import Tensor
-from transformers import TrainerState
+from torch import Tensor, nn
 from transformers.trainer_utils import PredictionOutput
 
+from ..data.collator import CrowdCollator, crowd_batches
+from ..model.aggregators import AGGREGATORS
 from ..model.modeling_maxmig import CrowdModel
+from ..model.votes import Votes
 from .training_args import MaxMIGTrainingArguments
 
 
-class CrowdTraining(Protocol):
-    """A `CrowdTrainer`, as far as they know it; `Trainer` says what is not said here."""
+class TrainBriefly(Protocol):
+    """Trains for a while, and says nothing of it."""
 
+    def __call__(
+        self,
+        model: CrowdModel,
+        rows: list[int],
+        share: float,
+        rate: float | None = None,
+        seed: int | None = None,
+    ) -> Callable[[Any], PredictionOutput]:
+        """Train a model, from where it is, on some of the items.
+
+        Args:
+            model: it is changed.
+            rows: of the training set.
+            share: of the training's epochs or steps.
+            rate: of the aggregator; as the training has it by default.
+            seed: of batches and dropout; that of the training by default.
+
+        Returns:
+            What predicts a data set by the model.
+
+        Raises:
+            DivergedError: if a number is no longer finite.
+        """
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training before its first step.
+
+    Args:
+        model: what is trained.
+        args: of the training.
+        train_dataset: what it is trained on.
+        eval_dataset: items that it is not trained on, if there are any.
+        start_from: whose votes start the aggregator, if not all items' of the training set.
+        gold: gives the gold labels of the training items that the user hands over.
+        is_ours: whether the pair was made by the trainer, so that its parts may be chosen.
+        own_optimizer: whether the user has given an optimizer, with its rates.
+        train_briefly: trains another model for a while.
+        features_of: what a model's output layer reads of each item of a data set, (N, D); None if it
+            reads no vector an item.
+        collate: makes a batch of examples.
+        unread: what the features of a classifier lack, as far as it is known.
+    """
+
+    model: CrowdModel
     args: MaxMIGTrainingArguments
     train_dataset: Any
     eval_dataset: Any
-    state: TrainerState
-    found_rate: float | None
-    pair_is_ours: bool
-    diverged: bool
-
-    @property
-    def crowd_model(self) -> CrowdModel:
-        """The pair, without what accelerate has put around it."""
-
-    @property
-    def gold_labels(self) -> Tensor | None:
-        """(N,) int64, those of the training items that the user hands over, -1 for none."""
+    start_from: Any
+    gold: Callable[[], Tensor | None]
+    is_ours: bool
+    own_optimizer: bool
+    train_briefly: TrainBriefly
+    features_of: Callable[[CrowdModel, Any], Tensor | None]
+    collate: Callable[[list[Any]], dict[str, Any]]
+    unread: MutableMapping[nn.Module, str | None] = field(default_factory=WeakKeyDictionary)
 
     @property
     def searches(self) -> bool:
-        """Whether the rate is searched for."""
+        """Whether rate, prior and aggregator are searched for.
 
-    def crowd_of(self, dataset: Any) -> Iterator[tuple[Tensor, Tensor]]:
-        """Read the votes of a data set, checked: pairs of (n, K) annotators and annotations."""
+        Not if the method does not maximise the gain, which decides; nor if the rate is given, or a
+        whole optimizer is; nor if the pair was given with an aggregator that is on trial: its pairs
+        of labels start at random, and at a slow rate stay so.
+        """
+        if not self.model.loss_is_minus_gain:
+            return False
+        kind = AGGREGATORS.get(getattr(self.model.config, "aggregator", ""))
+        known = self.is_ours or (kind is not None and not kind.on_trial)
+        return self.args.searches_rate and not self.own_optimizer and known
 
-    def posteriors_of(
-        self, dataset: Any
-    ) -> Iterator[tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]]:
-        """Yield the three (n, C) log-probabilities of part of the items, and their votes."""
+    @property
+    def gold_labels(self) -> Tensor | None:
+        """(N,) int64, the gold labels that the user hands over, -1 for none; None if none are used."""
+        return self.gold()
 
-    def sibling(
-        self, model: CrowdModel, rows: list[int], share: float, **changes: Any
-    ) -> "CrowdTraining":
-        """Make a trainer of another model for part of this training, which says nothing."""
+    @property
+    def uses_gold_labels(self) -> bool:
+        """Whether any gold label is used."""
+        return self.gold_labels is not None and bool((self.gold_labels >= 0).any())
 
-    def features_of(self, dataset: Any) -> Tensor | None:
-        """Compute what the classifier's output layer reads of each item: (N, D); None if it has none."""
+    def crowd_of(self, dataset: Any) -> Iterator[Votes]:
+        """Read the votes of a data set, checked, a part at a time."""
+        return votes_of(dataset, self.model)
 
-    def train(self) -> Any:
-        """Train."""
 
-    def predict(self, test_dataset: Any) -> PredictionOutput:
-        """Predict the three posteriors."""
+def votes_of(dataset: Any, model: CrowdModel) -> Iterator[Votes]:
+    """Read the votes of a data set, a part at a time.
 
-    def is_world_process_zero(self) -> bool:
-        """Whether this process is the one that speaks."""
+    Args:
+        dataset: with crowd columns.
+        model: whose annotators and classes they name.
+
+    Returns:
+        (n, K) annotators and annotations, padded with -1.
+
+    Raises:
+        ValueError: if an annotator or a class is not the model's.
+    """
+    config = model.config
+    collator = CrowdCollator(config.num_annotators, config.num_labels)
+    return (Votes(*part) for part in crowd_batches(dataset, collator))

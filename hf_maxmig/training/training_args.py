@@ -93,7 +93,7 @@ class MaxMIGTrainingArguments(TrainingArguments):
             gain is maximised.
         gather_across_devices: compute the gain over the items of all devices.
         init: how a training starts; by default, where it can, `cross_fit`, in which the classifier learns
-            what each item is by the votes and by networks that have not seen it (`hf_maxmig.training.start`).
+            what each item is by the votes and by networks that have not seen it (`hf_maxmig.training.cross_fit`).
         smoothing: pseudo-labels in each cell of the confusion matrices that W starts from.
         init_strength: what that W is multiplied by; 1 is the paper's.
         name_classes: name the classes after training by the votes.

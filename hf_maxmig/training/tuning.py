@@ -15,7 +15,7 @@ from transformers.hyperparameter_search import (
 from transformers.trainer_utils import BestRun, HPSearchBackend, TrainOutput
 from transformers.utils import logging
 
-from .stopping import StoppingTrainer
+from .stopping import DivergedError, StoppingTrainer
 
 logger = logging.get_logger(__name__)
 
@@ -101,9 +101,9 @@ class TunedTrainer(StoppingTrainer):
         """Train as `Trainer` does; a trial that diverges is cut short, the search goes on."""
         try:
             return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
-        except ValueError as error:
+        except DivergedError as error:
             searched = trial is not None and self.hp_search_backend == HPSearchBackend.OPTUNA
-            if not self.diverged or not searched:
+            if not searched:
                 raise
             import optuna
 

@@ -229,7 +229,7 @@ class Looks(TrainerCallback):
         if recipe.held_out is None or "aggregator_accuracy" not in row:
             return row, {}
         model = trainer.crowd_model
-        log_h, log_g = voted_posteriors(trainer, recipe.held_out)
+        log_h, log_g = voted_posteriors(trainer.posteriors_of(recipe.held_out))
         if len(log_h) < 2:
             return row, {}
         row["gain"] = float(model.gain(log_h, log_g))

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification
 
-import hf_maxmig.training.trainer
+import hf_maxmig.training.batch
+import hf_maxmig.training.cross_fit
 from hf_maxmig import CrowdCollator, CrowdTrainer, MaxMIGTrainer, MaxMIGTrainingArguments
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.data.numbered import ROW
@@ -14,6 +15,7 @@ from hf_maxmig.model.functional import Mixed, mutual_information_gain, reward_an
 from hf_maxmig.model.mixup import blended_inputs, draw_blends
 from hf_maxmig.model.votes import is_annotated
 from hf_maxmig.peers import PEERS, peer
+from hf_maxmig.training.cross_fit import CrossFitted
 from hf_maxmig.training.start import Start
 from hf_maxmig.training.training_args import PAPER_PRESETS
 from tests import reference
@@ -234,7 +236,8 @@ def test_cross_fitted_targets_are_blended_as_the_inputs_are(crowd, make_model, m
     targets = torch.rand(len(crowd), 3).softmax(dim=-1)
     annotated = is_annotated(batch["annotators"], batch["annotations"])
     targets[:24][~annotated] = 0.0
-    trainer._found = Start(targets, targets.log(), torch.zeros(4, 3, 3), torch.zeros(3), 1.0, {})
+    found = CrossFitted(targets, targets.log(), torch.zeros(4, 3, 3), torch.zeros(3), 1.0, {})
+    trainer.start = Start("cross_fit", items=found)
     blends = drawn(trainer, batch, 1.0)
     loss = trainer.compute_loss(trainer.model, batch)
     features = blends.blend(batch["features"])
@@ -395,7 +398,7 @@ def test_step_of_blends_does_not_wait_for_the_device(
     batch = batch_of(trainer, range(24))
     blends = draw_blends(is_annotated(batch["annotators"], batch["annotations"]), 1.0)
     monkeypatch.setattr(
-        hf_maxmig.training.trainer, "draw_blends", lambda *_: blends
+        hf_maxmig.training.batch, "draw_blends", lambda *_: blends
     )  # on the processor
     with Waits(monkeypatch) as waits:
         trainer.compute_loss(trainer.model, batch).backward()

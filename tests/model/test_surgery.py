@@ -26,7 +26,7 @@ from transformers import (
 from transformers.modeling_outputs import ImageClassifierOutput
 
 from hf_maxmig.model.surgery import output_layers, penultimate_features, reorder_outputs
-from hf_maxmig.training.cross_fitted import features_of
+from hf_maxmig.training.item_features import features_of
 from tests.networks import small_vit
 
 C, PAD, EOS = 3, 0, 1

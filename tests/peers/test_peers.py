@@ -435,11 +435,11 @@ def test_each_starts_as_its_authors_start_it(name, crowd, make_args):
     """Max-MIG's own start, and the search for its rate, are no part of another method."""
     args = make_args(init=None, search_rate=True)
     trainer = CrowdTrainer(model=make_peer(name), args=args, train_dataset=crowd)
-    trainer._start()
+    trainer._begin()
     expected = make_peer(name)
     expected.initialize_crowd(trainer.crowd_of(crowd), args.smoothing, args.init_strength)
     assert_same(state(expected), state(trainer.crowd_model))
-    assert not trainer._tries
+    assert not trainer.start.tried
     listed = trainer.listed_arguments()
     assert listed["init"] == "vote_share"
     trained = any(True for _ in trainer.crowd_model.crowd_parameters())

@@ -2,10 +2,10 @@
 
 import pytest
 
-from hf_maxmig.training import cross_fitted
+from hf_maxmig.training import starting
 
 
 @pytest.fixture
 def brief(monkeypatch):
     """Train the networks for a few steps: what they come to does not matter here."""
-    monkeypatch.setattr(cross_fitted, "network_steps", lambda args, num_items: 6)
+    monkeypatch.setattr(starting, "network_steps", lambda args, num_items: 6)

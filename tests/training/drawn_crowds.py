@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from hf_maxmig.training.start import Start
+from hf_maxmig.training.cross_fit import CrossFitted
 
 
 def make_world(
@@ -63,7 +63,7 @@ def share_right(scores, truth):
 
 def same(first, second):
     """Whether two starts are the same in every field."""
-    for field in dataclasses.fields(Start):
+    for field in dataclasses.fields(CrossFitted):
         one, other = getattr(first, field.name), getattr(second, field.name)
         equal = torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
         if not equal or type(one) is not type(other):

@@ -188,7 +188,7 @@ WORKS: dict[str, list[Works]] = {
     "prior": [Works("auto", config("prior", "uniform")), Works("learned", config("prior", "learned")), Works("vote_share", config("prior", "vote_share")), Works("0.5,0.25,0.25", config("prior", [0.5, 0.25, 0.25]))],
     "aggregator": [Works("weighted_average", "same"), Works("interaction", config("aggregator", "interaction")), Works("factored", config("aggregator", "factored"))],
     "aggregator_learning_rate": [Works(0.1, "same"), Works(1e-3, "changes")],
-    "search_rate": [Works(True, lambda t: len(t._tries) >= 3), Works(False, lambda t: not t._tries)],
+    "search_rate": [Works(True, lambda t: len(t.start.tried) >= 3), Works(False, lambda t: not t.start.tried)],
     "aggregator_warmup_ratio": [Works(0.0, "changes"), Works(1.0, "changes")],
     "gather_across_devices": [Works(False, "same")],
     "init": [
@@ -196,8 +196,8 @@ WORKS: dict[str, list[Works]] = {
         Works("keep", "changes"),
         Works("information", "changes"),
         Works(None, "changes"),
-        Works("cross_fit", lambda t: t._found is not None and logged("search_taught")(t)),
-        Works(None, lambda t: t._found is not None, {"search_rate": True}),
+        Works("cross_fit", lambda t: t.start.items is not None and logged("search_taught")(t)),
+        Works(None, lambda t: t.start.items is not None, {"search_rate": True}),
     ],
     "smoothing": [Works(1.0, "changes")],
     "init_strength": [Works(1.0, "changes")],
@@ -563,8 +563,8 @@ def test_noise_is_added_once_in_short_trainings_too(make_args):
             seen.append(len(model.get_input_embeddings()._forward_hooks))
 
     class Short(MaxMIGTrainer):
-        def sibling(self, *args, **kwargs):
-            short = super().sibling(*args, **kwargs)
+        def short_trainer(self, *args, **kwargs):
+            short = super().short_trainer(*args, **kwargs)
             short.add_callback(Looks())
             return short
 
@@ -604,9 +604,9 @@ def test_smaller_batch_that_fits_goes_on_from_the_start_that_there_is(crowd, mak
     starts = []
 
     class Large(MaxMIGTrainer):
-        def _start(self):
+        def _begin(self):
             starts.append(self._train_batch_size)
-            super()._start()
+            super()._begin()
 
         def compute_loss(self, model, inputs, *args, **kwargs):
             if len(inputs["annotations"]) > 8:
@@ -660,7 +660,7 @@ def test_what_data_and_model_do_not_allow_is_refused_before_the_search(
     settings, message, crowd, make_model, make_args, monkeypatch
 ):
     """Found out at the first evaluation, or never."""
-    monkeypatch.setattr(MaxMIGTrainer, "_start", lambda self: pytest.fail("too late"))
+    monkeypatch.setattr(MaxMIGTrainer, "_begin", lambda self: pytest.fail("too late"))
     trainer = MaxMIGTrainer(
         model=make_model(),
         args=make_args(eval_strategy="epoch", **settings),

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from hf_maxmig.model.functional import NO_MASS, aggregate, vote_share
-from hf_maxmig.training.crossfit import CrossFit, divide, principal_components
+from hf_maxmig.training.cross_fit import cross_fit
+from hf_maxmig.training.fold_networks import CrossFit, divide, principal_components
 from hf_maxmig.training.gold import TRUSTED_ERRS, taught, trusted_columns, with_trusted
 from hf_maxmig.training.left_out import LeftOutVotes
-from hf_maxmig.training.start import find_start
 from hf_maxmig.training.tempering import GoldLabels
 from tests.training.drawn_crowds import (
     as_sure,
@@ -282,7 +282,7 @@ def hard():
 @pytest.fixture(scope="module")
 def told(hard):
     features, _, crowd, gold = hard
-    return find_start(features, crowd, 4, 3, steps=60, gold=gold)
+    return cross_fit(features, crowd, 4, 3, steps=60, gold=gold)
 
 
 def test_start_with_gold_labels_teaches_them(hard, told):
@@ -313,7 +313,7 @@ def test_networks_have_not_learned_from_the_gold_label_of_the_item_they_judge(ha
     lied = gold.clone()
     row = int((gold >= 0).nonzero()[3])
     lied[row] = (gold[row] + 1) % 3
-    other = find_start(features, crowd, 4, 3, steps=60, gold=lied)
+    other = cross_fit(features, crowd, 4, 3, steps=60, gold=lied)
     assert float((other.targets[row] - told.targets[row]).abs().max()) > 0.5
     assert float((other.log_h[row].exp() - told.log_h[row].exp()).abs().max()) < 0.2
 
@@ -321,9 +321,9 @@ def test_networks_have_not_learned_from_the_gold_label_of_the_item_they_judge(ha
 def test_start_without_gold_labels_knows_of_none(hard):
     """The default must be the same to the last digit, and say that there were none."""
     features, _, crowd, _ = hard
-    start = find_start(features, crowd, 4, 3, steps=20)
+    start = cross_fit(features, crowd, 4, 3, steps=20)
     assert start.gold is None
-    assert same(start, find_start(features, crowd, 4, 3, steps=20, gold=None))
+    assert same(start, cross_fit(features, crowd, 4, 3, steps=20, gold=None))
 
 
 def test_start_with_gold_labels_comes_back_from_its_file(told, tmp_path):
@@ -341,7 +341,7 @@ def test_class_that_only_gold_labels_name_has_mass(hard):
     place = torch.tensor([0, 1, 3])
     merged = torch.where(said == 2, 0, said)
     gold = torch.where(torch.arange(90) % 2 == 0, place[truth], -1)
-    start = find_start(features, (who, merged), 4, 5, steps=60, gold=gold)
+    start = cross_fit(features, (who, merged), 4, 5, steps=60, gold=gold)
     assert (start.log_p[[2, 4]] <= NO_MASS).all()
     assert start.log_p[3] > math.log(0.05)
     assert torch.equal(start.targets[gold >= 0].argmax(dim=1), gold[gold >= 0])
@@ -358,7 +358,7 @@ def test_gold_labels_help_items_that_have_none(seed):
     gold = torch.where(torch.arange(300) % 4 == 0, truth, -1)
     others = gold < 0
     right = [
-        share_right(find_start(features, crowd, 4, 3, seed=seed, steps=200, gold=g).targets[others], truth[others])
+        share_right(cross_fit(features, crowd, 4, 3, seed=seed, steps=200, gold=g).targets[others], truth[others])
         for g in (None, gold)
     ]  # fmt: skip
     assert right[1] > right[0] + 0.03

@@ -7,7 +7,7 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
 
-import hf_maxmig.training.trainer
+import hf_maxmig.training.batch
 from hf_maxmig import (
     CrowdTrainer,
     HeadClassifier,
@@ -99,7 +99,7 @@ def test_without_the_option_gold_labels_change_nothing(init, trainer_of, crowd, 
     states = []
     for dataset, used in ((crowd, False), (lied, False), (crowd, True), (lied, True)):
         trainer = trainer_of(dataset=dataset, use_gold_labels=used, **settings)
-        assert trainer._init == init
+        assert trainer.init == init
         trainer.train()
         states.append(state(trainer))
     assert equal(states[0], states[1])
@@ -177,13 +177,13 @@ def test_items_with_nothing_but_a_gold_label_are_blended_with_others_that_teach(
 ):
     """Blended with an item of which nothing is known, they would teach only in part."""
     seen = []
-    draw = hf_maxmig.training.trainer.draw_blends
+    draw = hf_maxmig.training.batch.draw_blends
 
     def spy(taught, alpha):
         seen.append(taught)
         return draw(taught, alpha)
 
-    monkeypatch.setattr(hf_maxmig.training.trainer, "draw_blends", spy)
+    monkeypatch.setattr(hf_maxmig.training.batch, "draw_blends", spy)
     trainer = trainer_of(
         kind=InOrder, mixup_alpha=0.4, per_device_train_batch_size=90, max_steps=1, **settings
     )

@@ -193,7 +193,7 @@ def started(crowd, make_model, make_args, **kwargs):
     """A trainer just before its first step: nothing is learned at a rate of next to nothing."""
     args = make_args(init="information", **kwargs)
     trainer = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
-    trainer._start()
+    trainer._begin()
     return trainer
 
 

@@ -216,7 +216,7 @@ def test_search_and_start_keep_the_backbone_frozen(pictures, make_args):
     }
     assert len(frozen) > 10
     assert not changed(before, state(trainer.crowd_model.classifier)) & frozen
-    assert trainer.found_rate is not None
+    assert trainer.start.rate is not None
 
 
 def test_adapters_without_a_peft_model_around_are_the_same(pictures, make_args, tmp_path):

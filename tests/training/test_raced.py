@@ -10,7 +10,7 @@ import torch
 from hf_maxmig import FourLayerCNN, FourLayerCNNConfig, MaxMIGTrainer
 from hf_maxmig.model.functional import NO_MASS, mutual_information_gain
 from hf_maxmig.training import search
-from hf_maxmig.training.crossfit import CrossFit, divide
+from hf_maxmig.training.fold_networks import CrossFit, divide
 from hf_maxmig.training.raced import MULTIPLES, race
 from hf_maxmig.training.search import can_race, chosen, start_by_race
 
@@ -147,12 +147,12 @@ def from_scratch(pictures, make_args):
 def test_classifier_is_trained_no_longer_than_it_is_warmed_up(init, from_scratch):
     """Short trainings of the whole classifier took as long as the training."""
     trainer = from_scratch(init=init, num_train_epochs=20)
-    assert can_race(trainer)
+    assert can_race(trainer._training())
     steps = []
     trainer.crowd_model.classifier.convolutions.register_forward_hook(
         lambda module, given, _: steps.append((module.training, len(given[0])))
     )
-    trainer._start()
+    trainer._begin()
     items, epoch = len(trainer.train_dataset), -(-len(trainer.train_dataset) // 16)
     learned = [number for training, number in steps if training]
     assert len(learned) == epoch  # a twentieth of twenty epochs
@@ -171,7 +171,7 @@ def test_what_was_chosen_is_what_training_starts_from(from_scratch, monkeypatch)
         return seen[-1]
 
     monkeypatch.setattr(search, "race", kept)
-    tries = start_by_race(trainer)
+    tries = start_by_race(trainer._training())
     (outcomes,) = seen
     assert len(outcomes) == 4  # two rates with each prior
     assert [one.prior for one in tries] == ["uniform", "learned"]
@@ -193,7 +193,7 @@ def test_what_was_chosen_is_what_training_starts_from(from_scratch, monkeypatch)
 def test_prior_that_was_asked_for_is_the_only_one(prior, from_scratch):
     """A user's own numbers are not overruled."""
     trainer = from_scratch(prior=prior)
-    tries = start_by_race(trainer)
+    tries = start_by_race(trainer._training())
     model = trainer.crowd_model
     assert [str(one.prior) for one in tries] == [str(model.config.prior)]
     if prior == "0.2,0.3,0.5":
@@ -217,12 +217,12 @@ def test_what_cannot_be_raced_is_searched_for_as_ever(changes, from_scratch, mon
     """Features that nobody reads, and pairs that the networks do not know."""
     trainer = from_scratch(num_train_epochs=1, **changes)
     if not changes:
-        assert can_race(trainer)
+        assert can_race(trainer._training())
         monkeypatch.setattr(search, "output_layers", lambda classifier, num_classes: [])
-    assert not can_race(trainer)
+    assert not can_race(trainer._training())
     monkeypatch.setattr(search, "race", lambda *args, **kwargs: pytest.fail("a race"))
     trainer.train()
-    assert bool(trainer._tries) == ("aggregator_learning_rate" not in changes)
+    assert bool(trainer.start.tried) == ("aggregator_learning_rate" not in changes)
 
 
 @pytest.mark.parametrize("features", [None, torch.full((60, 4), math.nan), torch.ones(60, 4)])
@@ -231,17 +231,17 @@ def test_layer_that_reads_no_features_is_seen_in_time(features, from_scratch, mo
     trainer, begun = from_scratch(num_train_epochs=1), []
     before = copy.deepcopy(trainer.crowd_model.state_dict())
 
-    def start(trainer, seed):
-        now = trainer.crowd_model.state_dict()
+    def start(training, seed):
+        now = training.model.state_dict()
         begun.append(all(torch.equal(now[name], tensor) for name, tensor in before.items()))
 
     monkeypatch.setattr(search, "race", lambda *args, **kwargs: pytest.fail("a race"))
     monkeypatch.setattr(search, "start_from_information", start)
-    monkeypatch.setattr(trainer, "features_of", lambda dataset: features)
-    assert can_race(trainer)
+    monkeypatch.setattr(trainer, "features_of", lambda model, dataset: features)
+    assert can_race(trainer._training())
     trainer.train()
     assert begun[0]
-    assert trainer._tries
+    assert trainer.start.tried
 
 
 @pytest.mark.slow

@@ -32,9 +32,9 @@ def told(gains, merged=()):
     """A stand-in for short trainings: rate multiple -> gain; what it was asked is kept."""
     asked = []
 
-    def train(trainer, multiple, prior, kind, rows, held_out):
+    def train(training, multiple, prior, kind, rows, held_out):
         asked.append((multiple, rows, held_out, prior, kind))
-        rate = multiple * trainer.args.learning_rate
+        rate = multiple * training.args.learning_rate
         gain = gains.get((multiple, prior), 0.0 if prior == "learned" else gains.get(multiple))
         gain = gains[kind] if AGGREGATORS[kind].on_trial else gain
         return attempt(rate, gain, prior, multiple in merged, kind=kind)
@@ -67,7 +67,7 @@ def test_search_goes_up_and_down_if_up_was_worse(
     trainer = automatic(make_model, make_args, crowd)
     train = told(gains)
     monkeypatch.setattr(search, "_try", train)
-    tries = search_rate(trainer)
+    tries = search_rate(trainer._training())
     assert [multiple for multiple, *_ in train.asked] == tried
     assert chosen(tries).rate == pytest.approx(taken * 1e-2)
 
@@ -80,7 +80,7 @@ def test_rates_are_judged_on_items_that_none_of_them_learned_from(
     trainer = automatic(make_model, make_args, numbered)
     train = told({10: 0.5, 100: 0.3, 1: 0.2})
     monkeypatch.setattr(search, "_try", train)
-    search_rate(trainer)
+    search_rate(trainer._training())
     held_out = set(train.asked[0][2]["row"][:])
     learned = set(train.asked[0][1])
     assert len(held_out) == 18
@@ -96,7 +96,7 @@ def test_evaluation_set_with_votes_is_what_is_held_out(crowd, make_model, make_a
     trainer.eval_dataset = others
     train = told({10: 0.5, 100: 0.7})
     monkeypatch.setattr(search, "_try", train)
-    search_rate(trainer)
+    search_rate(trainer._training())
     assert train.asked[0][2] is others
     assert sorted(train.asked[0][1]) == list(range(len(crowd)))
 
@@ -107,7 +107,7 @@ def test_few_items_of_many_are_searched(crowd, make_model, make_args, monkeypatc
     trainer = automatic(make_model, make_args, crowd)
     train = told({10: 0.5, 100: 0.7})
     monkeypatch.setattr(search, "_try", train)
-    search_rate(trainer)
+    search_rate(trainer._training())
     assert (len(train.asked[0][1]), len(train.asked[0][2])) == (40, 10)
 
 
@@ -166,7 +166,7 @@ def test_start_that_merged_classes_is_made_again_and_the_better_one_kept(
         ),
     )
 
-    def start(trainer, seed):
+    def start(training, seed):
         table = trainer.crowd_model.aggregator.table
         assert not starts or torch.equal(table, fresh)  # a second start is not one upon the first
         with torch.no_grad():
@@ -175,8 +175,8 @@ def test_start_that_merged_classes_is_made_again_and_the_better_one_kept(
 
     fresh = trainer.crowd_model.aggregator.table.detach().clone()
     monkeypatch.setattr(search, "start_from_information", start)
-    monkeypatch.setattr(search, "search_rate", lambda trainer: [next(answers)])
-    tries = start_and_search(trainer)
+    monkeypatch.setattr(search, "search_rate", lambda training: [next(answers)])
+    tries = start_and_search(trainer._training())
     assert len(starts) == 2
     kept = starts[1] if second_is_better else starts[0]
     assert torch.equal(trainer.crowd_model.aggregator.table, kept)
@@ -192,15 +192,15 @@ def test_start_from_single_labels_is_undone_where_they_tell_nothing(
     model = trainer.crowd_model
     before = copy.deepcopy(model.classifier.state_dict())
 
-    def start(trainer, seed):
+    def start(training, seed):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += 1
 
     tries = [attempt(0.1, gain), attempt(0.1, 0.9 if not again else -0.02, kind="interaction")]
     monkeypatch.setattr(search, "start_from_information", start)
-    monkeypatch.setattr(search, "search_rate", lambda trainer: tries)
-    assert chosen(start_and_search(trainer)).aggregator == "interaction"
+    monkeypatch.setattr(search, "search_rate", lambda training: tries)
+    assert chosen(start_and_search(trainer._training())).aggregator == "interaction"
     for name, tensor in model.classifier.state_dict().items():
         assert torch.equal(tensor, before[name]) == again
     fresh = wrapped(make_args, uneven_crowd(), aggregator="interaction").crowd_model
@@ -214,9 +214,9 @@ def test_start_without_merged_classes_is_made_once(crowd, make_model, make_args,
     """The second costs a sixth of the training."""
     trainer = automatic(make_model, make_args, crowd)
     seeds = []
-    monkeypatch.setattr(search, "start_from_information", lambda trainer, seed: seeds.append(seed))
-    monkeypatch.setattr(search, "search_rate", lambda trainer: [attempt(0.1, 0.5)])
-    start_and_search(trainer)
+    monkeypatch.setattr(search, "start_from_information", lambda training, seed: seeds.append(seed))
+    monkeypatch.setattr(search, "search_rate", lambda training: [attempt(0.1, 0.5)])
+    start_and_search(trainer._training())
     assert seeds == [trainer.args.seed]
 
 
@@ -334,7 +334,7 @@ def test_short_training_is_short_where_an_epoch_is_long(
     """Three epochs of a million items, after five whole epochs to find a start, would be nobody's bargain."""
     many = crowd.select(np.arange(items) % len(crowd))
     trainer = automatic(make_model, make_args, many, num_train_epochs=epochs)
-    short = trainer.sibling(make_model(), list(range(items)), share)
+    short = trainer.short_trainer(make_model(), list(range(items)), share)
     assert short.args.num_train_epochs == pytest.approx(expected)
 
 
@@ -352,7 +352,7 @@ def test_handful_of_items_trains(make_model, make_args):
     few = make_crowd(num_items=4, unlabelled=0)
     trainer = automatic(make_model, make_args, few, init=None)
     trainer.train()
-    assert trainer.found_rate is None
+    assert trainer.start.rate is None
 
 
 def test_gold_labels_do_not_reach_start_search_and_training(crowd, make_model, make_args):
@@ -372,8 +372,8 @@ def test_gold_labels_do_not_reach_start_search_and_training(crowd, make_model, m
 def test_short_trainings_say_and_write_nothing(crowd, make_model, make_args, tmp_path, capsys):
     """Five trainings before the first would fill the screen, and their checkpoints the disk."""
     trainer = automatic(make_model, make_args, crowd)
-    trainer._start()
-    assert trainer.found_rate
+    trainer._begin()
+    assert trainer.start.rate
     assert capsys.readouterr().out == ""
     assert list(tmp_path.iterdir()) == [] or list((tmp_path / "out").iterdir()) == []
 
@@ -382,7 +382,7 @@ def test_search_leaves_the_start_as_it_is(crowd, make_model, make_args):
     """The training begins where the tries began, not where the last one ended."""
     trainer = automatic(make_model, make_args, crowd)
     before = [p.detach().clone() for p in trainer.crowd_model.parameters()]
-    search_rate(trainer)
+    search_rate(trainer._training())
     for a, b in zip(before, trainer.crowd_model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 
@@ -487,7 +487,7 @@ def test_learned_prior_is_tried_at_the_rate_that_was_best(make_args, monkeypatch
         (10, "uniform"), (100, "uniform"), (100, "learned")
     ]  # fmt: skip
     assert trainer.crowd_model.config.prior == "uniform"
-    assert trainer.found_rate == pytest.approx(1.0)
+    assert trainer.start.rate == pytest.approx(1.0)
 
 
 def luna16_crowd(share, num_items, expertise, seed):

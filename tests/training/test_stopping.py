@@ -180,8 +180,8 @@ def test_try_that_diverges_is_left_out_with_a_word(crowd, make_model, make_args,
     args = make_args(search_rate=True, learning_rate=1e-2)
 
     class Fragile(MaxMIGTrainer):
-        def sibling(self, *args, **kwargs):
-            short = super().sibling(*args, **kwargs)
+        def short_trainer(self, *args, **kwargs):
+            short = super().short_trainer(*args, **kwargs)
             short.add_callback(Fails(short))
             return short
 

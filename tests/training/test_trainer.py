@@ -32,7 +32,8 @@ from hf_maxmig import (
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.judging.relabel import with_names
 from hf_maxmig.metrics import gain_interval
-from hf_maxmig.training.watch import Watch
+from hf_maxmig.training.guards import Watch
+from hf_maxmig.training.start import Start
 from tests.networks import small_vit
 from tests.several_processes import make_pictures
 from tests.waits import Waits
@@ -495,7 +496,7 @@ def test_learned_prior_is_not_as_slow_as_an_aggregator_that_must_be(crowd, make_
     args = make_args(learning_rate=1e-3, search_rate=True)
     trainer = MaxMIGTrainer(model=make_model(prior="learned"), args=args, train_dataset=crowd)
     for rate, own in ((1e-3, 1e-2), (1e-2, 1e-2), (1e-1, 1e-1)):
-        trainer.found_rate = rate
+        trainer.start = Start("keep", rate=rate)
         trainer.optimizer = None
         *_, aggregator, prior = trainer.create_optimizer().param_groups
         assert (aggregator["lr"], prior["lr"]) == (pytest.approx(rate), pytest.approx(own))
@@ -917,7 +918,7 @@ def test_step_does_not_wait_for_the_device(
         args=make_args(guards=True, gradient_accumulation_steps=2),
         train_dataset=crowd,
     )
-    trainer._watch = Watch(trainer, on=True)
+    trainer._watch = Watch(trainer.crowd_model, trainer.args, on=True)
     batch = batch_of(trainer, range(24))
     with Waits(monkeypatch) as waits:
         loss = trainer.compute_loss(trainer.model, batch)

@@ -110,7 +110,7 @@ def test_trial_that_searches_and_starts_does_so_anew(make_tuned):
     rates = []
 
     def objective(metrics):
-        rates.append((trainer.found_rate, len(trainer._tries), trainer.found_strength))
+        rates.append((trainer.start.rate, len(trainer.start.tried), trainer.found_strength))
         return metrics["eval_gain"]
 
     search(trainer, {"learning_rate": [1e-3, 2e-2]}, compute_objective=objective)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import one_hot
 
 from hf_maxmig.model.functional import aggregate, mutual_information_gain, vote_share
-from hf_maxmig.training.crossfit import (
+from hf_maxmig.training.fold_networks import (
     DROPOUT,
     RATE,
     CrossFit,

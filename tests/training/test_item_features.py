@@ -8,7 +8,7 @@ import torch
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainer
 from hf_maxmig.data.collator import CrowdCollator, crowd_batches, padded
-from hf_maxmig.training import cross_fitted
+from hf_maxmig.training import item_features, starting
 
 
 def batches(collator, dataset, size=16):
@@ -24,15 +24,15 @@ def test_start_without_a_trainer_is_the_trainers(make_model, make_args, crowd, b
     trainer.train()
     model, collator = make_model(), CrowdCollator(4, 3)
     before = copy.deepcopy(model.state_dict())
-    assert cross_fitted.missing_for_start(model, args, crowd) is None
-    features = cross_fitted.features_of(
+    assert starting.missing_for_start(model, args, crowd) is None
+    features = item_features.features_of(
         model.classifier, batches(collator, crowd), 3, len(crowd), 0
     )
     model.prior.initialize(torch.ones(3), torch.ones(3, dtype=torch.bool))
     votes = padded(crowd_batches(crowd, collator))
-    found = cross_fitted.start_of_training(model, args, features, votes, model.log_prior().detach())
+    found = starting.cross_fitted(model, args, features, votes, model.log_prior().detach())
     for field in dataclasses.fields(found):
-        one, other = getattr(found, field.name), getattr(trainer._found, field.name)
+        one, other = getattr(found, field.name), getattr(trainer.start.items, field.name)
         assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
     assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
 
@@ -46,11 +46,11 @@ def test_features_are_in_the_order_of_the_items_or_refused():
     x = torch.randn(10, 4)
     head = HeadClassifier(HeadConfig(input_size=4, num_labels=3))
     parts = [numbered(x, [3, 9, 5, 0, 1]), numbered(x, [8, 2, 7, 6, 4])]
-    assert torch.equal(cross_fitted.features_of(head, parts, 3, 10, 0), x)
+    assert torch.equal(item_features.features_of(head, parts, 3, 10, 0), x)
     with pytest.raises(ValueError, match="for each of 10 items, got 5"):
-        cross_fitted.features_of(head, parts[:1], 3, 10, 0)
+        item_features.features_of(head, parts[:1], 3, 10, 0)
     with pytest.raises(ValueError, match="must say of which item it is"):
-        cross_fitted.features_of(head, [{"features": x}], 3, 10, 0)
+        item_features.features_of(head, [{"features": x}], 3, 10, 0)
 
 
 def test_very_many_features_are_projected(monkeypatch):
@@ -59,13 +59,13 @@ def test_very_many_features_are_projected(monkeypatch):
     x[20:] *= 3
     head = HeadClassifier(HeadConfig(input_size=700, num_labels=3))
     parts = [numbered(x, range(15, 40)), numbered(x, range(20))]  # an accelerator fills up a batch
-    assert torch.equal(cross_fitted.features_of(head, parts, 3, len(x), 0), x)
-    monkeypatch.setattr(cross_fitted, "MOST_NUMBERS", x.numel() - 1)
-    less = cross_fitted.features_of(head, parts, 3, len(x), 0)
-    assert less.shape == (len(x), 2 * cross_fitted.MOST_FEATURES)
+    assert torch.equal(item_features.features_of(head, parts, 3, len(x), 0), x)
+    monkeypatch.setattr(item_features, "MOST_NUMBERS", x.numel() - 1)
+    less = item_features.features_of(head, parts, 3, len(x), 0)
+    assert less.shape == (len(x), 2 * item_features.MOST_FEATURES)
     one, other = torch.pdist(x), torch.pdist(less)
     assert one.max() > 2.5 * one.min()
     torch.testing.assert_close(one / one.mean(), other / other.mean(), rtol=0.2, atol=0)
-    monkeypatch.setattr(cross_fitted, "MOST_NUMBERS", 0)
-    few = cross_fitted.features_of(head, [numbered(x[:, :5], range(40))], 3, len(x), 0)
+    monkeypatch.setattr(item_features, "MOST_NUMBERS", 0)
+    few = item_features.features_of(head, [numbered(x[:, :5], range(40))], 3, len(x), 0)
     assert torch.equal(few, x[:, :5])

@@ -13,7 +13,11 @@ from torch import nn
 from transformers.modeling_outputs import ImageClassifierOutput
 from transformers.utils import logging
 
-import hf_maxmig.training.cross_fitted
+import hf_maxmig.training.cross_fit
+import hf_maxmig.training.item_features
+import hf_maxmig.training.known_items
+import hf_maxmig.training.maxmig_trainer
+import hf_maxmig.training.starting
 import hf_maxmig.training.trainer
 from hf_maxmig import (
     CrowdTrainer,
@@ -30,7 +34,8 @@ from hf_maxmig.model.functional import NO_MASS, forecast
 from hf_maxmig.model.surgery import penultimate_features, scale_outputs
 from hf_maxmig.model.whole_files import read_manifest
 from hf_maxmig.peers import peer
-from hf_maxmig.training.start import Start, find_start
+from hf_maxmig.training.cross_fit import CrossFitted
+from hf_maxmig.training.cross_fit import cross_fit as find_items
 from tests.networks import small_vit
 from tests.weights import equal, state
 from tests.worlds import ANNOTATORS, by_hand, make_crowd
@@ -59,15 +64,17 @@ def warned(caplog):
 
 
 def same_start(first, second):
-    pairs = [(getattr(first, f.name), getattr(second, f.name)) for f in dataclasses.fields(Start)]
+    pairs = [
+        (getattr(first, f.name), getattr(second, f.name)) for f in dataclasses.fields(CrossFitted)
+    ]
     return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
 
 
 def changed(**fields):
-    """`find_start`, with something else in what it found."""
+    """`cross_fit`, with something else in what it found."""
 
     def find(*args, **kwargs):
-        return dataclasses.replace(find_start(*args, **kwargs), **fields)
+        return dataclasses.replace(find_items(*args, **kwargs), **fields)
 
     return find
 
@@ -77,11 +84,11 @@ def changed(**fields):
 
 def test_training_starts_so_by_default(cross_fit, make_model, brief):
     """What most users get, from a whole pair and from a classifier that the trainer wraps."""
-    assert cross_fit()._init == "cross_fit"
+    assert cross_fit().init == "cross_fit"
     trainer = cross_fit(model=make_model().classifier)
-    assert trainer._init == trainer.listed_arguments()["init"] == "cross_fit"
+    assert trainer.init == trainer.listed_arguments()["init"] == "cross_fit"
     trainer.train()
-    found, model = trainer._found, trainer.crowd_model
+    found, model = trainer.start.items, trainer.crowd_model
     assert torch.equal(model.aggregator.weight, found.weight)
     assert model.aggregator.table.requires_grad  # whoever trains it next may train W too
     torch.testing.assert_close(model.log_prior(), found.log_p)
@@ -102,7 +109,7 @@ def test_training_starts_so_by_default(cross_fit, make_model, brief):
 )
 def test_what_is_set_by_hand_starts_otherwise(changes, expected, cross_fit):
     """Who gives W a rate wants it to learn."""
-    assert cross_fit(**changes)._init == expected
+    assert cross_fit(**changes).init == expected
 
 
 @pytest.mark.parametrize(
@@ -110,14 +117,14 @@ def test_what_is_set_by_hand_starts_otherwise(changes, expected, cross_fit):
 )
 def test_another_pair_starts_otherwise(fields, cross_fit, make_model):
     """What was derived for KL and one matrix an annotator."""
-    assert cross_fit(model=make_model(**fields))._init == "information"
+    assert cross_fit(model=make_model(**fields)).init == "information"
 
 
 def test_stream_starts_otherwise(crowd, make_model, make_args):
     """Its items cannot be asked again."""
     args = make_args(init=None, search_rate=True, max_steps=2)
     stream = crowd.to_iterable_dataset()
-    assert MaxMIGTrainer(model=make_model(), args=args, train_dataset=stream)._init == "vote_share"
+    assert MaxMIGTrainer(model=make_model(), args=args, train_dataset=stream).init == "vote_share"
 
 
 def test_classifier_from_scratch_starts_otherwise_and_a_pretrained_one_so(
@@ -126,9 +133,9 @@ def test_classifier_from_scratch_starts_otherwise_and_a_pretrained_one_so(
     """Networks on random features learn nothing; on those of a pretrained classifier they do."""
     settings = {"args": make_args(init=None, search_rate=True), "train_dataset": pictures}
     scratch = FourLayerCNN(FourLayerCNNConfig(image_size=16, num_labels=3))
-    assert MaxMIGTrainer(model=scratch, **settings)._init == "information"
-    assert MaxMIGTrainer(model=small_vit(), **settings)._init == "information"
-    assert MaxMIGTrainer(model=pretrained, **settings)._init == "cross_fit"
+    assert MaxMIGTrainer(model=scratch, **settings).init == "information"
+    assert MaxMIGTrainer(model=small_vit(), **settings).init == "information"
+    assert MaxMIGTrainer(model=pretrained, **settings).init == "cross_fit"
 
 
 def read_in_one_row(layer):
@@ -169,9 +176,9 @@ def test_output_layer_that_reads_no_vector_an_item_starts_otherwise(
 ):
     """It is found out before the training, once; whoever asks for this start is told."""
     read_in_one_row(pretrained.classifier)
-    asked, look = [], hf_maxmig.training.trainer.reads_items
+    asked, look = [], hf_maxmig.training.starting.reads_items
     monkeypatch.setattr(
-        hf_maxmig.training.trainer, "reads_items", lambda *a: asked.append(a) or look(*a)
+        hf_maxmig.training.starting, "reads_items", lambda *a: asked.append(a) or look(*a)
     )
     args = make_args(init=None, search_rate=True)
     trainer = MaxMIGTrainer(model=pretrained, args=args, train_dataset=pictures)
@@ -180,7 +187,7 @@ def test_output_layer_that_reads_no_vector_an_item_starts_otherwise(
     asked.clear()
     before = torch.random.get_rng_state()
     for _ in range(3):
-        assert trainer._init == "information"
+        assert trainer.init == "information"
     assert torch.equal(torch.random.get_rng_state(), before)
     assert len(asked) == 1
     args = make_args(init="cross_fit", search_rate=True)
@@ -193,7 +200,7 @@ def test_rival_starts_as_its_authors_start_it(crowd, make_args, make_model):
     """What is found is for the pair of Max-MIG."""
     model = peer("soft_vote", make_model().classifier, annotators=ANNOTATORS)
     args = make_args(init=None, search_rate=True)
-    assert CrowdTrainer(model=model, args=args, train_dataset=crowd)._init == "vote_share"
+    assert CrowdTrainer(model=model, args=args, train_dataset=crowd).init == "vote_share"
 
 
 @pytest.mark.parametrize(
@@ -228,14 +235,14 @@ def test_features_that_say_nothing_start_otherwise_or_are_refused(
     spoil, message, cross_fit, monkeypatch, warned
 ):
     """Networks on them come to garbage, which the classifier would then learn."""
-    look = hf_maxmig.training.cross_fitted.penultimate_features
+    look = hf_maxmig.training.item_features.penultimate_features
     monkeypatch.setattr(
-        hf_maxmig.training.cross_fitted, "penultimate_features", lambda *given: spoil(look(*given))
+        hf_maxmig.training.item_features, "penultimate_features", lambda *given: spoil(look(*given))
     )
     trainer = cross_fit(max_steps=2, search_rate=True)
-    assert trainer._init == "cross_fit"
+    assert trainer.init == "cross_fit"
     trainer.train()
-    assert trainer._found is None
+    assert trainer.start.items is None
     assert trainer.listed_arguments()["init"] == "information"
     assert [message in m for m in warned() if "does not start as it does by default" in m] == [True]
     with pytest.raises(ValueError, match=message):
@@ -273,7 +280,7 @@ def test_classifier_learns_the_targets_and_w_stays(cross_fit, crowd, brief, monk
     monkeypatch.setattr(hf_maxmig.training.trainer, "temper", lambda *given: False)
     before = copy.deepcopy(trainer.crowd_model.classifier)
     trainer.train()
-    targets = trainer._found.targets
+    targets = trainer.start.items.targets
     taken = targets.sum(dim=1) > 0
     assert 0 < int(taken.sum()) < len(crowd)
     log_h = before(features=torch.tensor(crowd["features"])).logits.log_softmax(-1)
@@ -283,7 +290,7 @@ def test_classifier_learns_the_targets_and_w_stays(cross_fit, crowd, brief, monk
         found = trainer.crowd_model.classifier.get_parameter(name)
         torch.testing.assert_close(found.detach(), expected, atol=1e-5, rtol=0)
         assert parameter.grad.abs().max() > 1e-4
-    assert torch.equal(trainer.crowd_model.aggregator.weight, trainer._found.weight)
+    assert torch.equal(trainer.crowd_model.aggregator.weight, trainer.start.items.weight)
 
 
 @pytest.fixture
@@ -296,7 +303,7 @@ def trained(cross_fit, brief):
 def test_training_items_are_predicted_by_networks_that_have_not_seen_them(trained, crowd):
     """What a classifier says of items that it has learned repeats the votes on them."""
     own = by_hand(trained, crowd)
-    found = trained._found
+    found = trained.start.items
     twin = make_crowd()
     assert twin is not crowd
     assert twin._fingerprint == crowd._fingerprint
@@ -312,13 +319,11 @@ def test_training_items_are_predicted_by_networks_that_have_not_seen_them(traine
 @pytest.mark.slow
 def test_forecasts_of_training_items_are_what_the_classifier_learned(cross_fit, monkeypatch):
     """Two doors to one thing: the labels that are cleaned, and those that are learned."""
-    monkeypatch.setattr(
-        hf_maxmig.training.cross_fitted, "network_steps", lambda args, num_items: 60
-    )
+    monkeypatch.setattr(hf_maxmig.training.starting, "network_steps", lambda args, num_items: 60)
     crowd = make_crowd(200)
     trainer = cross_fit(dataset=crowd)
     trainer.train()
-    found = trainer._found
+    found = trainer.start.items
     assert found.tells_apart
     voted = found.targets.sum(dim=1) > 0
     log_forecast = torch.tensor(trainer.predict(crowd).predictions[2])
@@ -340,14 +345,14 @@ def test_other_items_are_predicted_by_the_model(trained, crowd):
         np.testing.assert_allclose(predicted[0], expected[0].numpy(), atol=1e-5, err_msg=name)
     # And after one of them the training set is itself again.
     log_h = torch.tensor(trained.predict(crowd).predictions[0])
-    torch.testing.assert_close(log_h, trained._found.log_h)
+    torch.testing.assert_close(log_h, trained.start.items.log_h)
 
 
 def test_votes_of_the_training_set_are_read_once_to_know_it(trained, crowd, monkeypatch):
     """A set of a million items is evaluated each epoch; one put in its place afterwards is another."""
-    read, look = [], hf_maxmig.training.trainer.has_votes_of
+    read, look = [], hf_maxmig.training.known_items.has_votes_of
     monkeypatch.setattr(
-        hf_maxmig.training.trainer, "has_votes_of", lambda *a: read.append(a) or look(*a)
+        hf_maxmig.training.known_items, "has_votes_of", lambda *a: read.append(a) or look(*a)
     )
     for _ in range(3):
         trained.evaluate(crowd)
@@ -366,23 +371,23 @@ def test_targets_are_looked_up_where_the_batch_is(cross_fit, brief, monkeypatch)
     trainer = cross_fit(max_steps=1)
     trainer.train()
     batch = next(iter(trainer.get_train_dataloader()))
-    table, rows = trainer._found.targets, batch["crowd_row"]
-    assert torch.equal(trainer._rows_of(table, rows), table[rows])
+    table, rows = trainer.start.items.targets, batch["crowd_row"]
+    assert torch.equal(trainer.known.rows_of(table, rows), table[rows])
     for method in ("cpu", "item", "tolist"):
         monkeypatch.setattr(torch.Tensor, method, lambda *a: pytest.fail("the host waits"))
-    moved = trainer._moved[id(table)][1]
+    moved = trainer.known._moved[id(table)][1]
     trainer.compute_loss(trainer.model, dict(batch))
-    assert trainer._moved[id(table)][1] is moved
-    assert len(trainer._moved) == 1
-    trainer._moved.clear()
-    assert trainer._rows_of(table, rows.to("meta")).device.type == "meta"
+    assert trainer.known._moved[id(table)][1] is moved
+    assert len(trainer.known._moved) == 1
+    trainer.known._moved.clear()
+    assert trainer.known.rows_of(table, rows.to("meta")).device.type == "meta"
 
 
 def test_evaluation_of_the_training_set_is_out_of_fold(trained, crowd):
     """Accuracies on it must be of what relabelling uses."""
     metrics = trained.evaluate(crowd)
     gold = torch.tensor(crowd["label"])
-    right = float((trained._found.log_h.argmax(dim=1) == gold).float().mean())
+    right = float((trained.start.items.log_h.argmax(dim=1) == gold).float().mean())
     assert metrics["eval_accuracy"] == pytest.approx(right)
 
 
@@ -390,21 +395,21 @@ def test_evaluation_of_the_training_set_is_out_of_fold(trained, crowd):
 def test_relabelled_items_and_the_report_use_them(trained, crowd, tmp_path, monkeypatch):
     """Else suspects are hidden: the classifier has learned them."""
     given = []
-    judge = hf_maxmig.training.trainer.judge_annotators
+    judge = hf_maxmig.training.maxmig_trainer.judge_annotators
 
     def spy(log_h, *args, **kwargs):
         given.append(log_h)
         return judge(log_h, *args, **kwargs)
 
-    monkeypatch.setattr(hf_maxmig.training.trainer, "judge_annotators", spy)
+    monkeypatch.setattr(hf_maxmig.training.maxmig_trainer, "judge_annotators", spy)
     numbered = crowd.add_column("number", list(range(len(crowd))))
     trained.train_dataset = numbered  # the same items
     told = trained.relabel(numbered, tmp_path / "clean.parquet")
-    log_h = trained._found.log_h.exp()[told["number"]]
+    log_h = trained.start.items.log_h.exp()[told["number"]]
     torch.testing.assert_close(torch.tensor(told["classifier_posterior"]), log_h, atol=1e-5, rtol=0)
     assert [*told["number"]] != sorted(told["number"])
     trained.report(numbered, tmp_path / "report")
-    torch.testing.assert_close(given[0], trained._found.log_h)
+    torch.testing.assert_close(given[0], trained.start.items.log_h)
 
 
 @pytest.mark.slow
@@ -419,7 +424,7 @@ def test_gold_labels_do_not_reach_it(cross_fit, crowd, brief):
         trainer.train()
     for other in trainers[1:]:
         assert equal(state(other), state(trainers[0]))
-        assert same_start(other._found, trainers[0]._found)
+        assert same_start(other.start.items, trainers[0].start.items)
 
 
 def test_votes_that_are_no_longer_there_do_not_matter_after_the_start(cross_fit, brief):
@@ -439,10 +444,10 @@ def test_new_training_starts_anew(cross_fit, brief):
     """What was found before is of the same items, but not of what was asked since."""
     trainer = cross_fit()
     trainer.train()
-    first = trainer._found
+    first = trainer.start.items
     trainer.args.init = "vote_share"
     trainer.train()
-    assert trainer._found is None
+    assert trainer.start.items is None
     assert first is not None
 
 
@@ -470,12 +475,12 @@ def test_resumed_training_equals_the_whole_one(checkpoints, monkeypatch):
     folder = f"{whole.args.output_dir}/checkpoint-4"
     assert whole.state.max_steps == 12
     monkeypatch.setattr(
-        hf_maxmig.training.cross_fitted, "find_start", lambda *a, **k: pytest.fail("anew")
+        hf_maxmig.training.starting, "cross_fit", lambda *a, **k: pytest.fail("anew")
     )
     again = checkpoints(seed=5)
     again.train(resume_from_checkpoint=folder)
     assert equal(state(again), state(whole))
-    assert same_start(again._found, whole._found)
+    assert same_start(again.start.items, whole.start.items)
     crowd = again.train_dataset
     for one, other in zip(again.predict(crowd).predictions, whole.predict(crowd).predictions, strict=True):  # fmt: skip
         assert np.array_equal(one, other)
@@ -488,7 +493,7 @@ def test_checkpoint_names_its_start_and_is_refused_without_it(checkpoints, tmp_p
     trainer.train()
     folder = tmp_path / "out" / "checkpoint-4"
     assert "start.safetensors" in read_manifest(folder)["files"]
-    assert same_start(Start.load(folder / "start.safetensors"), trainer._found)
+    assert same_start(CrossFitted.load(folder / "start.safetensors"), trainer.start.items)
     content = bytearray((folder / "start.safetensors").read_bytes())
     content[-3] ^= 1
     (folder / "start.safetensors").write_bytes(bytes(content))
@@ -519,10 +524,13 @@ def test_checkpoint_of_other_votes_on_as_many_items_is_refused(
 ):
     """In another order too: item 7 would learn what another item 7 is. One that does not know them goes on."""
     if not known:  # an earlier version has written none
-        monkeypatch.setattr(hf_maxmig.training.cross_fitted, "votes_digest", lambda votes: "")
+        monkeypatch.setattr(hf_maxmig.training.item_features, "votes_digest", lambda votes: "")
     checkpoints().train()
     folder = str(tmp_path / "out" / "checkpoint-4")
-    assert bool(Start.load(tmp_path / "out" / "checkpoint-4" / "start.safetensors").votes) == known
+    assert (
+        bool(CrossFitted.load(tmp_path / "out" / "checkpoint-4" / "start.safetensors").votes)
+        == known
+    )
     settings = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4}
     same = crowd.add_column("number", list(range(len(crowd))))
     cross_fit(dataset=same, **settings).train(resume_from_checkpoint=folder)
@@ -544,7 +552,7 @@ def test_checkpoint_of_another_start_goes_on_as_it_began(cross_fit, brief):
     whole.train()
     again = cross_fit(init=None, search_rate=True, **settings)
     again.train(resume_from_checkpoint=f"{whole.args.output_dir}/checkpoint-4")
-    assert again._found is None
+    assert again.start.items is None
     assert equal(state(again), state(whole))
 
 
@@ -686,7 +694,7 @@ def test_classifier_that_counts_half_is_half_as_sure_also_by_itself(
     outcome = {}
     for counts in (1.0, 0.5):
         monkeypatch.setattr(
-            hf_maxmig.training.cross_fitted, "find_start",
+            hf_maxmig.training.starting, "cross_fit",
             changed(classifier=counts, log_p=log_p, tells_apart=apart),
         )  # fmt: skip
         trainer = cross_fit()
@@ -712,7 +720,7 @@ def test_plurality_in_place_of_annotators_is_told_once(
 ):
     """Correct is silent; but who paid for votes wants to know that they do not tell annotators apart."""
     monkeypatch.setattr(
-        hf_maxmig.training.cross_fitted, "find_start", changed(tells_apart=apart, classifier=1.0)
+        hf_maxmig.training.starting, "cross_fit", changed(tells_apart=apart, classifier=1.0)
     )
     cross_fit().train()
     assert len([m for m in warned() if "follow the plurality of the votes" in m]) == (not apart)

@@ -8,14 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hf_maxmig.training.start
+import hf_maxmig.training.cross_fit
 from hf_maxmig.data.simulated.experts import experts
 from hf_maxmig.data.simulated.simulation import simulate_crowd
 from hf_maxmig.model.classifiers import HeadClassifier, HeadConfig
 from hf_maxmig.model.functional import NO_MASS, vote_share
-from hf_maxmig.training.cross_fitted import temper
+from hf_maxmig.training.cross_fit import CrossFitted, constant, cross_fit, temper
 from hf_maxmig.training.left_out import LeftOutVotes
-from hf_maxmig.training.start import Start, constant, find_start
 from tests.training.drawn_crowds import draw, features_of, same, share_right
 
 
@@ -38,13 +37,13 @@ def small():
 @pytest.fixture(scope="module")
 def found(small):
     features, _, crowd = small
-    return find_start(features, crowd, 5, 3, steps=40)
+    return cross_fit(features, crowd, 5, 3, steps=40)
 
 
 def test_start_comes_back_from_its_file_to_the_bit(found, tmp_path):
     """A resumed training must learn the very same targets."""
     found.save(tmp_path / "start.safetensors")
-    again = Start.load(tmp_path / "start.safetensors")
+    again = CrossFitted.load(tmp_path / "start.safetensors")
     assert same(again, found)
     assert len(found.likelihoods) == 3
     odd = dataclasses.replace(
@@ -53,7 +52,7 @@ def test_start_comes_back_from_its_file_to_the_bit(found, tmp_path):
     )  # fmt: skip
     assert not odd.targets.is_contiguous()
     odd.save(tmp_path / "start.safetensors")
-    assert same(Start.load(tmp_path / "start.safetensors"), odd)
+    assert same(CrossFitted.load(tmp_path / "start.safetensors"), odd)
 
 
 def test_start_is_a_value_of_the_right_shapes(found, small):
@@ -75,10 +74,10 @@ def test_start_is_repeatable_and_draws_nothing_of_the_training(small, found):
     features, _, crowd = small
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    again = find_start(features, crowd, 5, 3, steps=40)
+    again = cross_fit(features, crowd, 5, 3, steps=40)
     assert torch.equal(torch.get_rng_state(), before)
     assert same(again, found)
-    assert not torch.equal(find_start(features, crowd, 5, 3, seed=1, steps=40).log_h, found.log_h)
+    assert not torch.equal(cross_fit(features, crowd, 5, 3, seed=1, steps=40).log_h, found.log_h)
 
 
 def test_items_without_votes_are_judged_but_not_learned(small):
@@ -86,7 +85,7 @@ def test_items_without_votes_are_judged_but_not_learned(small):
     features, _, (who, said) = small
     who, said = who.clone(), said.clone()
     who[::5], said[::5] = -1, -1
-    start = find_start(features, (who, said), 5, 3, steps=40)
+    start = cross_fit(features, (who, said), 5, 3, steps=40)
     silent = torch.arange(80) % 5 == 0
     assert (start.targets[silent] == 0).all()
     torch.testing.assert_close(start.targets[~silent].sum(dim=1), torch.ones(64))
@@ -98,8 +97,8 @@ def test_classes_that_nobody_voted_for_have_no_mass(small):
     """Five outputs, of which the votes name three: the others must not come up anywhere."""
     features, truth, (who, said) = small
     place = torch.tensor([1, 2, 4])
-    start = find_start(features, (who, place[said]), 5, 5, steps=40)
-    usual = find_start(features, (who, said), 5, 3, steps=40)
+    start = cross_fit(features, (who, place[said]), 5, 5, steps=40)
+    usual = cross_fit(features, (who, said), 5, 3, steps=40)
     empty = torch.tensor([0, 3])
     assert (start.targets[:, empty] == 0).all()
     assert (start.log_h[:, empty] <= NO_MASS).all()
@@ -117,14 +116,14 @@ def test_votes_for_one_class_are_refused(small):
     """There is nothing to tell apart."""
     features, _, (who, said) = small
     with pytest.raises(ValueError, match="the votes must name two classes or more, got 1"):
-        find_start(features, (who, torch.zeros_like(said)), 5, 3, steps=4)
+        cross_fit(features, (who, torch.zeros_like(said)), 5, 3, steps=4)
 
 
 def test_prior_that_is_given_is_kept(small):
     """The votes must not overrule who knows it."""
     features, _, crowd = small
     prior = torch.tensor([0.6, 0.3, 0.1]).log()
-    start = find_start(features, crowd, 5, 3, prior=prior, steps=20)
+    start = cross_fit(features, crowd, 5, 3, prior=prior, steps=20)
     torch.testing.assert_close(start.log_p, prior)
     assert [name for name in start.likelihoods if "prior" in name] == ["search_prior_given"]
 
@@ -182,7 +181,7 @@ def world_of_experts(case, seed, items=700):
 def test_crowds_of_the_paper_are_seen_through(case):
     """Juniors who say one class, or repeat a senior, outvote those who look."""
     features, truth, crowd, annotators = world_of_experts(case, seed=0)
-    start = find_start(features, crowd, annotators, 10, steps=300)
+    start = cross_fit(features, crowd, annotators, 10, steps=300)
     usual = plurality(crowd, truth, 10)
     assert usual < 0.85
     assert share_right(start.targets, truth) > 0.88
@@ -205,7 +204,7 @@ def test_rare_class_is_neither_lost_nor_made_large(rare, seed):
     truth = (torch.arange(640) % (rare + 1) == 0).long()
     crowd = draw(truth, [0.92, 0.88, 0.85, 0.8, 0.75], generator)
     features = features_of(truth, generator, apart=1.5)
-    start = find_start(features, crowd, 5, 2, steps=300)
+    start = cross_fit(features, crowd, 5, 2, steps=300)
     assert share_right(start.targets, truth) >= plurality(crowd, truth, 2)
     assert start.targets[truth == 1].argmax(dim=1).float().mean() > 0.75
     found = float((start.targets.argmax(dim=1) == 1).float().mean())
@@ -220,7 +219,7 @@ def test_three_annotators_on_two_hundred_items_are_not_below_the_plurality(seed)
     truth = torch.randint(2, (200,), generator=generator)
     crowd = draw(truth, [0.9, 0.8, 0.5], generator)
     features = 1.5 * truth[:, None] + torch.randn(200, 4, generator=generator)
-    start = find_start(features, crowd, 3, 2, steps=200)
+    start = cross_fit(features, crowd, 3, 2, steps=200)
     assert share_right(start.targets, truth) >= plurality(crowd, truth, 2)
 
 
@@ -234,7 +233,7 @@ def test_where_annotators_cannot_be_told_apart_the_plurality_counts():
     hit = torch.rand(items, 3, generator=generator) < 0.6
     said = torch.where(hit, truth[:, None], torch.randint(3, (items, 3), generator=generator))
     noise = torch.randn(items, 4, generator=generator)
-    start = find_start(noise, (who, said), annotators, 3, steps=60)
+    start = cross_fit(noise, (who, said), annotators, 3, steps=60)
     assert not start.tells_apart
     share = vote_share(said, 3)
     sure = share.max(dim=1).values > 0.5
@@ -252,7 +251,7 @@ def test_classifier_that_hardly_counts_keeps_its_likeliest_class():
     who = (torch.arange(items)[:, None] + torch.tensor([0, 131, 211])) % annotators
     said = torch.where(torch.rand(items, 3, generator=generator) < 0.85, truth[:, None], 1 - truth[:, None])  # fmt: skip
     features = 1.5 * truth[:, None] + torch.randn(items, 4, generator=generator)
-    start = find_start(features, (who, said), annotators, 2, steps=100)
+    start = cross_fit(features, (who, said), annotators, 2, steps=100)
     assert not start.tells_apart
     assert start.classifier < 1
     assert start.log_p[1].exp() < 0.35
@@ -281,9 +280,9 @@ def test_items_that_settings_are_judged_by_are_of_all_classes(monkeypatch):
             judged.append(annotations)
             super().__init__(annotators, annotations, *rest)
 
-    monkeypatch.setattr(hf_maxmig.training.start, "LeftOutVotes", Noting)
-    monkeypatch.setattr(hf_maxmig.training.start, "MOST_JUDGED", 60)
-    start = find_start(features, crowd, 3, 3, steps=60)
+    monkeypatch.setattr(hf_maxmig.training.cross_fit, "LeftOutVotes", Noting)
+    monkeypatch.setattr(hf_maxmig.training.cross_fit, "MOST_JUDGED", 60)
+    start = cross_fit(features, crowd, 3, 3, steps=60)
     few, whole = judged
     assert len(few) == 60
     assert len(whole) == 240

@@ -1,0 +1,186 @@
+"""What is known of an item but its votes: what a classifier's output layer reads of it.
+
+Small networks on these features stand in for the classifier before a training: `cross_fit.py`, `raced.py`.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..data.collator import NOT_INPUTS
+from ..data.numbered import ROW, UNKNOWN, check_each_once, in_order
+from ..model.surgery import penultimate_features, without_peft_model
+from .fold_networks import MOST_FEATURES
+
+MOST_NUMBERS = 2**28  # of features that are kept, a gigabyte
+SAME = 1e-6  # of the largest feature: by less than this they differ by rounding alone
+
+
+@torch.no_grad()
+def features_of(
+    classifier: nn.Module,
+    batches: Iterable[Mapping[str, Tensor]],
+    num_classes: int,
+    num_items: int,
+    seed: int,
+    gather: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+) -> Tensor | None:
+    """Compute what the classifier's output layer reads of each item, and what its encoder says of it.
+
+    Between the two, text classifiers have layers that no pretraining has touched. So the mean of the
+    encoder's last hidden states stands beside what the output layer reads, at the same scale.
+
+    Args:
+        classifier: whose features they are.
+        batches: of all items, on the classifier's device; `crowd_row` says which they are. Where several
+            processes share the items, those of this one.
+        num_classes: C.
+        num_items: N.
+        seed: of the random directions that too many features are projected on.
+        gather: joins (B, ...) tensors of all processes.
+
+    Returns:
+        (N, D) float32, on the CPU, in the order of the items; None if the output layer does not read one
+        vector an item.
+
+    Raises:
+        ValueError: if there are no features of an item, or it is not known which are whose.
+
+    Example:
+        >>> head = HeadClassifier(HeadClassifier.config_class(input_size=2, num_labels=3))
+        >>> batch = {"features": torch.eye(2), "crowd_row": torch.tensor([1, 0])}
+        >>> features_of(head, [batch], num_classes=3, num_items=2, seed=0)
+        tensor([[0., 1.],
+                [1., 0.]])
+    """
+    found, means = [], []
+    for batch in batches:
+        inputs = {n: t for n, t in batch.items() if n not in (*NOT_INPUTS, "labels", ROW)}
+        with _hidden_states(classifier) as hidden:
+            features = penultimate_features(classifier, inputs, num_classes)
+        if features is None:
+            return None
+        mean = mean_of_places(hidden[-1], inputs.get("attention_mask")) if hidden else None
+        if mean is not None:
+            means.append(gather(_fewer(mean, num_items, seed)).cpu())
+        features = _fewer(features, num_items, seed)
+        unknown = torch.full((len(features),), UNKNOWN, device=features.device)
+        found.append((gather(features).cpu(), gather(batch.get(ROW, unknown)).cpu().numpy()))
+    rows = np.concatenate([part[1] for part in found])
+    order = in_order(rows)
+    check_each_once(rows[order], num_items)
+    whole = torch.cat([part[0] for part in found])[order]
+    if len(means) < len(found):
+        return whole
+    return torch.cat([_of_one_scale(whole), _of_one_scale(torch.cat(means)[order])], dim=1)
+
+
+def mean_of_places(hidden: Tensor, mask: Tensor | None) -> Tensor | None:
+    """Average hidden states over the places of an item, but for padding.
+
+    Args:
+        hidden: (B, T, D) for a mean to be taken.
+        mask: (B, T), 0 where there is padding; None if there is none.
+
+    Returns:
+        (B, D); None if these are not states of places, or the mask is of other places.
+
+    Example:
+        >>> mean_of_places(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[1, 1, 0]]))
+        tensor([[2.]])
+    """
+    if hidden.dim() != 3 or (mask is not None and mask.shape != hidden.shape[:2]):
+        return None
+    if mask is None:
+        return hidden.float().mean(dim=1)
+    taken = (mask > 0)[..., None]
+    summed = torch.where(taken, hidden.float(), 0.0).sum(dim=1)
+    return summed / taken.sum(dim=1).clamp(min=1)
+
+
+@contextlib.contextmanager
+def _hidden_states(classifier: nn.Module) -> Iterator[list[Tensor]]:
+    """Keep the last hidden states of the classifier's encoder, if it has one that gives them."""
+    plain = without_peft_model(classifier)
+    encoder, kept = getattr(plain, "base_model", plain), list[Tensor]()
+    if encoder is plain:
+        yield kept
+        return
+
+    def keep(_: nn.Module, __: Any, output: Any) -> None:
+        hidden = getattr(output, "last_hidden_state", None)
+        if isinstance(hidden, Tensor):
+            kept.append(hidden.detach())
+
+    hook = encoder.register_forward_hook(keep)
+    try:
+        yield kept
+    finally:
+        hook.remove()
+
+
+def _fewer(features: Tensor, num_items: int, seed: int) -> Tensor:
+    """Project features on random directions if they would take too much room: distances outlive it."""
+    size = features.shape[1], 2 * MOST_FEATURES
+    if size[0] * num_items <= MOST_NUMBERS or size[0] <= size[1]:
+        return features.float()
+    generator = torch.Generator().manual_seed(seed)
+    directions = torch.randn(size, generator=generator).to(features.device)
+    return features.float() @ directions / size[0] ** 0.5
+
+
+def _of_one_scale(features: Tensor) -> Tensor:
+    centred = features - features.mean(dim=0)
+    return centred / centred.square().mean().sqrt().clamp(min=1e-6)
+
+
+def reads_items(classifier: nn.Module, batch: Mapping[str, Tensor], num_classes: int) -> bool:
+    """Whether a classifier's output layer reads one vector an item.
+
+    Args:
+        classifier: any.
+        batch: of two items or more, on its device.
+        num_classes: C.
+
+    Example:
+        >>> head = HeadClassifier(HeadClassifier.config_class(input_size=2, num_labels=3))
+        >>> reads_items(head, {"features": torch.eye(2)}, num_classes=3)
+        True
+    """
+    inputs = {n: t for n, t in batch.items() if n not in (*NOT_INPUTS, "labels", ROW)}
+    return penultimate_features(classifier, inputs, num_classes) is not None
+
+
+def missing_in_features(features: Tensor | None) -> str | None:
+    """Say what features lack for networks to learn from them.
+
+    Args:
+        features: (N, D), of the items; None if there are none.
+
+    Returns:
+        What is missing; None if nothing is.
+
+    Example:
+        >>> missing_in_features(torch.tensor([[0.5, 1.0], [0.5, 2.0]]))
+        >>> missing_in_features(torch.tensor([[0.5, 1.0], [0.5, 1.0]]))
+        "features that differ between items, got the same for all 2 from the classifier's last layer"
+    """
+    if features is None:
+        return "a classifier whose output layer reads one vector an item"
+    finite = features.isfinite().all(dim=1)
+    if not finite.all():
+        return (
+            f"finite features, got others from the classifier's last layer for {int((~finite).sum())} of "
+            f"{len(features)} items, the first of them item {int((~finite).nonzero()[0])}"
+        )
+    spread = (features.amax(dim=0) - features.amin(dim=0)).max()
+    if spread <= SAME * features.abs().max():
+        return (
+            f"features that differ between items, got the same for all {len(features)} from the classifier's last "
+            "layer"
+        )
+    return None

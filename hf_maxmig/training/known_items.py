@@ -1,0 +1,91 @@
+"""What is known of training items beside what the model says: by cross-fitting, and by gold labels."""
+
+from typing import Any
+
+from torch import Tensor
+from transformers.trainer_utils import has_length
+
+from ..data.columns import has_crowd_columns
+from ..metrics import NO_LABEL
+from ..model.functional import Posteriors, forecast
+from ..model.modeling_maxmig import CrowdModel
+from .cross_fit import CrossFitted, has_votes_of
+from .gold import trusted_columns, with_trusted
+from .item_features import MOST_NUMBERS
+
+
+class KnownItems:
+    """What is known of the items of a training set.
+
+    Args:
+        dataset: the training set.
+        found: what each of its items is, by cross-fitting, if it was found out.
+        gold: (N,) int64, the gold labels that the user hands over, -1 for none; None if none are used.
+    """
+
+    def __init__(
+        self, dataset: Any, found: CrossFitted | None = None, gold: Tensor | None = None
+    ) -> None:
+        self.dataset, self.found, self.gold = dataset, found, gold
+        self._has_votes: bool | None = None  # whether the items have those that it was found by
+        # Tables of the items, and what of them is where the batches are.
+        self._moved: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def are(self, dataset: Any) -> bool:
+        """Tell whether items are these, in their order."""
+        own = self.dataset
+        if not has_length(dataset) or not has_length(own) or len(dataset) != len(own):
+            return False
+        if self.found is not None and len(dataset) != len(self.found.log_h):
+            return False
+        mark = getattr(dataset, "_fingerprint", None)
+        if dataset is not own and (mark is None or mark != getattr(own, "_fingerprint", None)):
+            return False
+        if self.found is None:
+            return True
+        if self._has_votes is None:  # it may be another set than the one that was trained on
+            self._has_votes = has_crowd_columns(own) and has_votes_of(self.found, own)
+        return self._has_votes
+
+    def rows_of(self, table: Tensor, rows: Tensor) -> Tensor:
+        """Look up what is known of a batch's items, on its own device: the host waits for no row numbers.
+
+        Args:
+            table: (N, ...), of all items.
+            rows: (B,) int64.
+        """
+        kept, moved = self._moved.get(id(table), (None, table))
+        if kept is not table:
+            moved = table.to(rows.device if table.numel() <= MOST_NUMBERS else "cpu")
+            self._moved[id(table)] = table, moved
+        return moved[rows.to(moved.device)]
+
+    def correct(self, posteriors: Posteriors, rows: Tensor, model: CrowdModel) -> Posteriors:
+        """Put what is known of items in the place of what a model says that has learned them.
+
+        Args:
+            posteriors: of a batch, by the model.
+            rows: (B,) int64, which of the items they are.
+            model: that has learned them.
+        """
+        log_h, log_g, log_forecast = posteriors
+        if self.found is not None:
+            # Of an item that it has learned the classifier says what the votes have said.
+            log_h = self.found.log_h[rows.cpu()].to(log_h)
+            log_forecast = forecast(log_h, log_g, model.log_prior())
+        if self.gold is not None and model.loss_is_minus_gain:
+            columns = trusted_columns(self.gold[rows.cpu()], log_h.shape[1]).to(log_forecast)
+            log_forecast = with_trusted(log_forecast, columns)
+        return Posteriors(log_h, log_g, log_forecast)
+
+    def unlearned(self, labels: Tensor, rows: Tensor) -> Tensor:
+        """Hide gold labels that were learned from: nothing is measured on them.
+
+        Args:
+            labels: (B,) int64, those of a batch.
+            rows: (B,) int64, which of the items they are.
+        """
+        if self.gold is None:
+            return labels
+        learned = (self.gold[rows.cpu()] >= 0).to(labels.device)
+        return labels.masked_fill(learned, NO_LABEL)

@@ -1,0 +1,120 @@
+"""MaxMIGTrainer: a classifier and an aggregator of the votes, trained together by Max-MIG."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import nn
+from transformers import PreTrainedModel
+
+from ..data.describe import describe
+from ..judging.annotators import AnnotatorReport, judge_annotators
+from ..judging.plots import need_matplotlib
+from ..judging.report import write_report
+from ..model.functional import NO_MASS
+from .distributed import whole_parameters
+from .trainer import CrowdTrainer
+from .training import votes_of
+from .training_args import MaxMIGTrainingArguments
+from .wrapped import wrap_classifier
+
+
+class MaxMIGTrainer(CrowdTrainer):
+    """Train a classifier and an aggregator together by Max-MIG.
+
+    With `use_gold_labels=True` a gold label on a training item counts as the answer of one more
+    annotator, who is trusted (`hf_maxmig.training.gold`). Results on the training set leave these gold labels
+    out, and its forecasts include them. A subset of the training set or a copy in another order cannot
+    be recognised.
+
+    Args:
+        model: a `MaxMIGModel`; or a classifier of transformers or timm, which is wrapped in one:
+            annotators and classes are read off the training set's features, divergence, prior and
+            aggregator off `args`. It may have adapters of PEFT (`get_peft_model`, LoRA): only they
+            are trained, and what else is not frozen; saved they are merged.
+        args: the arguments.
+        train_dataset: with crowd columns.
+        **kwargs: as in `CrowdTrainer`.
+
+    Raises:
+        ValueError: if the model is a plain classifier and the training set's features do not name
+            annotators and classes; or it is a crowd model and `args` ask for another divergence, prior
+            or aggregator than its own.
+
+    Example:
+        >>> from datasets import Dataset
+        >>> from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainingArguments
+        >>> from hf_maxmig import add_annotations
+        >>> items = Dataset.from_dict({"name": ["a", "b"], "features": [[0.0, 1.0], [1.0, 0.0]]})
+        >>> votes = {"item": ["a", "b"], "annotator": ["ann", "ann"], "annotation": ["cat", "dog"]}
+        >>> trainer = MaxMIGTrainer(
+        ...     model=HeadClassifier(HeadConfig(input_size=2, num_labels=2)),
+        ...     args=MaxMIGTrainingArguments("out", report_to="none", use_cpu=True),
+        ...     train_dataset=add_annotations(items, votes, item_column="name"),
+        ... )
+        >>> trainer.crowd_model.config.annotators, trainer.crowd_model.config.class_names
+        (['ann'], ['cat', 'dog'])
+    """
+
+    @staticmethod
+    def as_crowd_model(
+        model: nn.Module, args: MaxMIGTrainingArguments, dataset: Any
+    ) -> PreTrainedModel:
+        """Wrap a plain classifier, with the names that the data set's features carry."""
+        return wrap_classifier(model, args, dataset)
+
+    def report(
+        self,
+        dataset: Dataset,
+        folder: str | os.PathLike[str] | None = None,
+        title: str | None = None,
+        metrics: dict[str, float] | None = None,
+    ) -> AnnotatorReport:
+        """Tell the owner of a data set whom to trust and which labels to look at again.
+
+        Writes `report.html`, one page that needs nothing beside it, `annotators.csv`,
+        `relabelled.parquet` and `relabelled.csv` (see `relabel`).
+
+        Args:
+            dataset: items with votes; gold labels, where it has them, are only measured against.
+            folder: where the files go; `_report` in the output folder by default, which
+                `push_to_hub` leaves out: the files name people and hold the data.
+            title: of the page; the output folder's name by default.
+            metrics: measured on other items, as `evaluate` returns them; shown beside.
+
+        Returns:
+            What is known of each annotator; printing it gives a few lines.
+
+        Raises:
+            ImportError: if matplotlib, which draws the page, is not installed.
+            TypeError: if `dataset` is not a `datasets.Dataset`.
+            ValueError: if it has no crowd columns, or has a column of `relabel` already.
+        """
+        need_matplotlib()
+        summary = describe(dataset)
+        folder = Path(folder or self._report_folder)
+        output = self._posteriors(dataset)
+        told = self._relabel(dataset, output, folder / "relabelled.parquet")
+        model = self.crowd_model
+        with torch.no_grad(), whole_parameters(model):
+            # A vote for another class speaks against one that nobody voted for.
+            left_out = model.prior.left_out[:, None]
+            judged = judge_annotators(
+                torch.from_numpy(output.predictions[0]),
+                torch.where(left_out, NO_MASS, model.aggregator.weight).cpu(),
+                votes_of(dataset, model),
+                self.annotator_names or [str(m) for m in range(model.config.num_annotators)],
+                model.config.class_names,
+            )
+        if self.is_world_process_zero():
+            judged.save(folder / "annotators.csv")
+            write_report(
+                folder / "report.html", judged, title=title or Path(self.args.output_dir).resolve().name,
+                summary=str(summary), log_history=self.state.log_history,
+                relabelled=told.with_format(None), metrics=metrics,
+                gold_labels_used=model.config.gold_labels_used or 0,
+            )  # fmt: skip
+        self._judged = judged
+        return judged

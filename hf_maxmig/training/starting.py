@@ -1,0 +1,335 @@
+"""How a training starts: which way, and what is found out for it, as a `Start`.
+
+Where it can be, by cross-fitting (`cross_fit.py`); elsewhere, if the method maximises the gain, from
+information and a search (`search.py`); else from the votes (paper, equation 2). Nothing here knows the
+trainer, which applies the `Start` in one place, and the model that is trained stays as it is.
+"""
+
+import copy
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+from transformers.utils import logging
+
+from ..data.collator import padded
+from ..data.columns import has_crowd_columns, has_votes
+from ..data.numbered import first_batch, first_items
+from ..metrics import LEAST_ITEMS
+from ..model.classifiers import HeadClassifier
+from ..model.functional import vote_share
+from ..model.modeling_maxmig import CrowdModel, MaxMIGModel
+from ..model.surgery import output_layers
+from ..model.votes import voted_classes
+from .cross_fit import MOST_CELLS, CrossFitted, cross_fit, network_steps, votes_digest
+from .distributed import from_first_process
+from .gold import taught, trusted_columns
+from .informed_start import start_from_votes_and_gold
+from .item_features import missing_in_features, reads_items
+from .search import can_start_from_information, chosen, search_rate, start_and_search
+from .start import Start
+from .training import Training
+from .training_args import MaxMIGTrainingArguments
+
+logger = logging.get_logger(__name__)
+
+
+def way(training: Training) -> str:
+    """Tell how a training starts, also where the arguments leave it open.
+
+    Args:
+        training: before its first step.
+
+    Returns:
+        `cross_fit`, `information`, `vote_share` or `keep`.
+    """
+    args, model = training.args, training.model
+    if args.init is not None:
+        return args.init
+    rates = args.searches_rate and not training.own_optimizer
+    if rates and missing_for_cross_fit(training) is None:
+        return "cross_fit"
+    # A rival starts as its authors start it.
+    asks_items = model.loss_is_minus_gain and training.start_from is None
+    return "information" if asks_items and can_start_from_information(training) else "vote_share"
+
+
+def find_start(training: Training, quiet: bool = True) -> Start:
+    """Find out what a training starts from.
+
+    Args:
+        training: before its first step.
+        quiet: whether to show no progress.
+
+    Returns:
+        The start; for `vote_share` without the parameters, which are those of `initialize_from_votes`.
+
+    Raises:
+        ValueError: if the start that the arguments ask for cannot be.
+    """
+    start = _by_cross_fitting(training, quiet) if way(training) == "cross_fit" else None
+    return _by_search(training, quiet) if start is None else start
+
+
+def initialize_from_votes(training: Training, model: CrowdModel) -> None:
+    """Start a model from the votes alone (paper, equation 2).
+
+    Args:
+        training: whose votes they are.
+        model: it is changed.
+    """
+    args = training.args
+    model.initialize_crowd(
+        training.crowd_of(start_items(training)),
+        args.smoothing,
+        args.init_strength,
+        _voted(training),
+    )
+    if model.loss_is_minus_gain and training.start_from is None and training.uses_gold_labels:
+        start_from_votes_and_gold(dataclasses.replace(training, model=model))
+
+
+def start_items(training: Training) -> Any:
+    """Return the items whose votes start the aggregator and name the classes."""
+    if isinstance(training.start_from, int):
+        return first_items(training.train_dataset, training.start_from)
+    return training.train_dataset if training.start_from is None else training.start_from
+
+
+def _voted(training: Training) -> Tensor | None:
+    """Which classes the crowd has voted for, where not all of it starts the aggregator."""
+    if training.start_from is None:
+        return None
+    num_classes = training.model.config.num_labels
+    if not has_crowd_columns(training.train_dataset):  # all of a stream would be read for it
+        return torch.ones(num_classes, dtype=torch.bool)
+    parts = itertools.chain(
+        training.crowd_of(training.train_dataset), training.crowd_of(start_items(training))
+    )
+    return voted_classes(parts, num_classes)
+
+
+# By cross-fitting
+
+
+def missing_for_start(
+    model: CrowdModel, args: MaxMIGTrainingArguments, dataset: Any, start_from: Any = None
+) -> str | None:
+    """Say what a training lacks for a start by cross-fitting.
+
+    Args:
+        model: what is trained.
+        args: of the training.
+        dataset: the training set.
+        start_from: whose votes start the aggregator, as the trainer was given it.
+
+    Returns:
+        The first thing that is missing; None if nothing is.
+
+    Example:
+        >>> head = HeadClassifier(HeadClassifier.config_class(input_size=2, num_labels=2))
+        >>> model = MaxMIGModel.from_classifier(head, annotators=["ann", "bob"], divergence="pearson")
+        >>> missing_for_start(model, MaxMIGTrainingArguments("out", use_cpu=True), None)
+        "the divergence 'kl'"
+    """
+    config = model.config
+    cells = config.num_annotators * config.num_labels**2
+    needed = (
+        (type(model) is MaxMIGModel, "a MaxMIGModel"),
+        (getattr(config, "aggregator", None) == "weighted_average", "the aggregator 'weighted_average'"),
+        (getattr(config, "divergence", None) == "kl", "the divergence 'kl'"),
+        (getattr(config, "prior", None) != "learned", "a prior that is not learned"),
+        (not (args.fsdp or args.deepspeed), "a whole model on each device, without FSDP or DeepSpeed"),
+        (start_from is None, "no `start_from`"),
+        (isinstance(dataset, Dataset) and has_votes(dataset, 3 * LEAST_ITEMS), f"a datasets.Dataset with votes on {3 * LEAST_ITEMS} items"),
+        (cells <= MOST_CELLS, f"M C^2 of at most {MOST_CELLS:,}"),
+        (_has_features(model.classifier, config.num_labels), "a `HeadClassifier`, or a pretrained classifier whose output layer is found"),
+    )  # fmt: skip
+    return next((what for holds, what in needed if not holds), None)
+
+
+def _has_features(classifier: nn.Module, num_classes: int) -> bool:
+    """Whether a classifier reads given features, or has learned some before."""
+    if isinstance(classifier, HeadClassifier):
+        return True
+    pretrained = getattr(getattr(classifier, "config", None), "_name_or_path", None)
+    return bool(pretrained) and bool(output_layers(classifier, num_classes))
+
+
+def missing_for_cross_fit(training: Training) -> str | None:
+    """Say what is missing for a start by cross-fitting; None if nothing is.
+
+    What a pretrained classifier's output layer reads is looked at on two items, once.
+
+    Args:
+        training: before its first step.
+    """
+    model, unread = training.model, training.unread
+    missing = missing_for_start(model, training.args, training.train_dataset, training.start_from)
+    if missing is not None or isinstance(model.classifier, HeadClassifier):
+        return missing or unread.get(model.classifier)
+    if model.classifier not in unread:
+        batch = first_batch(training.train_dataset, training.collate, 2)
+        inputs = {n: t.to(model.device) for n, t in batch.items() if isinstance(t, Tensor)}
+        reads = reads_items(model.classifier, inputs, model.config.num_labels)
+        unread[model.classifier] = None if reads else missing_in_features(None)
+    return unread[model.classifier]
+
+
+def _by_cross_fitting(training: Training, quiet: bool) -> Start | None:
+    """Find out what each item is, and W and the prior with it.
+
+    Returns:
+        None if features show only now that it cannot be, unless `init` asks for this start.
+    """
+    args, dataset, gold = training.args, training.train_dataset, training.gold_labels
+    problem, features = missing_for_cross_fit(training), None
+    if problem is None:
+        features = training.features_of(training.model, dataset)
+        problem = training.unread[training.model.classifier] = missing_in_features(features)
+        if problem is not None and args.init is None:
+            logger.warning(
+                "The training does not start as it does by default, for which it needs %s: it starts from `%s`.",
+                problem, way(training),
+            )  # fmt: skip
+            return None
+    if problem is not None or features is None:
+        raise ValueError(f"`init='cross_fit'` needs {problem}. Use another `init`.")
+    # Of the pair only what is not the classifier is copied.
+    classifier = training.model.classifier
+    model = copy.deepcopy(training.model, {id(classifier): classifier})
+    crowd, num_classes = padded(training.crowd_of(dataset)), model.config.num_labels
+    prior = None
+    if not training.is_ours or args.prior != "auto":
+        shares = vote_share(crowd[1], num_classes)
+        voted = shares.sum(dim=0) > 0
+        if gold is not None:
+            shares = taught(shares, trusted_columns(gold, num_classes))
+            voted[gold[gold >= 0]] = True
+        model.prior.initialize(shares.sum(dim=0), voted)
+        prior = model.log_prior().detach().cpu()
+    found = from_first_process(
+        lambda: cross_fitted(model, args, features, crowd, prior, quiet, gold)
+    )
+    model.use_start(found.weight, found.log_p)
+    return _as_start(training, model, "cross_fit", tried=found.likelihoods, items=found)
+
+
+def cross_fitted(
+    model: CrowdModel,
+    args: MaxMIGTrainingArguments,
+    features: Tensor,
+    crowd: tuple[Tensor, Tensor],
+    prior: Tensor | None = None,
+    quiet: bool = True,
+    gold: Tensor | None = None,
+) -> CrossFitted:
+    """Find out what each item is, for a training; the model stays as it is.
+
+    Args:
+        model: what is trained: it says how many annotators and classes there are.
+        args: of the training.
+        features: (N, D), of the training items.
+        crowd: (N, K) annotators and annotations, int64, padded with -1.
+        prior: (C,) log prior, if it is given; else left-out votes choose one.
+        quiet: whether to show no progress.
+        gold: (N,) int64, gold labels that the user hands over, -1 for an item without.
+
+    Returns:
+        What each item is, W and the prior.
+    """
+    config = model.config
+    found = cross_fit(
+        features, crowd, config.num_annotators, config.num_labels, prior, args.seed,
+        steps=network_steps(args, len(features)), quiet=quiet, gold=gold,
+    )  # fmt: skip
+    if not found.tells_apart:
+        logger.warning(
+            "The votes do not show that some annotators are better than others, so every vote counts the same: the "
+            "forecasts follow the plurality of the votes, and the classifier learns from that. With more votes by each "
+            "annotator this may change."
+        )
+    return dataclasses.replace(found, votes=votes_digest(crowd))
+
+
+# From information, or from the votes
+
+
+def _by_search(training: Training, quiet: bool) -> Start:
+    init, can = way(training), can_start_from_information(training)
+    _check_information(training, can)
+    model = training.model
+    searched = init == "information" or (can and training.searches)
+    if not searched:
+        return _as_start(training, model, init, keep_state=False)
+    model = copy.deepcopy(model)
+    with tqdm(desc="Short trainings, to find a start and a rate", unit="", disable=quiet) as bar:
+
+        def train_briefly(*given: Any, **named: Any) -> Callable[[Any], Any]:
+            bar.update()
+            return training.train_briefly(*given, **named)
+
+        counted = dataclasses.replace(training, model=model, train_briefly=train_briefly)
+        if init == "vote_share":
+            initialize_from_votes(training, model)
+            tries = search_rate(counted)
+        else:
+            tries = start_and_search(counted)
+    found: dict[str, Any] = {}
+    if tries:
+        best = chosen(tries)
+        found = {"rate": best.rate, "tried": {one.name: one.gain for one in tries if one.is_finite}}
+        if best.aggregator != model.config.aggregator:
+            model.use_aggregator(best.aggregator)
+        if best.prior != model.config.prior:
+            model.use_prior(best.prior, training.crowd_of(training.train_dataset))
+    return _as_start(training, model, init, **found)
+
+
+def _as_start(
+    training: Training, model: CrowdModel, init: str, keep_state: bool = True, **found: Any
+) -> Start:
+    """Take a model for what the training starts from; where the classifier is its own, that stays."""
+    gold, state = training.gold_labels, {}
+    if keep_state:
+        own = model.classifier is not training.model.classifier
+        state = {
+            n: t for n, t in model.state_dict().items() if own or not n.startswith("classifier.")
+        }
+    return Start(
+        init,
+        prior=getattr(model.config, "prior", None),
+        aggregator=getattr(model.config, "aggregator", None),
+        gold_labels=0 if gold is None else int((gold >= 0).sum()),
+        state=state,
+        **found,
+    )
+
+
+def _check_information(training: Training, can: bool) -> None:
+    """Refuse a start from information that is asked for and cannot be."""
+    args, model = training.args, training.model
+    if args.init != "information":
+        return
+    if not model.loss_is_minus_gain:
+        raise ValueError(
+            f"`init` must be 'vote_share' or 'keep' for {model.method}, got 'information': that start is for methods "
+            "that maximise the gain."
+        )
+    if not can:
+        raise ValueError(
+            "`init` must be 'vote_share' or 'keep' unless the training set is a datasets.Dataset with votes, a "
+            "full batch of items in each half of it, got 'information' with "
+            f"{type(training.train_dataset).__name__}: each half of the items is predicted."
+        )
+    if training.start_from is not None:
+        given = training.start_from
+        raise ValueError(
+            "`start_from` must not be given with `init='information'`, which asks all training items, got "
+            f"{f'{given} items' if isinstance(given, int) else type(given).__name__}."
+        )
