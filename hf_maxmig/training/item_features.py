@@ -51,7 +51,8 @@ def features_of(
         ValueError: if there are no features of an item, or it is not known which are whose.
 
     Example:
-        >>> head = HeadClassifier(HeadClassifier.config_class(input_size=2, num_labels=3))
+        >>> from hf_maxmig import HeadClassifier, HeadConfig
+        >>> head = HeadClassifier(HeadConfig(input_size=2, num_labels=3))
         >>> batch = {"features": torch.eye(2), "crowd_row": torch.tensor([1, 0])}
         >>> features_of(head, [batch], num_classes=3, num_items=2, seed=0)
         tensor([[0., 1.],
@@ -147,7 +148,8 @@ def reads_items(classifier: nn.Module, batch: Mapping[str, Tensor], num_classes:
         num_classes: C.
 
     Example:
-        >>> head = HeadClassifier(HeadClassifier.config_class(input_size=2, num_labels=3))
+        >>> from hf_maxmig import HeadClassifier, HeadConfig
+        >>> head = HeadClassifier(HeadConfig(input_size=2, num_labels=3))
         >>> reads_items(head, {"features": torch.eye(2)}, num_classes=3)
         True
     """
