@@ -50,7 +50,7 @@ def has_crowd_kit():
 
 FEWER_ROUNDS = {
     "mace": {"n_restarts": 2, "n_iter": 20},
-    "glad": {"n_iter": 2},
+    "glad": {"n_iter": 2, "m_step_max_iter": 5},
     "one_coin_dawid_skene": {"n_iter": 10},
     "zero_based_skill": {"n_iter": 10},
 }

@@ -1008,7 +1008,7 @@ def count_votes(path: Path) -> None:
 
 @pytest.mark.slow
 @needs_fork
-@pytest.mark.parametrize("quote", ["", '"'])
+@pytest.mark.parametrize("quote", ['"', pytest.param("", marks=pytest.mark.full)])
 def test_a_million_votes_fit(quote: str, tmp_path: Path) -> None:
     """A Python object a cell would take gigabytes."""
     number = 1_000_000
