@@ -57,6 +57,7 @@ from benchmark_cells import LEVELS, read_cells
 from benchmark_figure import figure
 from benchmark_tables import latex, markdown, summary
 from machine import KEEPS, machine, peak_memory, reset_peak_memory
+from quiet import hush
 from recipe import Recipe, encoded, keep_back, parse, shown
 from results_file import command
 from torch import Tensor
@@ -406,8 +407,7 @@ def start_worker(threads: int) -> None:
     watch_parent()
     gc.freeze()  # the trainer collects garbage in each training: not among all that was imported
     torch.set_num_threads(threads)
-    transformers.logging.set_verbosity_error()
-    datasets.disable_progress_bars()
+    hush()
 
 
 def run_cells(

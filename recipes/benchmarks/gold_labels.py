@@ -34,6 +34,7 @@ from datasets import Dataset
 from machine import measured_with
 from measures import of_posteriors
 from pages import markdown, write_part
+from quiet import QUIET, hush
 from recipe import start
 from results_file import command, over_seeds, write_results, write_so_far
 from speed_rows import now, since
@@ -113,9 +114,7 @@ def measure(world: worlds.World, seed: int, number: int, most: int) -> dict[str,
     with tempfile.TemporaryDirectory() as folder:
         trainer = MaxMIGTrainer(
             model=world.new_classifier(classes),
-            args=MaxMIGTrainingArguments(
-                folder, seed=seed, use_gold_labels=number > 0, **worlds.QUIET
-            ),
+            args=MaxMIGTrainingArguments(folder, seed=seed, use_gold_labels=number > 0, **QUIET),
             train_dataset=train,
         )
         trainer.remove_callback(PrinterCallback)
@@ -172,8 +171,7 @@ def main(arguments: Arguments) -> dict[str, Any]:
         committed: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
         write_part("gold labels", table(committed["rows"]), PAGE)
         return committed
-    transformers.logging.set_verbosity_error()
-    datasets.disable_progress_bars()
+    hush()
     folder = Path(arguments.output_dir)
     file, kept = folder / "gold_labels.json", folder / "runs.json"
     runs: list[dict[str, Any]] = json.loads(kept.read_text()) if kept.exists() else []

@@ -45,6 +45,7 @@ from datasets import ClassLabel, Dataset, Features
 from digits import DigitsArguments, DigitsTrainingArguments
 from digits import recipe as digits_recipe
 from machine import measured_with
+from quiet import QUIET, hush
 from recipe import encoded
 from results_file import command, write_results
 
@@ -93,8 +94,7 @@ def measure(crowd: str, aggregator: str, seed: int, epochs: float = 100) -> dict
     with tempfile.TemporaryDirectory() as folder:
         training = DigitsTrainingArguments(
             folder, num_train_epochs=epochs, aggregator=aggregator, init="information",
-            name_classes=crowd != LATENT, seed=seed, logging_strategy="no", report_to="none",
-            disable_tqdm=True, use_cpu=True,
+            name_classes=crowd != LATENT, seed=seed, **QUIET,
         )  # fmt: skip
         chosen = DigitsArguments() if crowd == LATENT else DigitsArguments(case, expertise)
         made = digits_recipe(chosen, training)
@@ -135,8 +135,7 @@ def main() -> None:
     parser.add_argument("--crowds", nargs="+", default=CROWDS, choices=CROWDS)
     parser.add_argument("--output_file", type=Path, required=True, help="the JSON to write")
     arguments = parser.parse_args()
-    transformers.logging.set_verbosity_error()
-    datasets.disable_progress_bars()
+    hush()
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     rows = []
     for crowd, aggregator in product(arguments.crowds, COMPARED):

@@ -50,6 +50,7 @@ import torch
 import transformers
 from datasets import Dataset, Features, List, Value
 from machine import measured_with
+from quiet import QUIET
 from recipe import encoded, start
 from results_file import command, write_results
 from scipy.stats import entropy
@@ -409,10 +410,9 @@ def run(world: World, seed: int, labelme_dir: str | None = None, **changes: Any)
         most votes, for `suspect` spares all classes of a tie.
     """
     train, recipe = build(world, seed, labelme_dir)
-    quiet = {"report_to": "none", "disable_tqdm": True, "logging_strategy": "no", "use_cpu": True}
     with tempfile.TemporaryDirectory() as folder:
         rate = AT_ONE_RATE | (OF_LABELME if world.experts is None else {})
-        training = recipe(folder, seed=seed, **rate, **quiet, **changes)
+        training = recipe(folder, seed=seed, **rate, **QUIET, **changes)
         set_seed(seed)
         told = relabel(train, training)
     classes = train.features["label"].num_classes

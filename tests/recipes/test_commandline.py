@@ -174,11 +174,12 @@ def test_recipe_leaves_with_a_line_and_code_2(root, tmp_path):
     for recipe, *flags in (
         ("digits.py", "--learning_rat", "1"),
         ("luna16.py", "--data_dir", str(tmp_path / "nowhere"), "--use_cpu"),
-        ("benchmark_speed.py", "--quik"),
-        ("repeat.py", "--output_file", str(tmp_path / "r.json"), "none.py"),
+        ("benchmarks/benchmark_speed.py", "--quik"),
+        ("benchmarks/repeat.py", "--output_file", str(tmp_path / "r.json"), "none.py"),
     ):
-        log = tmp_path / f"{recipe}.log"
-        code, printed = run(log, page, root / "recipes" / recipe, *flags), log.read_text()
+        script = root / "recipes" / recipe
+        log = tmp_path / f"{script.stem}.log"
+        code, printed = run(log, page, script, *flags), log.read_text()
         assert code == 2, printed
         assert "Traceback" not in printed
-        assert f"{recipe}: error: " in printed
+        assert f"{script.name}: error: " in printed
