@@ -18,6 +18,7 @@ from torch.utils.data import Dataset as TorchDataset
 from transformers import DataCollatorWithPadding
 
 from ..metrics import NO_LABEL
+from ..model.items import check_ids
 from ..model.items import input_names as input_names
 from ..model.opening import short
 from ..model.votes import Votes
@@ -28,7 +29,6 @@ from .inputs import (
     check_complete,
     check_finite,
     check_fits,
-    check_ids,
     data_inputs,
     has_pictures,
     is_numeric,

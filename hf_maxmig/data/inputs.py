@@ -13,6 +13,7 @@ from PIL.Image import Image
 from torch import Tensor
 from transformers.utils import logging
 
+from ..model.items import bare_numbers
 from ..model.opening import in_rgb, short
 
 logger = logging.get_logger(__name__)
@@ -193,36 +194,6 @@ def check_finite(batch: Mapping[str, Any], items: Sequence[int]) -> None:
         )
 
 
-def check_ids(ids: Tensor, vocabulary: int | None, items: Sequence[int]) -> None:
-    """Refuse tokens that the classifier does not know: an accelerator would stop without a reason.
-
-    Args:
-        ids: (B, ...), numbers of tokens.
-        vocabulary: how many there are; None leaves that open.
-        items: their numbers in the data set, for errors.
-
-    Raises:
-        ValueError: naming the item.
-
-    Example:
-        >>> check_ids(torch.tensor([[5, 7], [2, 0]]), vocabulary=8, items=range(2))
-    """
-    last = "" if vocabulary is None else f" to {vocabulary - 1}"
-    if ids.is_floating_point():
-        raise ValueError(
-            f"`input_ids` must be whole numbers from 0{last}, got numbers with a point."
-        )
-    wrong = ids < 0
-    if vocabulary is not None:
-        wrong |= ids >= vocabulary
-    if wrong.any():
-        row = int(wrong.reshape(len(ids), -1).any(dim=1).int().argmax())
-        raise ValueError(
-            f"`input_ids` must be whole numbers from 0{last}, got {int(ids[row][wrong[row]][0])} at item {items[row]}: "
-            "is the tokenizer the classifier's?"
-        )
-
-
 def _is_number(leaf: Any) -> bool:
     if isinstance(leaf, bool | int | float | Tensor):
         return True
@@ -276,12 +247,7 @@ def remedy(columns: Mapping[str, Any], wanted: Sequence[str]) -> str:
         for name, values in columns.items()
     }
     texts = {name: value for name, value in first.items() if isinstance(value, str)}
-    several = (list, tuple, np.ndarray, Tensor)
-    numbers = [
-        n
-        for n, v in first.items()
-        if not isinstance(v, several) and v is not None and _is_number(v)
-    ]
+    numbers = bare_numbers(first)
     if "features" in wanted and len(numbers) > 1:
         return (
             f"put the numbers of its columns into one list by item: `dataset.map(lambda item: {{'features': "

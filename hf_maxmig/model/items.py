@@ -4,16 +4,17 @@ The Hub carries this with the model: it needs torch and transformers only, and P
 data sets go through `data/collator.py`.
 """
 
-import difflib
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from numbers import Number
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import DataCollatorWithPadding
 
+from .class_lists import meant
 from .opening import is_picture, listed, opened_picture, opened_sound, short
 
 CROWD_COLUMNS = ("annotators", "annotations")
@@ -41,6 +42,53 @@ def input_names(classifier: nn.Module) -> list[str]:
     """
     parameters = inspect.signature(classifier.forward).parameters.values()
     return [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+
+
+def check_ids(ids: Tensor, vocabulary: int | None, items: Sequence[int]) -> None:
+    """Refuse tokens that the classifier does not know: an accelerator would stop without a reason.
+
+    Args:
+        ids: (B, ...), numbers of tokens.
+        vocabulary: how many there are; None leaves that open.
+        items: their numbers in the data set, for errors.
+
+    Raises:
+        ValueError: naming the item.
+
+    Example:
+        >>> check_ids(torch.tensor([[5, 7], [2, 0]]), vocabulary=8, items=range(2))
+    """
+    last = "" if vocabulary is None else f" to {vocabulary - 1}"
+    if ids.is_floating_point():
+        raise ValueError(
+            f"`input_ids` must be whole numbers from 0{last}, got numbers with a point."
+        )
+    wrong = ids < 0
+    if vocabulary is not None:
+        wrong |= ids >= vocabulary
+    if wrong.any():
+        row = int(wrong.reshape(len(ids), -1).any(dim=1).int().argmax())
+        raise ValueError(
+            f"`input_ids` must be whole numbers from 0{last}, got {int(ids[row][wrong[row]][0])} at item {items[row]}: "
+            "is the tokenizer the classifier's?"
+        )
+
+
+def bare_numbers(fields: Mapping[str, Any]) -> list[str]:
+    """Name what holds one number by itself: where a classifier takes `features`, they may be among them.
+
+    Args:
+        fields: of one item, by name.
+
+    Example:
+        >>> bare_numbers({"age": 41, "name": "ann", "height": 1.7, "features": [1.0, 2.0]})
+        ['age', 'height']
+    """
+    return [
+        name
+        for name, value in fields.items()
+        if isinstance(value, Number) or (isinstance(value, Tensor) and not value.ndim)
+    ]
 
 
 class ItemReader:
@@ -197,9 +245,8 @@ class ItemReader:
             f" and {len(names) - 5} more" if names[5:] else ""
         )
         wanted = [*([self.content] if self.makes else []), *self.numbers]
-        near = [m for n in names[:5] for m in difflib.get_close_matches(n, wanted, n=1)]
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        scalars = [n for n, v in fields.items() if isinstance(v, int | float) and v is not True]
+        hint = next(filter(None, (meant(name, wanted) for name in names[:5])), "")
+        scalars = bare_numbers(fields)
         if len(scalars) > 1 and "features" in self.numbers:
             hint = (
                 f": put the {len(scalars)} numbers into one list, `features`, in the order that the "
@@ -233,21 +280,16 @@ class ItemReader:
                 f"{number}."
             )
         if name == "input_ids":
-            self._check_ids(tensor, number)
+            self._check_tokens(tensor, number)
         return tensor
 
-    def _check_ids(self, ids: Tensor, number: int) -> None:
-        size = getattr(self.config, "vocab_size", None)
+    def _check_tokens(self, ids: Tensor, number: int) -> None:
         if ids.is_floating_point() or ids.ndim != 1 or not len(ids):
             raise ValueError(
                 f"`input_ids` must be a flat list of whole numbers, got the shape {tuple(ids.shape)} of "
                 f"{str(ids.dtype)[6:]} at item {number}."
             )
-        if size and not 0 <= int(ids.min()) <= int(ids.max()) < size:
-            raise ValueError(
-                f"`input_ids` must lie in 0..{size - 1}, got {int(ids.min())} to {int(ids.max())} at item "
-                f"{number}."
-            )
+        check_ids(ids[None], getattr(self.config, "vocab_size", None), [number])
 
     # How it is read
 
@@ -279,7 +321,7 @@ class ItemReader:
         rows = {name: row for name, row in rows.items() if name in self.names}
         if "input_ids" in rows:
             self._check_length(rows["input_ids"], number)
-            self._check_ids(rows["input_ids"], number)
+            self._check_tokens(rows["input_ids"], number)
         return rows
 
     def _check_length(self, ids: Tensor, number: int) -> None:
@@ -309,4 +351,4 @@ def _can_pad(processor: Any) -> bool:
     return getattr(processor, "pad_token", "none needed") is not None
 
 
-__all__ = ["ItemReader", "input_names"]
+__all__ = ["ItemReader", "bare_numbers", "check_ids", "input_names"]

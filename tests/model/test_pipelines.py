@@ -175,7 +175,7 @@ def test_items_of_another_form_are_refused(model, features):
     with pytest.raises(TypeError, match="a dict with `features`, 5 numbers .* got int 3 as item 0"):
         forecast([3])
     with pytest.raises(
-        ValueError, match=r"an input of the classifier, got 'feature' .* mean features"
+        ValueError, match=r"an input of the classifier, got 'feature' .* mean 'features'"
     ):
         forecast({"feature": features[0], "votes": {"ann": "cat"}})
     with pytest.raises(ValueError, match="must go through an image processor, got none"):
@@ -389,10 +389,14 @@ def test_texts_are_taken_as_they_are(tokenizer):
     )
     for item, error, message in (
         ({"text": 3}, TypeError, "`text` must be text, got int 3 at item 0"),
-        ({"txt": "a"}, ValueError, "got 'txt' at item 0 \\(did you mean text"),
+        ({"txt": "a"}, ValueError, "got 'txt' at item 0 \\(did you mean 'text'"),
         ("a \ud800", ValueError, "must be Unicode"),
         ("", ValueError, "`input_ids` must be a flat list of whole numbers"),
-        ("a beyond", ValueError, r"`input_ids` must lie in 0..8, got 1 to 9 at item 0"),
+        (
+            "a beyond",
+            ValueError,
+            r"`input_ids` must be whole numbers from 0 to 8, got 9 at item 0: is the tokenizer",
+        ),
         ("a " * 13, ValueError, "at most 12 tokens, got 13 at item 0"),
         (Image.new("RGB", (8, 8)), ValueError, "`text` must be text|an item must"),
     ):
