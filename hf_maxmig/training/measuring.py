@@ -1,0 +1,327 @@
+"""Measuring: what a crowd model says of items, in the order of the data set, beside votes and gold labels."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import EvalPrediction
+from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
+from transformers.utils import logging
+
+from ..data.class_order import align_gold, hub_parts
+from ..data.collator import CrowdCollator
+from ..data.columns import check_is_dataset
+from ..data.numbered import (
+    ROW,
+    UNKNOWN,
+    beside_votes,
+    by_item,
+    check_predicted_once,
+    in_order,
+    taken,
+)
+from ..judging.relabel import most_suspect_first, relabelled, save_relabelled
+from ..metrics import NO_LABEL, measured
+from ..model.functional import Posteriors
+from ..model.votes import Votes
+from .batch import batch_posteriors, note_main_input
+from .checkpoints import swapped
+from .gold import handed_over
+from .guards import Watch
+from .known_items import KnownItems
+from .prechecks import (
+    check_names,
+)
+from .precision import weights_kept
+from .start import Start
+from .training import votes_of
+from .tuning import TunedTrainer
+
+logger = logging.get_logger(__name__)
+
+
+class MeasuringTrainer(TunedTrainer):
+    """`Trainer`, as far as it predicts, measures and relabels.
+
+    Of the items of the training set it gives what is known of them (`known_items.py`).
+    """
+
+    _watch: Watch
+
+    def __init__(
+        self,
+        compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._user_metrics = compute_metrics
+        self.start = Start("keep")  # what the last training started from
+        self._gold_read: tuple[Any, Tensor] | None = None  # of which data set, see `gold_labels`
+        self._known = KnownItems(None)
+        self._of_training = False  # whether items of the training set are what is predicted now
+        super().__init__(compute_metrics=self._crowd_metrics, **kwargs)
+        self._watch = Watch(self.crowd_model, self.args, on=False)
+
+    def crowd_of(self, dataset: Any) -> Iterator[Votes]:
+        """Read the votes of a data set, checked: (n, K) annotators and annotations."""
+        return votes_of(dataset, self.crowd_model)
+
+    @property
+    def gold_labels(self) -> Tensor | None:
+        """(N,) int64, the gold labels of the training items that the training uses, -1 for none.
+
+        None unless `use_gold_labels` is set.
+        """
+        dataset = self.train_dataset
+        if not self.args.use_gold_labels or dataset is None:
+            return None
+        if self._gold_read is None or self._gold_read[0] is not dataset:
+            self._gold_read = dataset, handed_over(dataset, self.crowd_model)
+        return self._gold_read[1]
+
+    @property
+    def _gold_labels_used(self) -> int:
+        gold = self.gold_labels
+        return 0 if gold is None else int((gold >= 0).sum())
+
+    @property
+    def known(self) -> KnownItems:
+        """What is known of the items of the training set."""
+        now = self.train_dataset, self.start.items, self.gold_labels
+        kept = self._known
+        if any(a is not b for a, b in zip((kept.dataset, kept.found, kept.gold), now, strict=True)):
+            self._known = KnownItems(*now)
+        return self._known
+
+    def evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """Evaluate as `Trainer` does; the results also go on the model card.
+
+        Args:
+            eval_dataset: as in `Trainer`.
+            ignore_keys: as in `Trainer`.
+            metric_key_prefix: as in `Trainer`.
+
+        Returns:
+            As `Trainer.evaluate`. With votes on two items or more, over the whole set: `eval_gain`
+            in nats, `eval_gain_ceiling`, the gain of a perfect pair, and `eval_gain_low` and
+            `eval_gain_high`, its 95 % interval. With gold labels `eval_accuracy`,
+            `eval_aggregator_accuracy` and `eval_forecast_accuracy`.
+        """
+        metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        self._results.update(metrics)
+        self._counted.update({f"{metric_key_prefix}_{n}": k for n, k in self._items.items()})
+        if self.is_in_train:
+            asked = self.eval_dataset if eval_dataset is None else eval_dataset
+            asked = self.eval_dataset[asked] if isinstance(asked, str) else asked
+            progress = self.state.global_step / self.state.max_steps
+            self._watch.evaluated(asked, metric_key_prefix, metrics, progress)
+        return metrics
+
+    def evaluation_loop(self, dataloader: DataLoader, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate as `Trainer` does; in half precision, the weights get theirs back.
+
+        What is predicted is put in the order of the data set.
+        """
+        half = self.args.bf16_full_eval or self.args.fp16_full_eval
+        keeping = weights_kept(self.model) if half and not self.is_in_train else None
+        read: Any = getattr(dataloader.dataset, "source", dataloader.dataset)
+        of_training = swapped(self, "_of_training", self.known.are(read))
+        with keeping or contextlib.nullcontext(), of_training:
+            output = super().evaluation_loop(dataloader, *args, **kwargs)
+        return by_item(output, dataloader)
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[None, tuple[Tensor, ...], tuple[Tensor, Tensor, Tensor]]:
+        """Compute the three posteriors of a batch, with or without gold labels or annotations.
+
+        Returns:
+            No loss; (B, C) log-probabilities of h, g and the forecast (without annotations, or if
+            the method has no g, that is the prior and the forecast is h); gold labels (-100 for
+            none), which items have a g, and which items they are.
+        """
+        inputs = self._prepare_inputs(inputs)
+        labels, rows = inputs.pop("labels", None), inputs.pop(ROW, None)
+        note_main_input(self.crowd_model, inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            outputs = model(**inputs)
+            posteriors, annotated = batch_posteriors(self.crowd_model, outputs, inputs)
+        if self._of_training and rows is not None:
+            posteriors = self.known.correct(posteriors, rows, self.crowd_model)
+            labels = None if labels is None else self.known.unlearned(labels, rows)
+        if labels is None:
+            labels = torch.full_like(annotated, NO_LABEL, dtype=torch.int64)
+        if rows is None:
+            rows = torch.full_like(annotated, UNKNOWN, dtype=torch.int64)
+        return None, (*posteriors,), (labels, annotated, rows)  # `Trainer` makes lists of them
+
+    def _crowd_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
+        labels, annotated, rows = prediction.label_ids
+        order = in_order(rows)
+        posteriors = taken(prediction.predictions, order)
+        labels, annotated = labels[order], annotated[order].astype(bool)
+        if self.is_in_train and (rows[order] == np.arange(len(order))).all():
+            self._watch.see(Posteriors(*(torch.from_numpy(part) for part in posteriors)))
+        metrics, self._items = measured(posteriors, labels, annotated, self.crowd_model)
+        if self._of_training and self._gold_labels_used:
+            metrics["gold_labels_used"] = self._gold_labels_used
+            logger.warning_once(
+                f"{self._gold_labels_used} gold labels of the training set were used in the training: accuracies on it "
+                "leave them out."
+            )
+        if self._user_metrics is not None:
+            seen = prediction.inputs
+            inputs = None if seen is None else taken(seen, order)
+            metrics |= self._user_metrics(EvalPrediction(posteriors, labels, inputs))
+        return metrics
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        name = self.args.metric_for_best_model
+        if name is not None and f"eval_{name.removeprefix('eval_')}" not in metrics:
+            raise ValueError(
+                f"`metric_for_best_model` must be a metric of the evaluation, got {name!r}: it has "
+                f"{', '.join(key.removeprefix('eval_') for key in metrics)}."
+            )
+        return super()._determine_best_metric(metrics, trial)
+
+    def predict(
+        self,
+        test_dataset: Any,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
+    ) -> PredictionOutput:
+        """Predict the three posteriors.
+
+        Args:
+            test_dataset: with or without crowd columns.
+            ignore_keys: as in `Trainer`.
+            metric_key_prefix: as in `Trainer`.
+
+        Returns:
+            `predictions`: three (N, C) arrays, the log-probabilities of h, g and the forecast, in the
+            order of the data set; `label_ids`: (N,) gold labels, -100 for none and for those that
+            the training used; `metrics`.
+
+        Raises:
+            ValueError: if not each item was predicted, or it is not known which were.
+        """
+        output = super().predict(test_dataset, ignore_keys, metric_key_prefix)
+        if output.label_ids is None:
+            return output
+        check_predicted_once(output.label_ids, test_dataset)
+        return output._replace(label_ids=output.label_ids[0])
+
+    def posteriors_of(self, dataset: Any) -> Iterator[tuple[Posteriors, Tensor, Tensor]]:
+        """Yield what the model makes of the items, the same on all devices.
+
+        The posteriors of part of the items, and their annotators and annotations. Nothing is computed
+        before the first is asked for.
+        """
+        loader = self._own_dataloader(dataset)
+        with swapped(self, "compute_metrics", None):
+            output = self.evaluation_loop(loader, "Posterior", prediction_loss_only=False)
+        check_predicted_once(output.label_ids, dataset)
+        posteriors = Posteriors(*(torch.from_numpy(part) for part in output.predictions))
+        yield from beside_votes(posteriors, self.crowd_of(dataset))
+
+    def relabel(self, dataset: Dataset, path: str | os.PathLike[str] | None = None) -> Dataset:
+        """Clean the labels: what the pair makes of each item, the most suspect ones first.
+
+        Args:
+            dataset: items with votes, without, or with votes on some.
+            path: the Parquet file to write, in which annotators and classes go by their names; a CSV
+                of the same name lies beside it. `_report/relabelled.parquet` in the output folder
+                by default, where `push_to_hub` leaves it out.
+
+        Returns:
+            The data set with the columns of `hf_maxmig.judging.relabel.relabelled`, among them `forecast`,
+            `confidence` and `suspect`, sorted as the file is: items where the plurality of the
+            votes and the forecast differ come first, the surest of them on top.
+
+        Raises:
+            TypeError: if `dataset` is not a `datasets.Dataset`.
+            ValueError: if it has one of these columns already.
+        """
+        return self._relabel(dataset, self._posteriors(dataset), path)
+
+    def _relabel(
+        self, dataset: Dataset, output: PredictionOutput, path: str | os.PathLike[str] | None
+    ) -> Dataset:
+        model, file = self.crowd_model, Path(path or self._report_folder / "relabelled.parquet")
+        gold = self.gold_labels if self.known.are(self._by_name(dataset)) else None
+        used = None if gold is None else (gold >= 0).numpy()
+        names, annotators = model.config.class_names, self.annotator_names
+        checker = CrowdCollator(model.config.num_annotators, model.config.num_labels)
+        log_h, log_g, log_forecast = output.predictions
+        cleaned = most_suspect_first(
+            relabelled(dataset, log_h, log_g, log_forecast, checker, names, used)
+        )
+        if self.is_world_process_zero():
+            if file.absolute().is_relative_to(Path(self.args.output_dir).absolute()):
+                self._keep_from_uploads()
+            save_relabelled(cleaned, annotators, names, file)
+        return cleaned
+
+    def _posteriors(self, dataset: Dataset) -> PredictionOutput:
+        check_is_dataset(dataset)
+        return self.predict(dataset)
+
+    @property
+    def _report_folder(self) -> Path:
+        # What starts with an underscore `push_to_hub` leaves out: this names people and holds data.
+        return Path(self.args.output_dir, "_report")
+
+    def _by_name(self, dataset: Any) -> Any:
+        """Check the names of a data set, or of each of a dict, and number its gold labels as the model does."""
+        self._check_names(dataset)
+        classes = self.crowd_model.config.class_names
+        if isinstance(dataset, dict):
+            return {name: align_gold(part, classes) for name, part in dataset.items()}
+        return align_gold(dataset, classes)
+
+    def _check_names(self, dataset: Any) -> None:
+        for part in hub_parts(dataset):
+            check_names(self.crowd_model, self.annotator_names, part)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        """Match the names of the data set first; no item is dropped, whatever training does."""
+        if not isinstance(eval_dataset, str):
+            eval_dataset = self._by_name(eval_dataset)
+        # With persistent workers `Trainer` keeps one loader, and takes it for any data set.
+        kept = getattr(self, "_eval_dataloaders", {})
+        key = eval_dataset if isinstance(eval_dataset, str) else "eval"
+        asked = self.eval_dataset if eval_dataset is None else eval_dataset
+        asked = self.eval_dataset[key] if isinstance(eval_dataset, str) else asked
+        if key in kept:
+            read = kept[key].dataset
+            if getattr(read, "source", read) is not asked:
+                del kept[key]
+        with swapped(self.args, "dataloader_drop_last", False):
+            return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        """Match the names of the data set first; no item is dropped, whatever training does."""
+        with swapped(self.args, "dataloader_drop_last", False):
+            return super().get_test_dataloader(self._by_name(test_dataset))
+
+    def _own_dataloader(self, dataset: Any) -> DataLoader:
+        """Make batches of what is predicted for the training: what it can train on it can predict."""
+        args = self.args
+        size = max(args.per_device_train_batch_size, args.per_device_eval_batch_size)
+        with swapped(args, "per_device_eval_batch_size", size):
+            return self.get_test_dataloader(dataset)
