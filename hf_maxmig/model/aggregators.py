@@ -239,12 +239,12 @@ class WeightedAverageAggregator(Float32Module):
         init.zeros_(self.table)
 
     def initialize(
-        self, batches: Iterable[tuple[Tensor, Tensor]], smoothing: float, strength: float = 1.0
+        self, batches: Iterable[Votes], smoothing: float, strength: float = 1.0
     ) -> Tensor:
         """Start W from the training crowd alone, in one pass (paper, equation 2).
 
         Args:
-            batches: pairs (annotators, annotations), each (N, K) int64 padded with -1.
+            batches: the crowd, part by part.
             smoothing: pseudo-labels added to each cell of a confusion matrix.
             strength: what W is multiplied by; 1 is the paper's start. Below one the first g is less
                 sure of itself than the vote share, whose labels are also the evidence, would have
@@ -377,7 +377,7 @@ class InteractionAggregator(WeightedAverageAggregator):
 
     @torch.no_grad()
     def initialize(
-        self, batches: Iterable[tuple[Tensor, Tensor]], smoothing: float, strength: float = 1.0
+        self, batches: Iterable[Votes], smoothing: float, strength: float = 1.0
     ) -> Tensor:
         """Start W by equation 2, see `WeightedAverageAggregator.initialize`, and draw the pairs anew."""
         shares = super().initialize(batches, smoothing, strength)
@@ -485,14 +485,14 @@ class FactoredAggregator(WeightedAverageAggregator):
         init.copy_(self.speaks_for, torch.arange(len(self.speaks_for), dtype=torch.float32))
 
     def initialize(
-        self, batches: Iterable[tuple[Tensor, Tensor]], smoothing: float, strength: float = 1.0
+        self, batches: Iterable[Votes], smoothing: float, strength: float = 1.0
     ) -> Tensor:
         """Start from equation 2, see the class and `WeightedAverageAggregator.initialize`."""
         step = max(1, _AT_A_TIME // len(self.speaks_for))
         parts = (
-            pair
+            Votes(*part)
             for who, said in batches
-            for pair in zip(who.split(step), said.split(step), strict=True)
+            for part in zip(who.split(step), said.split(step), strict=True)
         )
         return super().initialize(parts, smoothing, strength)
 

@@ -19,7 +19,7 @@ from .aggregators import (
     check_aggregator,
 )
 from .functional import NO_MASS
-from .votes import is_annotated
+from .votes import Votes, is_annotated
 
 
 @torch.no_grad()
@@ -88,7 +88,7 @@ def another_prior(
     prior: ClassPrior,
     wanted: str | list[float],
     aggregator: WeightedAverageAggregator,
-    crowd: Iterable[tuple[Tensor, Tensor]],
+    crowd: Iterable[Votes],
 ) -> ClassPrior:
     """Make a prior of another kind; one that follows the crowd starts from what g makes of it.
 
@@ -96,7 +96,7 @@ def another_prior(
         prior: the one there is: classes without mass stay so.
         wanted: as in `MaxMIGConfig`.
         aggregator: g.
-        crowd: parts of the crowd, each as `Votes`.
+        crowd: the training crowd, part by part.
 
     Returns:
         The prior, on the same device.

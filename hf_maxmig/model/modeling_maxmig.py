@@ -31,6 +31,7 @@ from .mixup import over_devices
 from .outputs import Gather, MaxMIGOutput, PosteriorParts
 from .structures import built_bare
 from .surgery import adapter_layers, answer_in_words, logits_of, merge_adapters, reorder_outputs
+from .votes import Votes
 from .whole_files import MANIFEST, written_whole
 from .wrapping import (
     as_hub_classifier,
@@ -217,13 +218,12 @@ class CrowdModel(PreTrainedModel):
 
     # The verbs
 
-    def prepare(self, dataset: Any, crowd: Iterable[tuple[Tensor, Tensor]]) -> Any:
+    def prepare(self, dataset: Any, crowd: Iterable[Votes]) -> Any:
         """Return the training set with what else the method needs of each item; as it is here.
 
         Args:
             dataset: the training set.
-            crowd: its crowd, as pairs (annotators, annotations), each (N, K) int64 padded with -1,
-                in the order of the items.
+            crowd: its crowd, part by part, in the order of the items.
 
         Returns:
             A data set of as many items, with a further column `crowd_posterior`, if any: C numbers
@@ -316,7 +316,7 @@ class CrowdModel(PreTrainedModel):
 
     def initialize_crowd(
         self,
-        batches: Iterable[tuple[Tensor, Tensor]],
+        batches: Iterable[Votes],
         smoothing: float = 0.01,
         strength: float = 1.0,
         voted: Tensor | None = None,
@@ -324,8 +324,7 @@ class CrowdModel(PreTrainedModel):
         """Start from the training crowd alone what `build_crowd` has made; nothing here.
 
         Args:
-            batches: pairs (annotators, annotations), each (N, K) int64 padded with -1, together the
-                training crowd.
+            batches: the training crowd, part by part.
             smoothing: pseudo-labels added to each cell of a confusion matrix.
             strength: what Max-MIG's W is multiplied by; 1 is the paper's start.
             voted: (C,) bool, for which classes somebody has voted, where the batches are only part of
@@ -577,7 +576,7 @@ class MaxMIGModel(CrowdModel):
 
     def initialize_crowd(
         self,
-        batches: Iterable[tuple[Tensor, Tensor]],
+        batches: Iterable[Votes],
         smoothing: float = 0.01,
         strength: float = 1.0,
         voted: Tensor | None = None,
@@ -624,12 +623,12 @@ class MaxMIGModel(CrowdModel):
         self.aggregator = another_aggregator(self.aggregator, now, aggregator)
         self.config.aggregator = aggregator
 
-    def use_prior(self, prior: str | list[float], crowd: Iterable[tuple[Tensor, Tensor]]) -> None:
+    def use_prior(self, prior: str | list[float], crowd: Iterable[Votes]) -> None:
         """Take another kind of prior; one that follows the crowd starts from what g makes of it.
 
         Args:
             prior: as in `MaxMIGConfig`.
-            crowd: pairs (annotators, annotations), each (N, K) int64 padded with -1.
+            crowd: the training crowd, part by part.
 
         Raises:
             ValueError: if `prior` is none of these.

@@ -7,11 +7,11 @@ from typing import cast
 from torch import Tensor
 from transformers.utils import ModelOutput
 
-from .functional import widen
+from .functional import Posteriors, widen
 
 Gather = Callable[[Tensor], Tensor]  # joins a (B, ...) tensor over the devices, with gradient
 # Part by part: what the model makes of the items, and their (N, K) annotators and annotations.
-PosteriorParts = Iterable[tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]]
+PosteriorParts = Iterable[tuple[Posteriors, Tensor, Tensor]]
 
 
 @dataclass

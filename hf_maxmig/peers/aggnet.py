@@ -176,7 +176,7 @@ class AggNetModel(MaxMIGModel):
 
     def initialize_crowd(
         self,
-        batches: Iterable[tuple[Tensor, Tensor]],
+        batches: Iterable[Votes],
         smoothing: float = 0.01,
         strength: float = 1.0,
         voted: Tensor | None = None,

@@ -17,7 +17,7 @@ from ..data.collator import POSTERIOR_COLUMN
 from ..data.posteriors import WithPosterior
 from ..model.configuration_maxmig import MaxMIGConfig
 from ..model.cross_entropy import TargetModel
-from ..model.votes import is_given
+from ..model.votes import Votes, is_given
 
 ALGORITHMS = {
     # our name: crowd-kit's class
@@ -109,7 +109,7 @@ class AggregatedModel(TargetModel):
         """The algorithm, as crowd-kit calls it."""
         return ALGORITHMS[self.config.algorithm]
 
-    def prepare(self, dataset: Any, crowd: Iterable[tuple[Tensor, Tensor]]) -> Any:
+    def prepare(self, dataset: Any, crowd: Iterable[Votes]) -> Any:
         """Return the training set with each item's posterior.
 
         Raises:
@@ -140,13 +140,12 @@ class AggregatedModel(TargetModel):
 
 
 def aggregate_labels(
-    crowd: Iterable[tuple[Tensor, Tensor]], algorithm: str, num_classes: int, **options: Any
+    crowd: Iterable[Votes], algorithm: str, num_classes: int, **options: Any
 ) -> np.ndarray:
     """Run a label-only method of crowd-kit over a whole crowd.
 
     Args:
-        crowd: pairs (annotators, annotations), each (N, K) int64 padded with -1, in the order of
-            the items.
+        crowd: the crowd, part by part, in the order of the items.
         algorithm: the name of crowd-kit's class.
         num_classes: C.
         **options: arguments of the class.

@@ -246,7 +246,7 @@ class DoctorNetModel(CrowdModel):
     @torch.no_grad()
     def initialize_crowd(
         self,
-        batches: Iterable[tuple[Tensor, Tensor]],
+        batches: Iterable[Votes],
         smoothing: float = 0.01,
         strength: float = 1.0,
         voted: Tensor | None = None,
