@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from torch import nn
-from transformers.modeling_outputs import ImageClassifierOutput
 from transformers.utils import logging
 
 import hf_maxmig.training.cross_fit
@@ -31,7 +29,6 @@ from hf_maxmig import (
     add_annotations,
 )
 from hf_maxmig.model.functional import NO_MASS, forecast
-from hf_maxmig.model.surgery import penultimate_features, scale_outputs
 from hf_maxmig.model.whole_files import read_manifest
 from hf_maxmig.peers import peer
 from hf_maxmig.training.cross_fit import CrossFitted
@@ -603,84 +600,6 @@ def test_prior_that_is_given_stays(cross_fit, make_model, brief):
 
 
 # The classifier by itself
-
-
-class Layered(nn.Module):
-    """A classifier whose last layer is of one's choice, and what is done to its logits."""
-
-    def __init__(self, output, after=None):
-        super().__init__()
-        self.body, self.output, self.after = nn.Linear(4, 6), output, after or nn.Identity()
-
-    def forward(self, features):
-        hidden = self.body(features).relu()
-        if isinstance(self.output, nn.Conv2d):
-            logits = self.output(hidden[:, :, None, None]).flatten(1)
-        else:
-            logits = self.output(hidden)
-        return ImageClassifierOutput(logits=self.after(logits))
-
-
-@pytest.mark.parametrize(
-    ("output", "has_bias"),
-    [
-        (nn.Linear(6, 3), True),
-        (nn.Linear(6, 3, bias=False), False),
-        (nn.Conv2d(6, 3, 1), True),
-        (nn.Conv2d(6, 3, 1, bias=False), False),
-    ],
-    ids=str,
-)
-def test_outputs_are_scaled_in_the_last_layer(output, has_bias):
-    """So that the native checkpoint of the classifier is as sure as it should be."""
-    model, x = Layered(output), torch.randn(5, 4)
-    before = model(x).logits.detach()
-    shift = torch.tensor([0.5, -0.25, 0.0])
-    assert scale_outputs(model.train(), 0.25, shift, {"features": x})
-    assert model.training
-    expected = 0.25 * before + (shift if has_bias else 0.0)
-    torch.testing.assert_close(model(x).logits.detach(), expected)
-
-
-class Cosine(nn.Module):
-    """What does not follow when logits are stretched."""
-
-    def forward(self, logits):
-        return logits / logits.norm(dim=1, keepdim=True)
-
-
-@pytest.mark.parametrize(
-    "model", [Layered(nn.Linear(6, 3), Cosine()), Layered(nn.Sequential(nn.Linear(6, 4)), nn.Sequential(nn.Softmax(-1), nn.Linear(4, 3), nn.Tanh()))]
-)  # fmt: skip
-def test_outputs_that_cannot_be_scaled_stay_as_they_are(model):
-    """A classifier that was half scaled would be another one."""
-    torch.manual_seed(0)
-    with torch.no_grad():  # small weights would leave Tanh all but a line
-        for parameter in model.parameters():
-            parameter.normal_()
-    before = {name: t.clone() for name, t in model.state_dict().items()}
-    inputs = {"features": torch.randn(5, 4)}
-    assert not scale_outputs(model.eval(), 0.5, torch.zeros(3), inputs)
-    assert not model.training
-    assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
-
-
-def test_features_are_what_the_output_layer_reads():
-    """What its logits are a line of."""
-    x = torch.randn(5, 4)
-    model = Layered(nn.Linear(6, 3))
-    with torch.no_grad():
-        found = penultimate_features(model.train(), {"features": x}, 3)
-        torch.testing.assert_close(model.output(found), model(x).logits)
-    assert model.training
-    head = HeadClassifier(HeadConfig(input_size=4, num_labels=3))
-    assert penultimate_features(head, {"features": x}, 3) is x
-    pictures = torch.randn(5, 1, 2, 2)
-    assert torch.equal(penultimate_features(head, {"pixel_values": pictures}, 3), pictures.flatten(1))  # fmt: skip
-    assert penultimate_features(Layered(nn.Linear(6, 4)), {"features": x}, 3) is None
-    conv = Layered(nn.Conv2d(6, 3, 1))
-    with torch.no_grad():
-        assert penultimate_features(conv, {"features": x}, 3).shape == (5, 6)
 
 
 @pytest.mark.slow
