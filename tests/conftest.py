@@ -40,25 +40,16 @@ from tests.worlds import ANNOTATORS, make_crowd
 torch.set_num_threads(1)
 
 ROOT = Path(__file__).parents[1]
-# These take longest, the first of them minutes: begun last, one would keep a core busy while the others have nothing left.
+# These take a minute or more: begun last, one would keep a core busy while the others have nothing left.
 LONGEST = [
     "tests/model/test_architectures.py",
     "tests/recipes/test_recipes.py",
+    "tests/recipes/benchmarks/test_benchmark.py",
     "tests/training/test_distributed.py",
     "tests/attacks/test_kills.py",
-    "tests/training/test_cross_fitted_training.py",
     "tests/recipes/benchmarks/test_benchmark_speed.py",
-    "tests/recipes/benchmarks/test_benchmark.py",
     "tests/recipes/benchmarks/test_latent_seniors.py",
-    "tests/training/test_search.py",
-    "tests/training/test_gold_training.py",
     "tests/peers/test_peers.py",
-    "tests/training/test_unvoted_classes.py",
-    "tests/training/test_every_argument.py",
-    "tests/training/test_trainer.py",
-    "tests/attacks/test_batches.py",
-    "tests/attacks/test_readers.py",
-    "tests/recipes/test_dataset_recipes.py",
 ]
 
 
