@@ -308,15 +308,15 @@ def padded(crowd: Iterable[tuple[Tensor, Tensor]]) -> Votes:
     """Join the parts of a crowd to one of the widest K.
 
     Args:
-        crowd: pairs of (n, K) annotators and annotations, int64, padded with -1, each with a K of its
-            own, as `crowd_batches` yields them. Read once.
+        crowd: the crowd part by part, each as `Votes` with a K of its own, as `crowd_batches` yields
+            them. Read once.
 
     Returns:
-        Annotators and annotations, each (N, K) int64 padded with -1; (0, 0) if there is no part.
+        All votes, of shape (0, 0) if there is no part.
 
     Example:
-        >>> parts = [(torch.tensor([[0, 2]]), torch.tensor([[1, 0]])), (torch.tensor([[3]]), torch.tensor([[1]]))]
-        >>> annotators, annotations = padded(parts)
+        >>> one = Votes(torch.tensor([[0, 2]]), torch.tensor([[1, 0]]))
+        >>> annotators, annotations = padded([one, Votes(torch.tensor([[3]]), torch.tensor([[1]]))])
         >>> annotators.tolist(), annotations.tolist()
         ([[0, 2], [3, -1]], [[1, 0], [1, -1]])
     """
@@ -333,18 +333,18 @@ def padded_annotations(crowd: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     """Put the votes of all items in one table, without those of unknown annotators.
 
     Args:
-        crowd: pairs of (n, K) annotators and annotations, int64, padded with -1, each with a K of its
-            own, as `crowd_batches` yields them; one item or more. Read once.
+        crowd: the crowd part by part, each as `Votes` with a K of its own, as `crowd_batches` yields
+            them; one item or more. Read once.
 
     Returns:
         (N, K) int64, the annotations that are given first, then -1.
 
     Example:
-        >>> parts = [(torch.tensor([[-1, 2]]), torch.tensor([[1, 0]])), (torch.tensor([[3, 4]]), torch.tensor([[1, 2]]))]
-        >>> padded_annotations(parts).tolist()
+        >>> one = Votes(torch.tensor([[-1, 2]]), torch.tensor([[1, 0]]))
+        >>> padded_annotations([one, Votes(torch.tensor([[3, 4]]), torch.tensor([[1, 2]]))]).tolist()
         [[0, -1], [1, 2]]
     """
-    rows = [row[row >= 0] for who, said in crowd for row in torch.where(who >= 0, said, -1)]
+    rows = [row[row >= 0] for part in crowd for row in Votes(*part).known]
     return pad_sequence(rows, batch_first=True, padding_value=-1)
 
 

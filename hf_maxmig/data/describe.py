@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
+from ..model.votes import Votes
 from .collator import CrowdCollator, crowd_batches
 from .columns import check_is_dataset, crowd_names
+from .flat_votes import FlatVotes
 
 ALPHA_VOTES = 100_000  # crowd-kit's alpha takes 3 microseconds and 0.4 kB a vote
 CONSISTENCY_CELLS = 400_000  # votes times classes; its consistency takes 6 microseconds each
@@ -217,8 +219,8 @@ def describe(dataset: Dataset, *, min_votes: int = 10) -> Description:
             f"{dataset.features['annotations']}: see `add_annotations` and `crowd_features`."
         )
     count = _Count(len(annotators), len(classes))
-    for who, what in crowd_batches(dataset, CrowdCollator(len(annotators), len(classes))):
-        count.add(who.numpy(), what.numpy())
+    for chunk in crowd_batches(dataset, CrowdCollator(len(annotators), len(classes))):
+        count.add(chunk)
 
     of_item = np.concatenate([np.zeros(0, np.int64), *count.of_item])
     of_annotator, of_class = count.of_annotator, count.of_class
@@ -270,12 +272,12 @@ class _Count:
         self.tied: list[int] = []
         self.twice_at: list[int] = []
 
-    def add(self, who: np.ndarray, what: np.ndarray) -> None:
-        """Count (n, K) pairs, padded with -1."""
-        N, M, C = len(who), len(self.of_annotator), len(self.of_class)
-        self.unknown += int(((who < 0) & (what >= 0)).sum())
-        item, slot = np.nonzero((who >= 0) & (what >= 0))
-        who, what = who[item, slot], what[item, slot]
+    def add(self, chunk: Votes) -> None:
+        """Count the votes on some further items."""
+        N, M, C = len(chunk.annotators), len(self.of_annotator), len(self.of_class)
+        self.unknown += int(((chunk.annotators < 0) & (chunk.annotations >= 0)).sum())
+        flat = FlatVotes.read([chunk])
+        item, who, what = flat.item.numpy(), flat.annotator.numpy(), flat.annotation.numpy()
         votes = np.bincount(item, minlength=N)
         self.of_item.append(votes)
         self.of_annotator += np.bincount(who, minlength=M)
@@ -365,13 +367,9 @@ def _votes(dataset: Dataset, items: np.ndarray, count: _Count) -> dict[str, np.n
     """List the votes on some items, under crowd-kit's names."""
     chosen = dataset if len(items) == len(dataset) else dataset.select(items)
     collator = CrowdCollator(len(count.of_annotator), len(count.of_class))
-    parts, start = [], 0
-    for who, what in crowd_batches(chosen, collator):
-        item, slot = np.nonzero(((who >= 0) & (what >= 0)).numpy())
-        parts.append((item + start, who.numpy()[item, slot], what.numpy()[item, slot]))
-        start += len(who)
-    task, worker, said = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return {"task": task, "worker": worker, "label": said}
+    votes = FlatVotes.read(crowd_batches(chosen, collator))
+    numbers = {"task": votes.item, "worker": votes.annotator, "label": votes.annotation}
+    return {name: column.numpy() for name, column in numbers.items()}
 
 
 # Words

@@ -14,9 +14,10 @@ import numpy as np
 from datasets import Dataset
 from torch import Tensor
 
+from ..data.flat_votes import FlatVotes
 from ..model.whole_files import staged
 from .copies import Copy, copies_among, copying_groups
-from .evidence import Evidence, FlatVotes, check_shapes
+from .evidence import Evidence, check_shapes
 from .facts import Facts
 from .relabel import spreadsheet_text
 from .verdicts import LEAVE_OUT, TRUST, Judge, Verdict, listed, others_in_groups
@@ -200,8 +201,8 @@ def judge_annotators(
     Args:
         log_h: (N, C), log-probabilities of the classifier for the items in their order.
         weight: (M, C, C), W of the trained aggregator: annotator, scored class, reported class.
-        crowd: pairs (annotators, annotations), each (n, K) int64 padded with -1, in the order of
-            the items, as `crowd_batches` yields them. Read once; annotators of -1 are left out.
+        crowd: the crowd part by part, each as `Votes`, in the order of the items, as
+            `crowd_batches` yields them. Read once; annotators of -1 are left out.
         annotators: M names.
         classes: C names.
 
@@ -223,18 +224,10 @@ def judge_annotators(
         ['expert', 'expert', 'adversarial', 'always says one class']
     """
     _check(log_h, weight, annotators, classes)
-    rows = 0
-
-    def counted() -> Iterable[tuple[Tensor, Tensor]]:
-        nonlocal rows
-        for who, said in crowd:
-            rows += len(who)
-            yield who, said
-
-    votes = FlatVotes.read(counted())
-    if rows != len(log_h):
+    votes = FlatVotes.read(crowd)
+    if votes.num_items != len(log_h):
         raise ValueError(
-            f"`crowd` must have N = {len(log_h)} items, one a row of `log_h`, got {rows}."
+            f"`crowd` must have N = {len(log_h)} items, one a row of `log_h`, got {votes.num_items}."
         )
     evidence = Evidence(log_h.cpu(), weight.cpu(), votes)
     copies, groups, confusions = copies_among(evidence)

@@ -13,7 +13,8 @@ from scipy.sparse.csgraph import connected_components
 from scipy.stats import beta, false_discovery_control
 from torch import Tensor
 
-from .evidence import CELLS, Confusions, Evidence, FlatVotes, check_shapes, fit_confusions
+from ..data.flat_votes import FlatVotes
+from .evidence import CELLS, Confusions, Evidence, check_shapes, fit_confusions
 
 MIN_COMMON = 10  # fewer common items are no evidence after a correction for thousands of pairs
 LARGE_SHARE = 0.5  # a copy repeats at least half of what the truth leaves open
@@ -91,8 +92,8 @@ def find_copies(
     Args:
         log_h: (N, C), log-probabilities of the classifier for the items in their order.
         weight: (M, C, C), W: annotator, scored class, reported class.
-        crowd: pairs (annotators, annotations), each (n, K) int64 padded with -1, in the order of
-            the items, as `crowd_batches` yields them. Read once.
+        crowd: the crowd part by part, each as `Votes`, in the order of the items, as
+            `crowd_batches` yields them. Read once.
 
     Returns:
         Each copy with its source, the clearest first.

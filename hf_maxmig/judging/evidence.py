@@ -1,67 +1,23 @@
 """The evidence on each item, and what is left of it without some of its votes.
 
-All that judges annotators starts here: the votes in a row, the forecast of an item as it would be
+All that judges annotators starts here: the forecast of an item as it would be
 without those of one annotator or two, and the confusion of each annotator in the light of it. Who
 copies whom is found in `copies.py`, the verdicts in `annotators.py`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.flat_votes import FlatVotes
 from ..model.functional import widen
-from ..model.votes import is_given
 
 CELLS = 2**24  # numbers held at a time
 _ITERATIONS, _CHOOSE_AT = 30, 10
 _STRENGTHS = 2.0 ** np.arange(-1, 6)  # 32 votes a class: more would be no estimate of one
-
-
-@dataclass(frozen=True)
-class FlatVotes:
-    """V votes in a row, those of an item beside each other.
-
-    Args:
-        item: (V,) int64, ascending.
-        annotator: (V,) int64.
-        annotation: (V,) int64.
-    """
-
-    item: Tensor
-    annotator: Tensor
-    annotation: Tensor
-
-    @classmethod
-    def read(cls, crowd: Iterable[tuple[Tensor, Tensor]]) -> "FlatVotes":
-        """Flatten padded chunks; labels by unknown annotators (-1) are left out.
-
-        Args:
-            crowd: pairs (annotators, annotations), each (n, K) int64 padded with -1, in the order
-                of the items, as `crowd_batches` yields them. Read once.
-
-        Returns:
-            The votes, 24 bytes each.
-
-        Example:
-            >>> who, said = torch.tensor([[0, 1], [-1, 1]]), torch.tensor([[2, 2], [0, 1]])
-            >>> votes = FlatVotes.read([(who, said)])
-            >>> votes.item.tolist(), votes.annotator.tolist(), votes.annotation.tolist()
-            ([0, 0, 1], [0, 1, 1], [2, 2, 1])
-        """
-        parts, start = [torch.zeros(3, 0, dtype=torch.int64)], 0
-        for annotators, annotations in crowd:
-            item, slot = is_given(annotators, annotations).nonzero(as_tuple=True)
-            parts.append(
-                torch.stack([item + start, annotators[item, slot], annotations[item, slot]]).cpu()
-            )
-            start += len(annotators)
-        return cls(*torch.cat(parts, dim=1))
-
-    def __len__(self) -> int:
-        return len(self.item)
 
 
 def voices(votes: FlatVotes, groups: Tensor) -> tuple[Tensor, Tensor]:

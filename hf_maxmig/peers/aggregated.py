@@ -14,10 +14,11 @@ import numpy as np
 from torch import Tensor
 
 from ..data.collator import POSTERIOR_COLUMN
+from ..data.flat_votes import FlatVotes
 from ..data.posteriors import WithPosterior
 from ..model.configuration_maxmig import MaxMIGConfig
 from ..model.cross_entropy import TargetModel
-from ..model.votes import Votes, is_given
+from ..model.votes import Votes
 
 ALGORITHMS = {
     # our name: crowd-kit's class
@@ -164,22 +165,16 @@ def aggregate_labels(
         raise ImportError(
             f"{algorithm} needs crowd-kit: install it by `pip install 'hf_maxmig[peers]'`."
         ) from error
-    columns: dict[str, list[np.ndarray]] = {"task": [], "worker": [], "label": []}
-    num_items = 0
-    for annotators, annotations in crowd:
-        item, slot = is_given(annotators, annotations).nonzero(as_tuple=True)
-        columns["task"].append((item + num_items).numpy())
-        columns["worker"].append(annotators[item, slot].numpy())
-        columns["label"].append(annotations[item, slot].numpy())
-        num_items += len(annotators)
-    votes = pandas.DataFrame({name: np.concatenate(parts) for name, parts in columns.items()})
+    flat = FlatVotes.read(crowd)
+    numbers = {"task": flat.item, "worker": flat.annotator, "label": flat.annotation}
+    votes = pandas.DataFrame({name: column.numpy() for name, column in numbers.items()})
     if not len(votes):
         raise ValueError(
             "the training set must have at least one label by a known annotator, got none: check "
             "the columns `annotators` and `annotations`."
         )
     method = getattr(methods, algorithm)(**options)
-    posterior = np.zeros((num_items, num_classes), dtype=np.float32)
+    posterior = np.zeros((flat.num_items, num_classes), dtype=np.float32)
     with warnings.catch_warnings():
         # How crowd-kit uses pandas and numpy is nothing that its user can change.
         for category in (DeprecationWarning, FutureWarning, RuntimeWarning):

@@ -22,8 +22,9 @@ from transformers.trainer_utils import has_length
 from transformers.utils import logging
 
 from ..data.collator import CrowdCollator, crowd_batches, padded
+from ..data.flat_votes import FlatVotes
 from ..judging.copies import copies_among
-from ..judging.evidence import Evidence, FlatVotes
+from ..judging.evidence import Evidence
 from ..model.functional import NO_MASS, aggregate, confusion_counts, forecast, vote_share_prior
 from ..model.surgery import scale_outputs
 from ..model.votes import is_given, voted_classes

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..judging.evidence import FlatVotes, voices, without_voice
+from ..data.flat_votes import FlatVotes
+from ..judging.evidence import voices, without_voice
 from .informed_start import shrunk_weight
 
 SMOOTHING = 0.01  # pseudo-votes in each cell of everybody's confusion

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from hf_maxmig.judging.evidence import Evidence, FlatVotes, fit_confusions
+from hf_maxmig.data.flat_votes import FlatVotes
+from hf_maxmig.judging.evidence import Evidence, fit_confusions
 from hf_maxmig.model.functional import aggregate, forecast
 from tests.judging.calibrated_crowds import draw, everyone
 
@@ -19,16 +20,6 @@ def random_crowd(num_items=23, num_annotators=7, num_classes=4, width=5, seed=3)
     log_h = torch.randn(num_items, num_classes, generator=generator).double().log_softmax(-1)
     weight = torch.randn(num_annotators, num_classes, num_classes, generator=generator).double()
     return log_h, weight, who, said
-
-
-def test_votes_are_the_same_however_the_crowd_is_cut_into_chunks():
-    """Items of the second chunk would be numbered from zero again."""
-    _, _, who, said = random_crowd()
-    whole = FlatVotes.read([(who, said)])
-    cut = FlatVotes.read((who[i : i + 9], said[i : i + 9]) for i in range(0, len(who), 9))
-    assert len(whole) == ((who >= 0) & (said >= 0)).sum()
-    for name in ("item", "annotator", "annotation"):
-        assert torch.equal(getattr(whole, name), getattr(cut, name))
 
 
 def test_forecast_without_own_votes_is_the_forecast_of_a_crowd_that_never_had_them():
