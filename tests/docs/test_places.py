@@ -108,7 +108,9 @@ def test_places_of_the_paper_are_there(project):
 @pytest.mark.parametrize("folder", ["hf_maxmig", "recipes"])
 def test_places_that_sources_name_are_there(folder, project):
     """Docstrings and messages tell what to type and where to look: a move changes neither by itself."""
-    for path in sorted((ROOT / folder).rglob("*.py")):
+    sources = [p for suffix in ("py", "md", "html") for p in (ROOT / folder).rglob(f"*.{suffix}")]
+    assert len(sources) > 30
+    for path in sorted(sources):
         text = text_of(path)
         for place in ROOTED.findall(text):
             assert [*ROOT.glob(place.rstrip("/"))], (path.name, place)
