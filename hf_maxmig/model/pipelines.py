@@ -22,21 +22,22 @@ from transformers.utils import logging
 from .annotator_names import hashed_names
 from .items import CROWD_COLUMNS, ItemReader
 from .opening import short
+from .votes import Votes
 
 logger = logging.get_logger(__name__)
 
 TASK = "crowd-forecast"
-Votes = Mapping[Any, Any] | Iterable[tuple[Any, Any]]  # annotator: class, or pairs of both
+VotesByName = Mapping[Any, Any] | Iterable[tuple[Any, Any]]  # annotator: class, or pairs of both
 
 _SHOWN = 5  # how many names an error or a warning lists
 
 
 def number_votes(
-    votes: Sequence[Votes | None],
+    votes: Sequence[VotesByName | None],
     annotators: Sequence[str],
     classes: Sequence[str],
     start: int = 0,
-) -> tuple[Tensor, Tensor]:
+) -> Votes:
     """Turn votes by name into what a model takes.
 
     Args:
@@ -47,8 +48,7 @@ def number_votes(
         start: number of the first item, for errors.
 
     Returns:
-        Annotators and annotations, each (B, K) int64 padded with -1, K at least 1. An annotator who
-        is none of the M is -1, and so adds nothing.
+        The votes, K at least 1. An annotator who is none of the M is -1, and so adds nothing.
 
     Raises:
         TypeError: if an item's votes are neither a mapping nor pairs, or a name is neither text nor
@@ -320,7 +320,7 @@ def _at_least(name: str, value: Any, least: int) -> int | None:
     return value
 
 
-def _pairs(votes: Votes | None, item: int) -> list[tuple[str, str]]:
+def _pairs(votes: VotesByName | None, item: int) -> list[tuple[str, str]]:
     """Bring an item's votes to pairs of names."""
     if votes is None:
         return []
@@ -370,7 +370,7 @@ def _numbered(
     annotators: dict[str, int],
     classes: dict[str, int],
     start: int,
-) -> tuple[Tensor, Tensor]:
+) -> Votes:
     """Look the names up, see `number_votes`."""
     width = max([1, *map(len, votes)])
     numbers = torch.full((2, len(votes), width), -1, dtype=torch.int64)
@@ -385,7 +385,7 @@ def _numbered(
                 )
             numbers[0, row, place] = annotators.get(who, -1)
             numbers[1, row, place] = classes[said]
-    return numbers[0], numbers[1]
+    return Votes(*numbers)
 
 
 def _some(names: Sequence[str]) -> str:
