@@ -238,15 +238,13 @@ class WeightedAverageAggregator(Float32Module):
         """
         init.zeros_(self.table)
 
-    def initialize(
-        self, batches: Iterable[Votes], smoothing: float, strength: float = 1.0
-    ) -> Tensor:
+    def initialize(self, batches: Iterable[Votes], smoothing: float, scale: float = 1.0) -> Tensor:
         """Start W from the training crowd alone, in one pass (paper, equation 2).
 
         Args:
             batches: the crowd, part by part.
             smoothing: pseudo-labels added to each cell of a confusion matrix.
-            strength: what W is multiplied by; 1 is the paper's start. Below one the first g is less
+            scale: what W is multiplied by; 1 is the paper's start. Below one the first g is less
                 sure of itself than the vote share, whose labels are also the evidence, would have
                 it.
 
@@ -260,14 +258,14 @@ class WeightedAverageAggregator(Float32Module):
         parts = (
             (vote_share(Votes(who, said).known, num_classes), who, said) for who, said in batches
         )
-        return self.start_from(parts, smoothing, strength)
+        return self.start_from(parts, smoothing, scale)
 
     @torch.no_grad()
     def start_from(
         self,
         parts: Iterable[tuple[Tensor, Tensor, Tensor]],
         smoothing: float,
-        strength: float,
+        scale: float,
         weigh: Weigh = initial_weight,
     ) -> Tensor:
         """Start W from what is thought of the items, in one pass.
@@ -276,7 +274,7 @@ class WeightedAverageAggregator(Float32Module):
             parts: triples of (n, C) probabilities of the true class and the items' (n, K) annotators
                 and annotations, padded with -1.
             smoothing: pseudo-labels added to each cell of a confusion matrix.
-            strength: what W is multiplied by.
+            scale: what W is multiplied by.
             weigh: what makes log-probabilities of counts.
 
         Returns:
@@ -292,7 +290,7 @@ class WeightedAverageAggregator(Float32Module):
             counts += confusion_counts(posterior, annotators, annotations, num_annotators)
             mass += posterior.sum(dim=0)
         check_any_label(bool(mass.sum() > 0))
-        self.table.copy_((weigh(counts, smoothing) * strength).transpose(1, 2))
+        self.table.copy_((weigh(counts, smoothing) * scale).transpose(1, 2))
         return mass
 
     @torch.no_grad()
@@ -376,11 +374,9 @@ class InteractionAggregator(WeightedAverageAggregator):
             return posterior_of(log_g + scores, log_p)
 
     @torch.no_grad()
-    def initialize(
-        self, batches: Iterable[Votes], smoothing: float, strength: float = 1.0
-    ) -> Tensor:
+    def initialize(self, batches: Iterable[Votes], smoothing: float, scale: float = 1.0) -> Tensor:
         """Start W by equation 2, see `WeightedAverageAggregator.initialize`, and draw the pairs anew."""
-        shares = super().initialize(batches, smoothing, strength)
+        shares = super().initialize(batches, smoothing, scale)
         self.draw_pairs(nn.init.normal_)
         return shares
 
@@ -484,9 +480,7 @@ class FactoredAggregator(WeightedAverageAggregator):
         init.ones_(self.scale)
         init.copy_(self.speaks_for, torch.arange(len(self.speaks_for), dtype=torch.float32))
 
-    def initialize(
-        self, batches: Iterable[Votes], smoothing: float, strength: float = 1.0
-    ) -> Tensor:
+    def initialize(self, batches: Iterable[Votes], smoothing: float, scale: float = 1.0) -> Tensor:
         """Start from equation 2, see the class and `WeightedAverageAggregator.initialize`."""
         step = max(1, _AT_A_TIME // len(self.speaks_for))
         parts = (
@@ -494,14 +488,14 @@ class FactoredAggregator(WeightedAverageAggregator):
             for who, said in batches
             for part in zip(who.split(step), said.split(step), strict=True)
         )
-        return super().initialize(parts, smoothing, strength)
+        return super().initialize(parts, smoothing, scale)
 
     @torch.no_grad()
     def start_from(
         self,
         parts: Iterable[tuple[Tensor, Tensor, Tensor]],
         smoothing: float,
-        strength: float,
+        scale: float,
         weigh: Weigh = initial_weight,
     ) -> Tensor:
         """Start from what is thought of the items, see `WeightedAverageAggregator.start_from`.
@@ -520,10 +514,10 @@ class FactoredAggregator(WeightedAverageAggregator):
         seen = sums.said.sum(dim=1) > 0
         own = torch.where(seen[:, None, None], own, torch.stack([right, wrong], dim=1))
         shift = own[..., 1] - wrong
-        self.table.copy_(pooled.T * strength)
+        self.table.copy_(pooled.T * scale)
         self.scale.fill_(1.0)
-        self.shift.copy_(shift * strength)
-        self.diagonal.copy_((own[..., 0] - right - shift) * strength)
+        self.shift.copy_(shift * scale)
+        self.diagonal.copy_((own[..., 0] - right - shift) * scale)
         self.speaks_for.copy_(torch.arange(C))
         return sums.mass
 

@@ -66,6 +66,8 @@ class CrowdModel(PreTrainedModel):
     least_items: ClassVar[int] = 1  # with annotations, for a batch to teach anything
     # Whether what it makes of an item's input can be compared with the votes on another item.
     takes_blends: ClassVar[bool] = True
+    # Whether `classifier` alone classifies, and nothing on top of it.
+    classifies_alone: ClassVar[bool] = True
     # Set by the package; what the Hub carries cannot write a card.
     pushed_with_card: ClassVar[Callable[..., contextlib.AbstractContextManager[None]] | None] = None
 
@@ -267,7 +269,7 @@ class CrowdModel(PreTrainedModel):
         Raises:
             ValueError: if what classifies is more than `classifier`.
         """
-        if type(self).outputs not in (CrowdModel.outputs, MaxMIGModel.outputs):
+        if not self.classifies_alone:
             raise ValueError(
                 f"what classifies must be `model.classifier` alone, got {type(self).__name__}, which "
                 "puts more on top of it: save the whole with `model.save_pretrained`."
@@ -318,7 +320,6 @@ class CrowdModel(PreTrainedModel):
         self,
         batches: Iterable[Votes],
         smoothing: float = 0.01,
-        strength: float = 1.0,
         voted: Tensor | None = None,
     ) -> None:
         """Start from the training crowd alone what `build_crowd` has made; nothing here.
@@ -326,7 +327,6 @@ class CrowdModel(PreTrainedModel):
         Args:
             batches: the training crowd, part by part.
             smoothing: pseudo-labels added to each cell of a confusion matrix.
-            strength: what Max-MIG's W is multiplied by; 1 is the paper's start.
             voted: (C,) bool, for which classes somebody has voted, where the batches are only part of
                 the crowd; the others get no prior mass.
         """
@@ -578,14 +578,20 @@ class MaxMIGModel(CrowdModel):
         self,
         batches: Iterable[Votes],
         smoothing: float = 0.01,
-        strength: float = 1.0,
         voted: Tensor | None = None,
+        scale: float = 1.0,
     ) -> None:
         """Start aggregator and prior from the training crowd alone (paper, equation 2).
 
-        The arguments are those of `CrowdModel.initialize_crowd`.
+        The arguments are those of `CrowdModel.initialize_crowd`, and one more.
+
+        Args:
+            batches: the training crowd, part by part.
+            smoothing: pseudo-labels added to each cell of a confusion matrix.
+            voted: for which classes somebody has voted.
+            scale: what W is multiplied by; 1 is the paper's start.
         """
-        shares = self.aggregator.initialize(batches, smoothing, strength)
+        shares = self.aggregator.initialize(batches, smoothing, scale)
         self.prior.initialize(shares, shares > 0 if voted is None else voted)
 
     def crowd_loss(

@@ -178,10 +178,10 @@ class AggNetModel(MaxMIGModel):
         self,
         batches: Iterable[Votes],
         smoothing: float = 0.01,
-        strength: float = 1.0,
         voted: Tensor | None = None,
+        scale: float = 1.0,
     ) -> None:
-        """Start from equation 2; `strength` plays no part, for matrices are probabilities here."""
+        """Start from equation 2: the matrices are probabilities here."""
         super().initialize_crowd(batches, smoothing, voted=voted)
         self.rounds_done.zero_()
 

@@ -136,10 +136,9 @@ class CrowdLayerModel(CrowdModel):
         self,
         batches: Iterable[Votes],
         smoothing: float = 0.01,
-        strength: float = 1.0,
         voted: Tensor | None = None,
     ) -> None:
-        """Start the matrices as the config says; `strength` is Max-MIG's own and plays no part."""
+        """Start the matrices as the config says."""
         table = self.crowd_layer.table
         if self.config.start == "identity":
             table.copy_(torch.eye(self.config.num_labels).expand_as(table))

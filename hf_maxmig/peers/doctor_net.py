@@ -174,6 +174,7 @@ class DoctorNetModel(CrowdModel):
         "Guan, Gulshan, Dai, Hinton. Who Said What: Modeling Individual Labelers Improves "
         "Classification. AAAI 2018."
     )
+    classifies_alone = False
     takes_blends = False  # the heads are those of the item's own annotators
     _keep_in_fp32_modules_strict = ["heads"]
     heads: AnnotatorHeads
@@ -248,10 +249,9 @@ class DoctorNetModel(CrowdModel):
         self,
         batches: Iterable[Votes],
         smoothing: float = 0.01,
-        strength: float = 1.0,
         voted: Tensor | None = None,
     ) -> None:
-        """See who has labels; `smoothing` and `strength` play no part.
+        """See who has labels; `smoothing` plays no part.
 
         Raises:
             ValueError: if no item has a label.

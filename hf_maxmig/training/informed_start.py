@@ -185,7 +185,7 @@ def start_from_share(
     crowd: Crowd,
     share: Tensor,
     smoothing: float,
-    strength: float,
+    scale: float,
     weigh: Weigh = shrunk_weight,
     gold: Tensor | None = None,
 ) -> None:
@@ -196,11 +196,11 @@ def start_from_share(
         crowd: the training crowd, as pairs of (n, K) annotators and annotations padded with -1.
         share: (N, C), as from `informed_share`.
         smoothing: pseudo-labels in each cell.
-        strength: what W is multiplied by.
+        scale: what W is multiplied by.
         weigh: what makes log-probabilities of confusion counts.
         gold: (N,) int64, gold labels that the user hands over: they name classes, as votes do.
     """
-    mass = model.aggregator.start_from(_parts(crowd, share), smoothing, strength, weigh)
+    mass = model.aggregator.start_from(_parts(crowd, share), smoothing, scale, weigh)
     voted = voted_classes(crowd, len(mass))
     if gold is not None:
         voted[gold[gold >= 0]] = True

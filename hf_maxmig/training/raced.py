@@ -46,7 +46,7 @@ def race(
     priors: dict[bool, Tensor | None],
     voted: Tensor,
     smoothing: float,
-    strength: float,
+    scale: float,
     steps: int = STEPS,
     seed: int = 0,
 ) -> list[Outcome]:
@@ -61,7 +61,7 @@ def race(
             the votes of annotators who agree with the networks.
         voted: (C,) bool, the classes that somebody voted for, two or more; the others have no part in it.
         smoothing: pseudo-votes in each cell of the confusions that W starts from.
-        strength: what that W is multiplied by.
+        scale: what that W is multiplied by.
         steps: of the networks.
         seed: of all that is drawn.
 
@@ -74,7 +74,7 @@ def race(
         >>> uniform = torch.tensor([0.5, 0.5]).log()
         >>> first, _ = race(
         ...     torch.eye(2)[truth], crowd, torch.arange(240) < 48, 3, {False: uniform},
-        ...     torch.tensor([True, True]), smoothing=0.01, strength=0.5,
+        ...     torch.tensor([True, True]), smoothing=0.01, scale=0.5,
         ... )
         >>> bool((first.log_g.argmax(dim=1) == truth).all())
         True
@@ -87,7 +87,7 @@ def race(
     brief = min(BRIEF, steps)
     who, said = annotators.masked_fill(held_out[:, None], -1), annotations
     share = informed_share([(who, said)], M, C, lambda shares: fitted.learn(shares, brief))
-    weight = strength * shrunk_weight(confusion_counts(share, who, said, M), smoothing)
+    weight = scale * shrunk_weight(confusion_counts(share, who, said, M), smoothing)
     fitted.learn(share, brief)
     of_votes = vote_share_prior(share.sum(dim=0))
     settings, learned = [], []

@@ -8,7 +8,7 @@ whether the classifier uses all the classes that the votes do.
 
 import copy
 import math
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from datasets import Dataset
@@ -230,7 +230,7 @@ def start_and_search(training: Training) -> list[Try]:
         # Single labels tell nothing, and what the start has learned of them is noise.
         model.load_state_dict(before)
         crowd = training.crowd_of(training.train_dataset)
-        model.initialize_crowd(crowd, args.smoothing, args.init_strength)
+        cast(MaxMIGModel, model).initialize_crowd(crowd, args.smoothing, scale=args.init_strength)
     return best
 
 

@@ -84,11 +84,10 @@ def initialize_from_votes(training: Training, model: CrowdModel) -> None:
         model: it is changed.
     """
     args = training.args
+    # The scale of W is Max-MIG's own: what rivals start from are probabilities.
+    own = {"scale": args.init_strength} if model.loss_is_minus_gain else {}
     model.initialize_crowd(
-        training.crowd_of(start_items(training)),
-        args.smoothing,
-        args.init_strength,
-        _voted(training),
+        training.crowd_of(start_items(training)), args.smoothing, _voted(training), **own
     )
     if model.loss_is_minus_gain and training.start_from is None and training.uses_gold_labels:
         start_from_votes_and_gold(dataclasses.replace(training, model=model))

@@ -301,7 +301,7 @@ def test_factored_starts_from_equation_2_of_all_and_each_ones_own_share_of_right
     """A start that is off shows only as a class name lost much later."""
     who, said = WHO.clamp(max=M - 2), (SAID * 2).clamp(min=-1, max=C - 1)
     aggregator = some_factored(M, C)
-    shares = aggregator.initialize([(who, said)], smoothing=0.01, strength=strength)
+    shares = aggregator.initialize([(who, said)], smoothing=0.01, scale=strength)
     expected = factored_start(who, said, M, C, 0.01)
     assert (expected[0] - expected[1]).abs().max() > 0.1
     torch.testing.assert_close(
@@ -328,7 +328,7 @@ def test_factored_start_of_two_classes_is_the_papers() -> None:
     said = ANNOTATIONS.clamp(max=1)
     paper, factored = WeightedAverageAggregator(M, 2), FactoredAggregator(M, 2)
     for aggregator in (paper, factored):
-        aggregator.initialize([(ANNOTATORS, said)], smoothing=0.01, strength=0.5)
+        aggregator.initialize([(ANNOTATORS, said)], smoothing=0.01, scale=0.5)
     seen = [0, 1, 3]
     torch.testing.assert_close(factored.weight[seen], paper.weight[seen], rtol=1e-5, atol=1e-5)
 
@@ -429,7 +429,7 @@ def test_factored_of_ten_thousand_annotators_and_a_thousand_classes_fits() -> No
     who, said = (torch.randint(high, (64, 5), generator=generator) for high in (M, C))
     with Largest() as largest:
         aggregator = FactoredAggregator(M, C)
-        aggregator.initialize([(who, said)], smoothing=0.01, strength=0.5)
+        aggregator.initialize([(who, said)], smoothing=0.01, scale=0.5)
         log_g = aggregator(torch.full((C,), -math.log(C)), who, said)
         log_g[:, 0].sum().backward()
         aggregator.reorder_classes(torch.arange(C).roll(1))
@@ -601,7 +601,7 @@ def test_casting_down_keeps_the_gradient_wide() -> None:
 def test_initialize_is_equation_2_times_strength(strength: float) -> None:
     """A start that is off, or transposed into the table, shows only as a class name lost much later."""
     aggregator = some_aggregator()
-    shares = aggregator.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01, strength=strength)
+    shares = aggregator.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01, scale=strength)
     expected = strength * reference.initial_weight(ANNOTATORS, ANNOTATIONS, M, C, smoothing=0.01)
     assert (expected - expected.mT).abs().max() > 0.1
     torch.testing.assert_close(aggregator.weight.double(), expected, rtol=1e-5, atol=1e-5)
@@ -616,7 +616,7 @@ def test_initialize_takes_the_papers_strength_unless_asked() -> None:
     """The paper's start is the log confusion itself."""
     default, paper = some_aggregator(), some_aggregator()
     default.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01)
-    paper.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01, strength=1.0)
+    paper.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01, scale=1.0)
     assert torch.equal(default.table, paper.table)
 
 

@@ -437,7 +437,7 @@ def test_each_starts_as_its_authors_start_it(name, crowd, make_args):
     trainer = CrowdTrainer(model=make_peer(name), args=args, train_dataset=crowd)
     trainer._begin()
     expected = make_peer(name)
-    expected.initialize_crowd(trainer.crowd_of(crowd), args.smoothing, args.init_strength)
+    expected.initialize_crowd(trainer.crowd_of(crowd), args.smoothing)
     assert_same(state(expected), state(trainer.crowd_model))
     assert not trainer.start.tried
     listed = trainer.listed_arguments()
@@ -475,7 +475,7 @@ def test_start_from_information_is_refused(name, crowd, make_args):
 def test_methods_with_a_matrix_start_from_equation_2(crowd):
     """Left at zero, an EM learns nothing from the crowd for a whole epoch."""
     reference = make_peer("aggnet")
-    reference.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)), strength=0.5)
+    reference.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)), scale=0.5)
     torch.testing.assert_close(reference.aggregator.weight.exp().sum(dim=2), torch.ones(4, 3))
     for name in ("mbem", "raykar"):
         model = make_peer(name)

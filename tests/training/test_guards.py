@@ -213,7 +213,7 @@ def start_of_all_classes(model, dataset, order):
     """Start the aggregator from votes whose classes are exchanged: training keeps what it is given."""
     batches = crowd_batches(dataset, CrowdCollator(len(ANNOTATORS), len(CLASSES)))
     names = torch.tensor([*order, -1])  # the last is the padding
-    model.initialize_crowd([(who, names[what]) for who, what in batches], strength=0.5)
+    model.initialize_crowd([(who, names[what]) for who, what in batches], scale=0.5)
     table = model.aggregator.table.detach().view(len(ANNOTATORS), len(CLASSES), len(CLASSES))
     with torch.no_grad():
         model.aggregator.table.copy_(table[:, order].reshape_as(model.aggregator.table))

@@ -205,7 +205,7 @@ def test_trainer_starts_from_what_others_learned(crowd, make_model, make_args):
     moved = [n for n, t in model.classifier.state_dict().items() if not torch.equal(t, before[n])]
     assert moved
     plain = make_model()
-    plain.initialize_crowd(trainer.crowd_of(trainer.train_dataset), 0.01, 0.5)
+    plain.initialize_crowd(trainer.crowd_of(trainer.train_dataset), 0.01, scale=0.5)
     assert (plain.aggregator.table - model.aggregator.table).abs().max() > 1e-2
     assert model.aggregator.table.requires_grad
     assert trainer.state.global_step == 0

@@ -205,7 +205,9 @@ def test_start_from_single_labels_is_undone_where_they_tell_nothing(
         assert torch.equal(tensor, before[name]) == again
     fresh = wrapped(make_args, uneven_crowd(), aggregator="interaction").crowd_model
     fresh.initialize_crowd(
-        trainer.crowd_of(trainer.train_dataset), trainer.args.smoothing, trainer.args.init_strength
+        trainer.crowd_of(trainer.train_dataset),
+        trainer.args.smoothing,
+        scale=trainer.args.init_strength,
     )
     assert torch.allclose(model.aggregator.table, fresh.aggregator.table) == again
 

@@ -83,7 +83,7 @@ def test_start_from_votes_is_that_of_the_model_itself(make_model, make_args, cro
     assert not start.state
     model, expected = make_model(), make_model()
     initialize_from_votes(training, model)
-    expected.initialize_crowd(training.crowd_of(crowd), args.smoothing, args.init_strength)
+    expected.initialize_crowd(training.crowd_of(crowd), args.smoothing, scale=args.init_strength)
     assert_same(model.state_dict(), expected.state_dict())
 
 

@@ -53,7 +53,7 @@ class Start(TrainerCallback):
 def started_from(crowd, make_model):
     """The start of equation 2 from these items, at half strength, the default."""
     model = make_model()
-    model.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)), strength=0.5)
+    model.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)), scale=0.5)
     return model.aggregator.table.detach()
 
 

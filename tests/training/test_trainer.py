@@ -735,7 +735,7 @@ def test_optimizer_that_was_passed_is_used(crowd, make_model, make_args):
     )
     trainer.train()
     reference = make_model()
-    reference.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)), strength=0.5)
+    reference.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)), scale=0.5)
     assert_same(state(trainer.model), state(reference))
 
 
