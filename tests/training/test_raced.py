@@ -38,7 +38,7 @@ def raced(features, who, said, priors=None, voted=None, **changes):
         "held_out": torch.arange(len(features)) < len(features) // 5,
         "num_annotators": who.shape[1], "priors": {False: uniform} if priors is None else priors,
         "voted": torch.ones(classes, dtype=torch.bool) if voted is None else voted,
-        "smoothing": 0.01, "strength": 0.5, "steps": 200,
+        "smoothing": 0.01, "scale": 0.5, "steps": 200,
     }  # fmt: skip
     return race(features, (who, said), **{**settings, **changes})
 
