@@ -304,7 +304,7 @@ def crowd_batches(
         yield from _narrow_chunks(columns, EVERY[start:], collator)
 
 
-def padded(crowd: Iterable[tuple[Tensor, Tensor]]) -> Votes:
+def padded(crowd: Iterable[Votes]) -> Votes:
     """Join the parts of a crowd to one of the widest K.
 
     Args:
@@ -329,7 +329,7 @@ def padded(crowd: Iterable[tuple[Tensor, Tensor]]) -> Votes:
     return Votes(*joined)
 
 
-def padded_annotations(crowd: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+def padded_annotations(crowd: Iterable[Votes]) -> Tensor:
     """Put the votes of all items in one table, without those of unknown annotators.
 
     Args:

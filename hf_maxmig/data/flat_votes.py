@@ -26,7 +26,7 @@ class FlatVotes:
     num_items: int
 
     @classmethod
-    def read(cls, crowd: Iterable[tuple[Tensor, Tensor]]) -> "FlatVotes":
+    def read(cls, crowd: Iterable[Votes]) -> "FlatVotes":
         """Flatten a crowd; votes of unknown annotators (-1) are left out.
 
         Args:

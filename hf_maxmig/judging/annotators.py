@@ -15,6 +15,7 @@ from datasets import Dataset
 from torch import Tensor
 
 from ..data.flat_votes import FlatVotes
+from ..model.votes import Votes
 from ..model.whole_files import staged
 from .copies import Copy, copies_among, copying_groups
 from .evidence import Evidence, check_shapes
@@ -148,7 +149,7 @@ class AnnotatorReport:
 def judge_annotators(
     log_h: Tensor,
     weight: Tensor,
-    crowd: Iterable[tuple[Tensor, Tensor]],
+    crowd: Iterable[Votes],
     annotators: Sequence[str],
     classes: Sequence[str],
 ) -> AnnotatorReport:

@@ -14,6 +14,7 @@ from scipy.stats import beta, false_discovery_control
 from torch import Tensor
 
 from ..data.flat_votes import FlatVotes
+from ..model.votes import Votes
 from .evidence import CELLS, Confusions, Evidence, check_shapes, fit_confusions
 
 MIN_COMMON = 10  # fewer common items are no evidence after a correction for thousands of pairs
@@ -54,9 +55,7 @@ class Copy:
     share: float = 1.0
 
 
-def find_copies(
-    log_h: Tensor, weight: Tensor, crowd: Iterable[tuple[Tensor, Tensor]]
-) -> list[Copy]:
+def find_copies(log_h: Tensor, weight: Tensor, crowd: Iterable[Votes]) -> list[Copy]:
     """Find annotators who repeat another's labels.
 
     Two honest annotators agree because both see the truth, and their mistakes are independent given

@@ -59,7 +59,7 @@ def is_annotated(annotators: Tensor, annotations: Tensor) -> Tensor:
     return is_given(annotators, annotations).any(dim=1)
 
 
-def voted_classes(parts: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> Tensor:
+def voted_classes(parts: Iterable[Votes], num_classes: int) -> Tensor:
     """Tell which classes a known annotator has voted for.
 
     Args:

@@ -27,7 +27,7 @@ from ..judging.copies import copies_among
 from ..judging.evidence import Evidence
 from ..model.functional import NO_MASS, aggregate, confusion_counts, forecast, vote_share_prior
 from ..model.surgery import scale_outputs
-from ..model.votes import is_given, voted_classes
+from ..model.votes import Votes, is_given, voted_classes
 from .fold_networks import CrossFit, Raced, VotedClasses, divide, principal_components
 from .gold import taught, trusted_columns, with_trusted
 from .informed_start import informed_share, shrunk_weight
@@ -112,7 +112,7 @@ _TENSORS = ("targets", "log_h", "weight", "log_p")
 
 def cross_fit(
     features: Tensor,
-    crowd: tuple[Tensor, Tensor],
+    crowd: Votes,
     num_annotators: int,
     num_classes: int,
     prior: Tensor | None = None,
@@ -164,7 +164,7 @@ def cross_fit(
             divide(labelled, seed, first=None if gold is None else gold >= 0),
             len(classes), seed, bar.update,
         )  # fmt: skip
-        found = _find(fitted, (annotators, annotations), num_annotators, given, steps, trusted)
+        found = _find(fitted, Votes(annotators, annotations), num_annotators, given, steps, trusted)
         bar.update(total - bar.n)
     found = replace(found, gold=None if gold is None else gold.clamp(min=-1))
     if len(classes) == num_classes:
@@ -180,7 +180,7 @@ def cross_fit(
 
 def _find(
     fitted: CrossFit,
-    crowd: tuple[Tensor, Tensor],
+    crowd: Votes,
     M: int,
     given: Tensor | None,
     steps: int,
@@ -194,7 +194,7 @@ def _find(
     # Who says one class whatever the item is tells nothing of it, and is foretold by anything.
     silent = constant(annotators, annotations, M, C)
     annotations = torch.where(silent[annotators.clamp(min=0)], -1, annotations)
-    crowd = annotators, annotations
+    crowd = Votes(annotators, annotations)
     brief = min(BRIEF, steps)
     share = informed_share(
         [crowd], M, C,
@@ -211,7 +211,7 @@ def _find(
     known = fitted.fold >= 0  # what the networks learn from is enough to judge by
     rows = _drawn(known, trusted, seed)
     sure = None if trusted is None else trusted[rows]
-    some = annotators[rows], annotations[rows]
+    some = Votes(annotators[rows], annotations[rows])
     groups = _one_voice(
         [one._replace(log_h=with_trusted(one.log_h[rows], sure)) for one in raced[-len(settings) :]],
         some,
@@ -326,7 +326,7 @@ def network_steps(args: MaxMIGTrainingArguments, num_items: int) -> int:
     return max(LEAST_STEPS, min(STEPS, round(planned * STEPS_A_STEP)))
 
 
-def votes_digest(crowd: tuple[Tensor, Tensor]) -> str:
+def votes_digest(crowd: Votes) -> str:
     """Hash votes in the order of the items: who said what of which.
 
     Args:
@@ -450,7 +450,7 @@ def constant(
     return found & ~found[votes > 0].all()
 
 
-def _one_voice(raced: list[Raced], crowd: tuple[Tensor, Tensor]) -> Tensor:
+def _one_voice(raced: list[Raced], crowd: Votes) -> Tensor:
     """Find who copies whom, in the light of the setting that sees most of it: (M,) numbers of groups."""
     found, votes = [], FlatVotes.read([crowd])
     for one in raced:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from ..model.votes import is_given
+from ..model.votes import Votes, is_given
 
 FOLDS = 3
 HIDDEN, DROPOUT, RATE, BATCH = 128, 0.5, 1e-3, 64  # the paper's head on LabelMe
@@ -300,7 +300,7 @@ class CrossFit:
 
     def race(
         self,
-        crowd: tuple[Tensor, Tensor],
+        crowd: Votes,
         weight: Tensor,
         settings: list[tuple[Tensor, float]],
         steps: int,

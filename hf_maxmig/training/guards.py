@@ -361,9 +361,7 @@ class Watch:
         step = -(-number // (GUARDED_ITEMS + 20 * self.model.config.num_labels))
         return list(range(0, number, max(1, step)))
 
-    def _ask_for_classes(
-        self, posteriors: Posteriors, crowd: Iterable[tuple[Tensor, Tensor]]
-    ) -> None:
+    def _ask_for_classes(self, posteriors: Posteriors, crowd: Iterable[Votes]) -> None:
         self.asked_for_classes = True
         model = self.model
         annotations = padded_annotations(crowd)

@@ -21,11 +21,11 @@ from ..model.aggregators import Weigh, check_any_label
 from ..model.cross_entropy import TargetModel
 from ..model.functional import ConfusionSums, confusion_sums, initial_weight, vote_share
 from ..model.modeling_maxmig import MaxMIGModel
-from ..model.votes import is_annotated, is_given, voted_classes
+from ..model.votes import Votes, is_annotated, is_given, voted_classes
 from .gold import taught, trusted_columns, with_trusted
 from .training import Training
 
-Crowd = Sequence[tuple[Tensor, Tensor]]
+Crowd = Sequence[Votes]
 
 BRIEF = 0.05  # of the training: a classifier that is briefly trained
 LOOKED_AT = 100_000  # items at the most, by which annotators are weighed

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..data.flat_votes import FlatVotes
 from ..judging.evidence import voices, without_voice
+from ..model.votes import Votes
 from .informed_start import shrunk_weight
 
 SMOOTHING = 0.01  # pseudo-votes in each cell of everybody's confusion
@@ -86,7 +87,7 @@ class LeftOutVotes:
         trusted: Tensor | None = None,
     ) -> None:
         self.trusted = trusted
-        votes = FlatVotes.read([(annotators, annotations)])
+        votes = FlatVotes.read([Votes(annotators, annotations)])
         self.item, self.annotator, self.annotation = votes.item, votes.annotator, votes.annotation
         self.num_items, self.num_annotators = len(annotators), num_annotators
         self.num_classes = num_classes

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..model.functional import NO_MASS, aggregate, confusion_counts, vote_share_prior
-from ..model.votes import is_given
+from ..model.votes import Votes, is_given
 from .cross_fit import BRIEF, MULTIPLES, STEPS
 from .fold_networks import CrossFit, VotedClasses, divide, principal_components
 from .informed_start import informed_share, shrunk_weight
@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 
 def race(
     features: Tensor,
-    crowd: tuple[Tensor, Tensor],
+    crowd: Votes,
     held_out: Tensor,
     num_annotators: int,
     priors: dict[bool, Tensor | None],
@@ -85,9 +85,9 @@ def race(
     learns = is_given(annotators, annotations).any(dim=1) & ~held_out
     fitted = CrossFit(principal_components(features), divide(learns, seed), C, seed)
     brief = min(BRIEF, steps)
-    who, said = annotators.masked_fill(held_out[:, None], -1), annotations
-    share = informed_share([(who, said)], M, C, lambda shares: fitted.learn(shares, brief))
-    weight = scale * shrunk_weight(confusion_counts(share, who, said, M), smoothing)
+    some = Votes(annotators.masked_fill(held_out[:, None], -1), annotations)
+    share = informed_share([some], M, C, lambda shares: fitted.learn(shares, brief))
+    weight = scale * shrunk_weight(confusion_counts(share, *some, M), smoothing)
     fitted.learn(share, brief)
     of_votes = vote_share_prior(share.sum(dim=0))
     settings, learned = [], []
@@ -96,7 +96,7 @@ def race(
         settings += [(start, multiple) for multiple in MULTIPLES]
         learned += [is_learned] * len(MULTIPLES)
     free = torch.tensor(learned) if any(learned) else None
-    raced = fitted.race((who, said), weight, settings, steps, looks=(1.0,), learned=free)
+    raced = fitted.race(some, weight, settings, steps, looks=(1.0,), learned=free)
 
     found = []
     for one, is_learned in zip(raced, learned, strict=True):

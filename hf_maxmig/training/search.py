@@ -24,7 +24,7 @@ from ..model.classifiers import HeadClassifier
 from ..model.functional import NO_MASS, mutual_information_gain, vote_share
 from ..model.modeling_maxmig import MaxMIGModel
 from ..model.surgery import output_layers
-from ..model.votes import is_given, voted_classes
+from ..model.votes import Votes, is_given, voted_classes
 from .cross_fit import MOST_CELLS, network_steps
 from .guards import merged_classes
 from .informed_start import FOLDS, start_from_information, warm_up
@@ -140,13 +140,13 @@ def start_by_race(training: Training) -> list[Try]:
     config = model.config
     annotators, annotations = padded(training.crowd_of(dataset))
     warm_up(training, vote_share(annotations, config.num_labels), args.seed)
-    voted = voted_classes([(annotators, annotations)], config.num_labels)
+    voted = voted_classes([Votes(annotators, annotations)], config.num_labels)
     rows = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(args.seed))
     rows = rows[is_given(annotators, annotations).any(dim=1)[rows]][:SEARCHED_ITEMS]
     features = training.features_of(model, part_of(dataset, rows.tolist()))
     if features is None or missing_in_features(features) is not None:
         return []
-    crowd = annotators[rows], annotations[rows]
+    crowd = Votes(annotators[rows], annotations[rows])
     held_out = torch.arange(len(rows)) < round(HELD_OUT * len(rows))
     model.prior.initialize(torch.zeros(config.num_labels), voted)
     follows = config.prior in ("learned", "vote_share")

@@ -25,7 +25,7 @@ from ..model.classifiers import HeadClassifier
 from ..model.functional import vote_share
 from ..model.modeling_maxmig import CrowdModel, MaxMIGModel
 from ..model.surgery import output_layers
-from ..model.votes import voted_classes
+from ..model.votes import Votes, voted_classes
 from .cross_fit import MOST_CELLS, CrossFitted, cross_fit, network_steps, votes_digest
 from .distributed import from_first_process
 from .gold import taught, trusted_columns
@@ -223,7 +223,7 @@ def cross_fitted(
     model: CrowdModel,
     args: MaxMIGTrainingArguments,
     features: Tensor,
-    crowd: tuple[Tensor, Tensor],
+    crowd: Votes,
     prior: Tensor | None = None,
     quiet: bool = True,
     gold: Tensor | None = None,
