@@ -1,4 +1,4 @@
-"""The labels cleaned: a data set with what the pair makes of each item beside what the crowd said."""
+"""The labels cleaned: a data set with what the model makes of each item beside what the crowd said."""
 
 import csv
 import itertools
@@ -27,8 +27,8 @@ from ..model.functional import vote_share
 from ..model.whole_files import staged
 
 RELABELLED = (
-    "forecast", "confidence", "plurality", "suspect", "suspicion", "classifier_posterior",
-    "aggregator_posterior", "forecast_posterior",
+    "forecast", "confidence", "plurality", "label_quality", "suspect", "suspicion", "difficulty",
+    "classifier_posterior", "aggregator_posterior", "forecast_posterior",
 )  # fmt: skip
 GOLD_USED = "gold_used"  # a further column, where gold labels were used in the training
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # how what a spreadsheet computes may begin
@@ -62,11 +62,13 @@ def relabelled(
 
         | column | |
         |---|---|
-        | `forecast` | name of the class that the forecaster thinks likeliest |
+        | `forecast` | name of the likeliest class of the forecaster |
         | `confidence` | its probability |
         | `plurality` | name of the class with the most votes; None without votes or at a tie |
+        | `label_quality` | the forecast's probability of the plurality: how sure the crowd's label is. At a tie, that of the likeliest of the tied classes; None without votes |
         | `suspect` | whether the forecast is none of the classes with the most votes |
         | `suspicion` | probability that those are all wrong; None without votes |
+        | `difficulty` | expected share of the item's votes that are wrong, by the forecast; None without votes |
         | `classifier_posterior`, `aggregator_posterior`, `forecast_posterior` | C probabilities |
         | `gold_used` | whether the item's gold label was used; only if `gold_used` is given |
 
@@ -80,26 +82,32 @@ def relabelled(
         >>> told = relabelled(items, log_h, log_h, log_h, CrowdCollator(3, 2), ["cat", "dog"])
         >>> told["forecast"][0], told["plurality"][0], round(told["suspicion"][0], 3)
         ('dog', 'cat', 0.9)
+        >>> round(told["label_quality"][0], 3), round(told["difficulty"][0], 3)
+        (0.1, 0.633)
     """
     for argument, array in (("log_h", log_h), ("log_g", log_g), ("log_forecast", log_forecast)):
         if array.shape != (len(dataset), len(classes)):
             raise ValueError(
                 f"`{argument}` must have shape (N, C) = ({len(dataset)}, {len(classes)}), got "
-                f"{array.shape}: row i speaks of item i."
+                f"{array.shape}: row i is item i."
             )
     probability = np.exp(log_forecast)
     best = log_forecast.argmax(axis=1)
-    top = _most_voted(dataset, collator, len(classes))
-    voted = top.any(axis=1)
+    shares = _vote_shares(dataset, collator, len(classes))
+    voted = shares.any(axis=1)
+    top = (shares == shares.max(axis=1, keepdims=True)) & voted[:, None]
     single = top.sum(axis=1) == 1
     names = np.array(classes, dtype=object)
     suspicion = np.clip(1 - (probability * top).sum(axis=1), 0, 1)
+    difficulty = np.clip(1 - (probability * shares).sum(axis=1), 0, 1)
     columns = {
         "forecast": pa.array(names[best], pa.string()),
         "confidence": pa.array(probability.max(axis=1), pa.float32()),
         "plurality": pa.array(names[top.argmax(axis=1)], pa.string(), mask=~single),
+        "label_quality": pa.array((probability * top).max(axis=1), pa.float32(), mask=~voted),
         "suspect": pa.array(voted & ~top[np.arange(len(top)), best]),
         "suspicion": pa.array(suspicion, pa.float32(), mask=~voted),
+        "difficulty": pa.array(difficulty, pa.float32(), mask=~voted),
         "classifier_posterior": _rows(np.exp(log_h)),
         "aggregator_posterior": _rows(np.exp(log_g)),
         "forecast_posterior": _rows(probability),
@@ -116,8 +124,10 @@ def relabelled(
         "forecast": Value("string"),
         "confidence": Value("float32"),
         "plurality": Value("string"),
+        "label_quality": Value("float32"),
         "suspect": Value("bool"),
         "suspicion": Value("float32"),
+        "difficulty": Value("float32"),
         GOLD_USED: Value("bool"),
     }
     return with_columns(dataset, Features({n: kinds.get(n, posterior) for n in columns}), columns)
@@ -125,14 +135,14 @@ def relabelled(
 
 @dataclass(frozen=True)
 class Suspects:
-    """What is to be expected of the suspect items of a relabelled data set.
+    """The suspect items of a relabelled data set, and how often forecast and crowd should be right.
 
     Args:
         number: how many there are.
-        forecast: expected share of them whose forecast is right, in the forecaster's own eyes: the
-            mean of the forecast's probability; NaN without suspects.
-        crowd: expected share of which a class with the most votes is right: the mean of its
-            probability.
+        forecast: expected share whose forecast is right, by the forecaster's own probabilities: the
+            mean of `confidence`; NaN without suspects.
+        crowd: expected share of which a class with the most votes is right: the mean of
+            1 - `suspicion`.
     """
 
     number: int
@@ -310,14 +320,12 @@ def _column(dataset: Dataset, name: str) -> pa.ChunkedArray:
     return dataset.select_columns([name]).with_format("arrow")[:][name]
 
 
-def _most_voted(dataset: Dataset, collator: CrowdCollator, num_classes: int) -> np.ndarray:
-    """(N, C) bool, the classes with the most votes; none without votes."""
+def _vote_shares(dataset: Dataset, collator: CrowdCollator, num_classes: int) -> np.ndarray:
+    """(N, C), the share of an item's votes that each class has; zeros without votes."""
     if "annotations" not in dataset.column_names:
-        return np.zeros((len(dataset), num_classes), dtype=bool)
+        return np.zeros((len(dataset), num_classes), dtype=np.float32)
     parts = [
-        (share == share.amax(dim=1, keepdim=True)) & (share > 0)
-        for _, annotations in crowd_batches(dataset, collator)
-        for share in [vote_share(annotations, num_classes)]
+        vote_share(annotations, num_classes) for _, annotations in crowd_batches(dataset, collator)
     ]
     return torch.cat(parts).numpy()
 

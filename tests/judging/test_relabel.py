@@ -82,6 +82,26 @@ def test_relabelled_suspects_where_forecast_and_plurality_differ():
     assert told["suspicion"][:] == [x if x is None else pytest.approx(x) for x in expected]
 
 
+def test_label_quality_is_the_forecasts_probability_of_the_crowds_label():
+    """Sorted by it, the labels to correct come first; taken of the forecast's own class, none would."""
+    told = tell(items())
+    expected = [0.2, 0.6, 0.5, None, 0.06]  # at a tie the likelier of the tied
+    assert told["label_quality"][:] == [x if x is None else pytest.approx(x) for x in expected]
+    for quality, confidence, suspect in zip(
+        told["label_quality"], told["confidence"], told["suspect"], strict=True
+    ):
+        assert quality is None or (quality < confidence) == suspect
+
+
+def test_difficulty_is_the_share_of_the_votes_expected_to_be_wrong():
+    """Of the classes instead of the votes, an item that all voters got right would be hard."""
+    expected = []
+    for votes, row in zip(VOTES, FORECAST, strict=True):
+        wrong = [1 - row[said] for said in votes]
+        expected.append(pytest.approx(sum(wrong) / len(wrong)) if votes else None)
+    assert tell(items())["difficulty"][:] == expected
+
+
 @pytest.mark.parametrize("votes", ["without", "with", "some"])
 def test_relabelled_works_with_votes_without_and_with_some(votes):
     """New data has no votes, and must come out in the same columns of the same types."""
@@ -91,10 +111,12 @@ def test_relabelled_works_with_votes_without_and_with_some(votes):
         "without": Dataset.from_dict({"name": list("abcde")}),
     }[votes]
     told = tell(dataset)
-    assert told.features["suspicion"].dtype == "float32"
+    for name in ("suspicion", "label_quality", "difficulty"):
+        assert told.features[name].dtype == "float32"
     assert told.features["plurality"].dtype == "string"
     missing = {"with": 0, "some": 1, "without": 5}[votes]
-    assert told["suspicion"][:].count(None) == missing
+    for name in ("suspicion", "label_quality", "difficulty"):
+        assert told[name][:].count(None) == missing
 
 
 def test_relabelled_takes_dense_votes():
@@ -207,7 +229,8 @@ def test_csv_shows_what_a_spreadsheet_can(tmp_path):
     write_csv(told, tmp_path / "told.csv")
     with (tmp_path / "told.csv").open(newline="", encoding="utf-8") as file:
         first, second = csv.DictReader(file)
-    assert list(first) == ["name", "votes", "forecast", "confidence", "plurality", "suspect", "suspicion"]  # fmt: skip
+    assert list(first) == ["name", "votes", "forecast", "confidence", "plurality", "label_quality", "suspect", "suspicion", "difficulty"]  # fmt: skip
     assert (first["name"], first["votes"]) == ("'=1+1", "'=ann: cat; bob: dog")
     assert (second["name"], second["votes"], second["suspicion"]) == ('a "b", c', "", "")
+    assert float(first["label_quality"]) == pytest.approx(0.7)  # of the two tied
     assert first["forecast"] == "dog"

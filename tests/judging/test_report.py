@@ -92,9 +92,16 @@ def make_items(names=NAMES, classes=CLASSES, number=12, gold=True, own=None, **c
         "forecast": [classes[c] for c in best],
         "confidence": posterior.max(axis=1),
         "plurality": [classes[c] if v else None for c, v in zip(said, voted, strict=True)],
+        "label_quality": [
+            float(posterior[i, said[i]]) if voted[i] else None for i in range(number)
+        ],
         "suspect": suspect,
         "suspicion": [
             float(1 - posterior[i, said[i]]) if voted[i] else None for i in range(number)
+        ],
+        "difficulty": [
+            float(1 - (2 * posterior[i, said[i]] + posterior[i, best[i]]) / 3) if voted[i] else None
+            for i in range(number)
         ],
         **{f"{name}_posterior": posterior for name in ("classifier", "aggregator", "forecast")},
     }
@@ -102,7 +109,8 @@ def make_items(names=NAMES, classes=CLASSES, number=12, gold=True, own=None, **c
     features = {
         "annotators": crowd, "annotations": List(ClassLabel(names=list(classes))),
         "forecast": Value("string"), "confidence": Value("float32"), "plurality": Value("string"),
-        "suspect": Value("bool"), "suspicion": Value("float32"),
+        "label_quality": Value("float32"), "suspect": Value("bool"), "suspicion": Value("float32"),
+        "difficulty": Value("float32"),
         **{name: List(Value("float32"), length=len(classes)) for name in columns if "_p" in name},
     }  # fmt: skip
     own = {"file_name": [f"{i}.jpg" for i in range(number)]} if own is None else own
