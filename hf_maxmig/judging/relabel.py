@@ -95,7 +95,7 @@ def relabelled(
     best = log_forecast.argmax(axis=1)
     shares = _vote_shares(dataset, collator, len(classes))
     voted = shares.any(axis=1)
-    top = (shares == shares.max(axis=1, keepdims=True)) & voted[:, None]
+    top = np.logical_and(shares == shares.max(axis=1, keepdims=True), voted[:, None])
     single = top.sum(axis=1) == 1
     names = np.array(classes, dtype=object)
     suspicion = np.clip(1 - (probability * top).sum(axis=1), 0, 1)
