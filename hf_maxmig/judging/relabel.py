@@ -94,8 +94,9 @@ def relabelled(
     probability = np.exp(log_forecast)
     best = log_forecast.argmax(axis=1)
     shares = _vote_shares(dataset, collator, len(classes))
-    voted = shares.any(axis=1)
-    top = np.logical_and(shares == shares.max(axis=1, keepdims=True), voted[:, None])
+    most = shares.max(axis=1, keepdims=True)
+    top = (shares == most) & (most > 0)
+    voted = top.any(axis=1)
     single = top.sum(axis=1) == 1
     names = np.array(classes, dtype=object)
     suspicion = np.clip(1 - (probability * top).sum(axis=1), 0, 1)
