@@ -31,14 +31,7 @@ test items.
 from dataclasses import dataclass, field
 from typing import Literal
 
-from recipe import (
-    Recipe,
-    SimulatedCrowdArguments,
-    run,
-    simulated,
-    simulated_recipe,
-    start,
-)
+from recipe import SimulatedCrowdArguments, simulated, simulated_recipe
 from transformers import ViTImageProcessor, set_seed
 
 from hf_maxmig import (
@@ -49,6 +42,8 @@ from hf_maxmig import (
     VGG16Config,
     cifar10,
 )
+from hf_maxmig.command.flags import start
+from hf_maxmig.command.runs import Recipe, run
 from hf_maxmig.data.named.pictures import cifar10n
 
 

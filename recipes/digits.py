@@ -23,11 +23,13 @@ import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image
 from datasets.utils import tqdm
 from PIL import Image as Picture
-from recipe import Recipe, SimulatedCrowdArguments, run, simulated, simulated_recipe, start
+from recipe import SimulatedCrowdArguments, simulated, simulated_recipe
 from sklearn.datasets import load_digits
 from transformers import ViTImageProcessor, set_seed
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainingArguments
+from hf_maxmig.command.flags import start
+from hf_maxmig.command.runs import Recipe, run
 
 CLASSES = [str(digit) for digit in range(10)]
 NUM_TRAIN = 1078

@@ -17,10 +17,12 @@ about five minutes on two cores. `--preset paper_dogs_vs_cats` runs the paper's 
 
 from dataclasses import dataclass, field
 
-from recipe import Recipe, SimulatedCrowdArguments, run, simulated, simulated_recipe, start
+from recipe import SimulatedCrowdArguments, simulated, simulated_recipe
 from transformers import ViTImageProcessor, set_seed
 
 from hf_maxmig import FourLayerCNN, FourLayerCNNConfig, MaxMIGTrainingArguments, dogs_vs_cats
+from hf_maxmig.command.flags import start
+from hf_maxmig.command.runs import Recipe, run
 
 SIDE = 150
 

@@ -21,10 +21,12 @@ minutes for a small one on two cores) and cached, and the saved pair takes pictu
 
 from dataclasses import dataclass, field
 
-from recipe import Recipe, keep_back, run, start
+from recipe import keep_back
 from transformers import AutoImageProcessor, set_seed
 
 from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainingArguments, frozen_features, labelme
+from hf_maxmig.command.flags import start
+from hf_maxmig.command.runs import Recipe, run
 from hf_maxmig.sharing.processors import portable_processor
 
 

@@ -16,10 +16,12 @@ test items of 0.93 in fifteen minutes on two cores (the paper: 91.15 and 92.63 %
 
 from dataclasses import dataclass, field
 
-from recipe import Recipe, SimulatedCrowdArguments, run, simulated, simulated_recipe, start
+from recipe import SimulatedCrowdArguments, simulated, simulated_recipe
 from transformers import ViTImageProcessor, set_seed
 
 from hf_maxmig import FourLayerCNN, FourLayerCNNConfig, MaxMIGTrainingArguments, luna16
+from hf_maxmig.command.flags import start
+from hf_maxmig.command.runs import Recipe, run
 
 SIDE = 50
 

@@ -32,8 +32,8 @@ import numpy as np
 import SimpleITK
 from datasets.utils import tqdm
 from PIL import Image
-from recipe import start
 
+from hf_maxmig.command.flags import start
 from hf_maxmig.data.simulated.experts import LUNA16
 from hf_maxmig.model.whole_files import staged
 

@@ -1,7 +1,6 @@
-"""What all recipes share: training, measuring, saving.
+"""What several recipes share: a simulated crowd, pictures put through the processor once, items kept back.
 
-Not a recipe itself. A recipe says which data and which classifier; this page does the rest, the
-same for each of them.
+Not a recipe itself. The run from data to a saved model is the package's, `hf_maxmig.command.runs`.
 """
 
 from dataclasses import dataclass, field
@@ -9,8 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from commandline import parse as parse
-from commandline import start as start
 from datasets import (
     Array3D,
     Dataset,
@@ -22,47 +19,12 @@ from datasets import (
 )
 from torch import nn
 
-from hf_maxmig import (
-    MaxMIGTrainer,
-    MaxMIGTrainingArguments,
-    crowd_features,
-    experts,
-    simulate_crowd,
-    vote_share,
-)
-from hf_maxmig.data.class_order import align_gold
-from hf_maxmig.data.collator import crowd_batches
-from hf_maxmig.metrics import plurality_accuracy
+from hf_maxmig import MaxMIGTrainingArguments, crowd_features, experts, simulate_crowd
+from hf_maxmig.command.runs import Recipe
 from hf_maxmig.training.masking import masked_flags
 
 # Flags that say where things lie: nobody else's business.
 PLACES = ("--data_dir", "--output_dir", "--backbone", "--human_file", "--config")
-
-
-@dataclass
-class Recipe:
-    """A data set and a classifier, ready to train.
-
-    Args:
-        classifier: h.
-        training: the arguments.
-        train: items with crowd columns; its `label`, if any, is only measured against.
-        test: items with gold labels, or None; a simulated crowd has labelled them too.
-        processor: the image processor saved with the pair; None if the classifier takes features
-            only.
-        held_out: items with crowd columns kept from training, whose gain is then reported.
-        report: also relabel the training items and judge the annotators.
-        setting: what else to write beside the results.
-    """
-
-    classifier: nn.Module
-    training: MaxMIGTrainingArguments
-    train: Dataset
-    test: Dataset | None = None
-    processor: Any = None
-    held_out: Dataset | None = None
-    report: bool = False
-    setting: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -97,64 +59,6 @@ def shown(flags: list[str]) -> list[str]:
 
 def _is_place(flag: str) -> bool:
     return flag[:2] == "--" and f"--{flag[2:].replace('-', '_')}" in PLACES
-
-
-def run(recipe: Recipe) -> dict[str, float]:
-    """Train, measure, print and save.
-
-    Args:
-        recipe: what to run.
-
-    Returns:
-        What `all_results.json` holds: `eval_accuracy` of the classifier on the test items;
-        aggregator and forecaster on the items with votes; `eval_gain` on the held-out items if
-        there are any, else on the training items. Where the test items have votes too,
-        `eval_test_gain` is the gain on them, which the model's card gives, and `eval_test_forecast_accuracy` the
-        paper's (dc) of its Table 3.
-    """
-    voted = recipe.train if recipe.held_out is None else recipe.held_out
-    trainer = MaxMIGTrainer(
-        model=recipe.classifier,
-        args=recipe.training,
-        train_dataset=recipe.train,
-        # Looked at during training only if asked for by `--eval_strategy`.
-        eval_dataset={"crowd": voted}
-        if recipe.test is None
-        else {"crowd": voted, "test": recipe.test},
-        processing_class=recipe.processor,
-    )
-    outcome = trainer.train(resume_from_checkpoint=recipe.training.resume_from_checkpoint)
-    trainer.save_metrics("train", outcome.metrics)
-    metrics = trainer.evaluate(voted)
-    metrics.pop("eval_accuracy", None)  # of the classifier, on items that it was trained on
-    test_metrics = {} if recipe.test is None else trainer.evaluate(recipe.test)
-    for source, name in (
-        ("accuracy", "accuracy"),
-        ("forecast_accuracy", "test_forecast_accuracy"),
-        ("gain", "test_gain"),
-    ):
-        if f"eval_{source}" in test_metrics:
-            metrics[f"eval_{name}"] = test_metrics[f"eval_{source}"]
-    known = voted.select(gold_rows(voted))
-    if len(known):
-        metrics["eval_majority_vote_accuracy"] = majority_vote_accuracy(known, trainer)
-    trainer.save_metrics("eval", {**metrics, **recipe.setting, "seed": recipe.training.seed})
-    trainer.save_state()
-    trainer.save_model()
-    judged = trainer.report(recipe.train, metrics=test_metrics) if recipe.report else None
-    trainer.create_model_card()
-    if trainer.is_world_process_zero():
-        num_test = 0 if recipe.test is None else len(recipe.test)
-        print(table(metrics, len(voted), len(known), num_test))
-        if judged is not None:
-            print(judged)
-        print(f"All that was made is in {recipe.training.output_dir}.")
-    if recipe.training.push_to_hub:
-        trainer.push_to_hub()
-    # Whoever leaves at once may leave while a thread of gloo still holds a tensor, and is then aborted.
-    trainer.accelerator.wait_for_everyone()
-    trainer.accelerator.end_training()
-    return metrics
 
 
 def encoded(dataset: Dataset, processor: Any, flat: bool, image_column: str = "image") -> Dataset:
@@ -267,54 +171,3 @@ def simulated_recipe(
             "held_out_items": arguments.held_out_items,
         },
     )
-
-
-def gold_rows(dataset: Dataset) -> list[int]:
-    """Find the items with a gold label."""
-    if "label" not in dataset.column_names:
-        return []
-    labels = dataset.with_format(None)["label"][:]
-    return [i for i, label in enumerate(labels) if label is not None and label >= 0]
-
-
-def majority_vote_accuracy(dataset: Dataset, trainer: MaxMIGTrainer) -> float:
-    """Accuracy of the plurality on items with gold labels; a tie counts by its share, no votes as a guess."""
-    num_classes = trainer.crowd_model.config.num_labels
-    dataset = align_gold(dataset, trainer.crowd_model.config.class_names)
-    crowd = crowd_batches(dataset, trainer.data_collator)
-    shares = torch.cat([vote_share(votes, num_classes) for _, votes in crowd])
-    labels = torch.as_tensor(dataset.with_format(None)["label"][:])
-    return plurality_accuracy(shares, labels)
-
-
-def table(metrics: dict[str, float], num_items: int, num_voted: int, num_test: int) -> str:
-    """Render what a person wants to see first."""
-    rows = [
-        (
-            "majority vote",
-            "eval_majority_vote_accuracy",
-            f"{num_voted} items with votes and gold labels",
-        ),
-        (
-            "aggregator g",
-            "eval_aggregator_accuracy",
-            f"{num_voted} items with votes and gold labels",
-        ),
-        (
-            "forecaster zeta",
-            "eval_forecast_accuracy",
-            f"{num_voted} items with votes and gold labels",
-        ),
-        ("classifier h", "eval_accuracy", f"{num_test} test items, without votes"),
-        ("forecaster zeta", "eval_test_forecast_accuracy", f"{num_test} test items, with votes"),
-    ]
-    lines = [f"{name:16}  {metrics[key]:8.4f}  {on}" for name, key, on in rows if key in metrics]
-    if lines:
-        lines.insert(0, f"{'':16}  accuracy  measured on")
-    for key, on in (
-        ("eval_gain", f"{num_items} items with votes"),
-        ("eval_test_gain", f"{num_test} test items, with votes"),
-    ):
-        if key in metrics:
-            lines.append(f"{'gain':16}  {metrics[key]:8.4f}  nats, {on}; needs no gold label")
-    return "\n".join(lines)

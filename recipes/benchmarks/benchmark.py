@@ -58,7 +58,7 @@ from benchmark_figure import figure
 from benchmark_tables import latex, markdown, summary
 from machine import KEEPS, machine, peak_memory, reset_peak_memory
 from quiet import hush
-from recipe import Recipe, encoded, keep_back, parse, shown
+from recipe import encoded, keep_back, shown
 from results_file import command
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
@@ -67,6 +67,8 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 from transformers.trainer_utils import PredictionOutput
 
 from hf_maxmig import CrowdTrainer, HeadClassifier, MaxMIGTrainer, confusion
+from hf_maxmig.command.flags import parse
+from hf_maxmig.command.runs import Recipe
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.data.columns import crowd_names, has_votes
 from hf_maxmig.data.simulated.simulation import CASES

@@ -40,7 +40,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-from commandline import errors_in_one_line, parse
 from datasets import Dataset, Features, List, Value, concatenate_datasets
 from machine import held_memory, in_child, machine, peak_memory, reset_peak_memory
 from results_file import command, write_results
@@ -57,6 +56,7 @@ from hf_maxmig import (
     MaxMIGTrainingArguments,
     add_annotations,
 )
+from hf_maxmig.command.flags import errors_in_one_line, parse
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.data.columns import crowd_names
 from hf_maxmig.data.describe import describe

@@ -31,7 +31,6 @@ import above  # noqa: F401  the recipes can be imported
 import timm
 import torch
 import transformers
-from commandline import errors_in_one_line, parse
 from machine import machine
 from pages import markdown
 from results_file import command, write_results
@@ -53,6 +52,7 @@ from hf_maxmig import (
     MaxMIGTrainingArguments,
     forecast,
 )
+from hf_maxmig.command.flags import errors_in_one_line, parse
 
 MIB = 2**20
 READY_BATCHES = 4

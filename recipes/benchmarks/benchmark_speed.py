@@ -53,7 +53,6 @@ import above  # noqa: F401  the recipes can be imported
 import timm
 import torch
 import transformers
-from commandline import errors_in_one_line, parse
 from datasets import Dataset
 from machine import machine
 from results_file import command, write_results
@@ -78,6 +77,7 @@ from torch import Tensor, nn
 
 import hf_maxmig
 from hf_maxmig import CrowdCollator, WeightedAverageAggregator, mutual_information_gain
+from hf_maxmig.command.flags import errors_in_one_line, parse
 from hf_maxmig.data.collator import crowd_batches
 
 JOBS = ("gain", "aggregator", "initialisation", "trainer", "large", "crowdkit")

@@ -31,10 +31,10 @@ import labelme
 import torch
 import transformers
 from machine import machine
-from recipe import start
 from results_file import command, write_results
 
 import hf_maxmig
+from hf_maxmig.command.flags import start
 
 RATES = (1e-3, 1e-2, 1e-1)  # 1e-3 is the classifier's own
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {

@@ -35,12 +35,12 @@ from machine import measured_with
 from measures import of_posteriors
 from pages import markdown, write_part
 from quiet import QUIET, hush
-from recipe import start
 from results_file import command, over_seeds, write_results, write_so_far
 from speed_rows import now, since
 from transformers import PrinterCallback, set_seed
 
 from hf_maxmig import MaxMIGTrainer, MaxMIGTrainingArguments
+from hf_maxmig.command.flags import start
 
 RESULTS = Path(__file__).with_name("results") / "gold_labels.json"
 PAGE = Path(__file__).parents[2] / "docs" / "training_arguments.md"

@@ -51,7 +51,7 @@ import transformers
 from datasets import Dataset, Features, List, Value
 from machine import measured_with
 from quiet import QUIET
-from recipe import encoded, start
+from recipe import encoded
 from results_file import command, write_results
 from scipy.stats import entropy
 from sklearn.linear_model import LogisticRegression
@@ -70,6 +70,7 @@ from hf_maxmig import (
     experts,
     simulate_crowd,
 )
+from hf_maxmig.command.flags import start
 from hf_maxmig.data.simulated.experts import uniform_mistakes
 
 OURS = "suspicion"

@@ -49,7 +49,7 @@ from datasets import Dataset
 from machine import measured_with
 from measures import dawid_skene, of_posteriors, of_suspects
 from quiet import QUIET, hush
-from recipe import keep_back, start
+from recipe import keep_back
 from results_file import command, over_seeds, write_so_far
 from speed_rows import Reading, now, since
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
@@ -68,6 +68,7 @@ from worlds import (
 )
 
 from hf_maxmig import MaxMIGTrainer, MaxMIGTrainingArguments, vote_share
+from hf_maxmig.command.flags import start
 from hf_maxmig.data.collator import CrowdCollator, crowd_batches
 from hf_maxmig.judging.annotators import judge_annotators
 from hf_maxmig.metrics import plurality_accuracy

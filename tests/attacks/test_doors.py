@@ -14,6 +14,7 @@ import torch
 import yaml
 from transformers import pipeline
 
+from hf_maxmig.command.flags import is_told, parse
 from hf_maxmig.crowd_metrics.app import EXAMPLE, measure
 from hf_maxmig.crowd_metrics.crowd_metrics import CrowdMetrics
 from hf_maxmig.model.pipelines import TASK
@@ -180,17 +181,16 @@ maybe: null
 """
 
 
-def test_any_file_of_flags_is_read_as_it_says_or_refused(load, tmp_path):
+def test_any_file_of_flags_is_read_as_it_says_or_refused(tmp_path):
     """A file that is cut, or has a key twice, must not be trained with as if it were whole."""
     rng = random.Random(SEED + 4)
-    parse, ours = load("commandline").parse, load("commandline").is_told
     file = tmp_path / "flags.yaml"
     readings = 0
     for _ in range(400):
         data = damaged(FILE, rng)
         file.write_bytes(data)
         flags = ["--config", str(file)]
-        read = outcome(lambda flags=flags: parse(Flags, arguments=flags), data, ours)
+        read = outcome(lambda flags=flags: parse(Flags, arguments=flags), data, is_told)
         if read is REFUSED:
             continue
         readings, (found,) = readings + 1, read
@@ -205,10 +205,9 @@ def test_any_file_of_flags_is_read_as_it_says_or_refused(load, tmp_path):
     assert 40 < readings < 360
 
 
-def test_any_command_line_is_read_as_it_says_or_refused(load, tmp_path):
+def test_any_command_line_is_read_as_it_says_or_refused(tmp_path):
     """Abbreviations, values without flags and flags without values, from people and from scripts."""
     rng = random.Random(SEED + 5)
-    parse, ours = load("commandline").parse, load("commandline").is_told
     usual = ["--name", "birds", "--number", "7", "--rate=1e-4", "--switch", "--words", "a", "b"]
     pieces = ["--nam", "--", "-", "--name=", "--number=x", "--config", "é", "\udcff", "-1", "nan", "--words", str(tmp_path), "a\0", "--switch=perhaps"]  # fmt: skip
     readings = 0
@@ -223,7 +222,7 @@ def test_any_command_line_is_read_as_it_says_or_refused(load, tmp_path):
                 flags[place] = rng.choice(pieces)
             else:
                 flags.insert(place, rng.choice(pieces))
-        read = outcome(lambda flags=flags: parse(Flags, arguments=flags), flags, ours)
+        read = outcome(lambda flags=flags: parse(Flags, arguments=flags), flags, is_told)
         if read is REFUSED:
             continue
         readings, (found,) = readings + 1, read

@@ -9,6 +9,7 @@ import pytest
 from transformers import AutoModel, pipeline
 
 from hf_maxmig import VGG16, FourLayerCNN, HeadClassifier
+from hf_maxmig.command.flags import parse
 from hf_maxmig.data.simulated.experts import CIFAR10, DOGS_VS_CATS, LUNA16
 from tests.written_data import write_human
 
@@ -23,11 +24,11 @@ def parsed(load, tmp_path):
     """Load a page and parse flags for it."""
 
     def by_name(name, *flags):
-        page, recipe = load(name), load("recipe")
+        page = load(name)
         kinds = get_type_hints(page.recipe)
         quiet = ["--output_dir", tmp_path / "out", "--use_cpu", "--report_to", "none"]
         arguments = [str(flag) for flag in (*quiet, "--disable_tqdm", "True", *flags)]
-        return page, *recipe.parse(kinds["arguments"], kinds["training"], arguments=arguments)
+        return page, *parse(kinds["arguments"], kinds["training"], arguments=arguments)
 
     return by_name
 

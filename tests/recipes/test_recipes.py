@@ -11,7 +11,7 @@ from transformers import (
     pipeline,
 )
 
-import hf_maxmig
+from hf_maxmig.command.flags import parse
 from tests.children import needs_fork, page, run
 from tests.processes import launch
 from tests.written_data import write_flat
@@ -62,8 +62,8 @@ def test_digits_learns_from_the_other_crowds(case, expertise, seed, least, load,
     With seed 1 the start from the vote share merges two classes of independent experts (accuracy 0.87),
     as with two of ten seeds; the start from information keeps them apart.
     """
-    digits, recipe = load("digits"), load("recipe")
-    arguments, training = recipe.parse(
+    digits = load("digits")
+    arguments, training = parse(
         digits.DigitsArguments, digits.DigitsTrainingArguments,
         arguments=["--output_dir", str(tmp_path), "--case", case, "--expertise", expertise, "--seed", str(seed),
                    "--use_cpu", "True", "--report_to", "none", "--disable_tqdm", "True"],
@@ -117,22 +117,22 @@ def test_labelme_from_images_saves_backbone_and_head(root, backbone, tmp_path):
 
 def test_config_file_gives_defaults_under_the_command_line(load, tmp_path):
     """A number that YAML reads as text, or a misspelt key, must not be trained with."""
-    digits, recipe = load("digits"), load("recipe")
+    digits = load("digits")
     file = tmp_path / "digits.yaml"
     file.write_text("learning_rate: 1e-4\ncase: independent\nseed: 7\n")
 
-    def parse(*more):
-        return recipe.parse(
+    def parsed(*more):
+        return parse(
             digits.DigitsArguments, digits.DigitsTrainingArguments,
             arguments=["--config", str(file), "--output_dir", str(tmp_path), "--use_cpu", "True", *more],
         )  # fmt: skip
 
-    arguments, training = parse("--seed", "3")
+    arguments, training = parsed("--seed", "3")
     assert (arguments.case, training.learning_rate, training.seed) == ("independent", 1e-4, 3)
     assert training.num_train_epochs == 100
     file.write_text("learning_rat: 1\n")
     with pytest.raises(ValueError, match="must only have flags of this recipe, got learning_rat"):
-        parse()
+        parsed()
 
 
 def test_setting_is_chosen_by_the_held_out_gain_alone(load):
@@ -167,20 +167,6 @@ def test_items_kept_back_are_the_same_for_every_seed(load, crowd):
             ValueError, match="`held_out_items` must lie in 0..89, of 90 training items"
         ):
             recipe.keep_back(crowd, wrong)
-
-
-def test_majority_vote_counts_ties_by_their_share(load, crowd, make_model, make_args):
-    """Breaking ties by the lowest class favours one class, by the gold label cheats."""
-    recipe = load("recipe")
-    trainer = hf_maxmig.MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
-    expected = 0.0
-    for votes, label in zip(crowd["annotations"][:], crowd["label"][:], strict=True):
-        counts = [votes.count(c) for c in range(3)]
-        top = [c for c in range(3) if counts[c] == max(counts)]
-        expected += (label in top) / len(top)
-    assert recipe.majority_vote_accuracy(crowd, trainer) == pytest.approx(
-        expected / len(crowd), abs=1e-6
-    )
 
 
 def test_recipe_pages_say_source_licence_command_and_number(root):

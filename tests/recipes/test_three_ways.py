@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,8 @@ from huggingface_hub import ModelCard
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModel
 
+from hf_maxmig.command import image_classification, runs
+from hf_maxmig.command.flags import parse
 from tests.networks import small_timm, small_vit
 from tests.processes import finished
 
@@ -95,12 +96,12 @@ def push(ann, load, tmp_path):
 
             size = {"height": 16, "width": 16}
             getattr(transformers, processor)(size=size).save_pretrained(tmp_path / "network")
-        page = load("image_classification")
-        page.main(*arguments(
-            page.DataArguments, page.ModelArguments, page.ImageClassificationTrainingArguments,
+        runs.run(image_classification.recipe(*arguments(
+            image_classification.DataArguments, image_classification.ModelArguments,
+            image_classification.ImageClassificationTrainingArguments,
             ["--train_dir", str(files / "train"), "--votes", str(files / "votes.csv"), "--model_name_or_path",
              str(tmp_path / "network"), "--output_dir", folder, *shared],
-        ))  # fmt: skip
+        )))  # fmt: skip
         return folder
 
     return by_recipe
@@ -108,9 +109,7 @@ def push(ann, load, tmp_path):
 
 def arguments(*kinds):
     *kinds, flags = kinds
-    return import_module("recipe").parse(
-        *kinds, arguments=flags
-    )  # beside the page, once it is loaded
+    return parse(*kinds, arguments=flags)
 
 
 def asked_of(folder):

@@ -17,6 +17,7 @@ import yaml
 from transformers import HfArgumentParser
 
 from hf_maxmig import MaxMIGTrainingArguments, hash_annotators
+from hf_maxmig.command.flags import parse
 from hf_maxmig.training.masking import Secret, masked, masked_flags
 
 SALT = "a salt that nobody is told of"
@@ -293,7 +294,7 @@ def test_salt_hashes_as_the_plain_text_does(args, crowd):
         ("seed: 1\n", ["--hub_slat", "SALT", "--hub_tokn=TOKEN"]),
     ],
 )
-def test_command_line_that_is_wrong_shows_no_secret(text, flags, load, tmp_path, capsys):
+def test_command_line_that_is_wrong_shows_no_secret(text, flags, tmp_path, capsys):
     """What is wrong with a file is shown, and copied into a question to others."""
     path = tmp_path / "settings.yaml"
     path.write_text(
@@ -301,9 +302,7 @@ def test_command_line_that_is_wrong_shows_no_secret(text, flags, load, tmp_path,
     )
     given = [flag.replace("SALT", SALT).replace("TOKEN", TOKEN) for flag in flags]
     with pytest.raises((SystemExit, ValueError)) as raised:
-        load("commandline").parse(
-            MaxMIGTrainingArguments, arguments=["--config", str(path), *given]
-        )
+        parse(MaxMIGTrainingArguments, arguments=["--config", str(path), *given])
     told = "".join(traceback.format_exception(raised.value, chain=False)) + "".join(
         capsys.readouterr()
     )

@@ -1,4 +1,4 @@
-"""The command line of a recipe: flags are the fields of dataclasses, `--config file.yaml` lies under them.
+"""The command line of a verb or a recipe: flags are the fields of dataclasses, `--config file.yaml` lies under them.
 
 What is wrong with it is said in one line, with exit code 2, before anything is read or trained.
 """
@@ -19,11 +19,10 @@ from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 import yaml
 from transformers import HfArgumentParser
 
-import hf_maxmig
-
 # Errors that are shown without a traceback, if a file of ours raised them: they say what to do.
 _TOLD = (ValueError, TypeError, OSError, FileNotFoundError, ImportError)
-_OURS = (Path(hf_maxmig.__file__).parent, Path(__file__).parent)
+_PACKAGE = Path(__file__).parents[1]
+_OURS = (_PACKAGE, _PACKAGE.parent / "recipes")  # beside it in a checkout
 _NULL = ("", "~", "null", "Null", "NULL")  # YAML's, unquoted
 _MOST, _MOST_VALUES = 2**16, 10_000  # bytes of a config, values in it
 _MOST_BRACKETS = 200

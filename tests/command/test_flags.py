@@ -1,42 +1,45 @@
-"""The command line of the recipes: flags, a file under them, and one line for what is wrong."""
+"""The command line: flags, a file under them, and one line for what is wrong."""
 
 import pytest
 
+from hf_maxmig.command.flags import errors_in_one_line, is_told, one_line, parse
+from hf_maxmig.command.image_classification import (
+    DataArguments,
+    ImageClassificationTrainingArguments,
+    ModelArguments,
+    recipe,
+)
 from tests.children import needs_fork, page, run
 from tests.written_data import write_pictures, write_votes
 
-
-@pytest.fixture
-def commandline(load):
-    return load("commandline")
+KINDS = (DataArguments, ModelArguments, ImageClassificationTrainingArguments)
 
 
 @pytest.fixture
-def digits(load, commandline, tmp_path):
+def digits(load, tmp_path):
     """Parse as `digits.py` does: a file's text, and flags."""
     page, file = load("digits"), tmp_path / "digits.yaml"
 
-    def parse(text, *flags):
+    def parsed(text, *flags):
         file.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return commandline.parse(
+        return parse(
             page.DigitsArguments, page.DigitsTrainingArguments, arguments=["--config", str(file), *flags]
         )  # fmt: skip
 
-    return parse
+    return parsed
 
 
-def test_file_gives_what_is_required(load, commandline, tmp_path):
+def test_file_gives_what_is_required(tmp_path):
     """Flags that must be given would have to be given twice."""
-    page, file = load("image_classification"), tmp_path / "mine.yaml"
-    kinds = (page.DataArguments, page.ModelArguments, page.ImageClassificationTrainingArguments)
+    file = tmp_path / "mine.yaml"
     file.write_text("votes: votes.csv\ntrain_dir: photos\nseed: 3\n")
     flags = ["--config", str(file), "--model_name_or_path", "maxmig_vgg16", "--seed", "4"]
-    data, model, training = commandline.parse(*kinds, arguments=flags)
+    data, model, training = parse(*KINDS, arguments=flags)
     assert (data.votes, model.model_name_or_path, training.seed) == ("votes.csv", "maxmig_vgg16", 4)
     with pytest.raises(
         ValueError, match="required: --model_name_or_path.*in the file of `--config`"
     ):
-        commandline.parse(*kinds, arguments=flags[:2])
+        parse(*KINDS, arguments=flags[:2])
 
 
 def test_file_is_read_as_the_command_line_is(digits):
@@ -93,31 +96,31 @@ def test_stray_word_is_not_taken_into_a_list_of_the_file(digits):
         ("run_name: " + "x" * 2**16, [], "must name a file of flags, got .* bytes"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_in_our_words(digits, commandline, text, flags, message):
+def test_what_is_wrong_is_said_in_our_words(digits, text, flags, message):
     """A traceback of argparse or YAML does not say which flag, and `--learning_rat` was learned with."""
     with pytest.raises(ValueError, match=message) as caught:
         digits(text, *flags)
-    assert commandline.is_told(caught.value)
-    assert "\n" not in commandline.one_line(caught.value)
+    assert is_told(caught.value)
+    assert "\n" not in one_line(caught.value)
 
 
-def test_missing_file_is_named(commandline, tmp_path):
+def test_missing_file_is_named(tmp_path):
     """A folder, or a typing mistake in the name."""
     for name in (tmp_path, tmp_path / "none.yaml"):
         with pytest.raises(FileNotFoundError, match="`--config` must name a file of YAML, got"):
-            commandline.parse(arguments=["--config", str(name)])
+            parse(arguments=["--config", str(name)])
 
 
-def test_only_errors_of_ours_lose_their_traceback(commandline, capsys):
+def test_only_errors_of_ours_lose_their_traceback(capsys):
     """A fault of the program told in one line could not be found."""
 
     def build() -> None:
         raise ValueError("`x` must be small,\n got 7.")
 
-    with pytest.raises(ValueError, match="small"), commandline.errors_in_one_line():
+    with pytest.raises(ValueError, match="small"), errors_in_one_line():
         build()  # in a test, which is no file of ours
-    with pytest.raises(SystemExit) as left, commandline.errors_in_one_line():
-        commandline.parse(arguments=["--nothing"])
+    with pytest.raises(SystemExit) as left, errors_in_one_line():
+        parse(arguments=["--nothing"])
     assert left.value.code == 2
     assert capsys.readouterr().err.endswith(
         "error: unknown flags: --nothing. `--help` lists all.\n"
@@ -125,19 +128,17 @@ def test_only_errors_of_ours_lose_their_traceback(commandline, capsys):
 
 
 @pytest.fixture
-def refused(load, tmp_path):
+def refused(tmp_path):
     """What `image_classification.py` says of flags that it refuses before it trains."""
-    page = load("image_classification")
     rows = write_pictures(tmp_path / "photos", number=6)
     votes = write_votes(tmp_path / "votes.csv", rows)
     usual = {"votes": votes, "train_dir": tmp_path / "photos", "model_name_or_path": "maxmig_vgg16", "output_dir": tmp_path / "out", "votes_annotator": "who"}  # fmt: skip
 
     def by(**changes):
         flags = [f"--{k}={v}" for k, v in {**usual, **changes}.items() if v is not None]
-        kinds = (page.DataArguments, page.ModelArguments, page.ImageClassificationTrainingArguments)
         with pytest.raises((ValueError, FileNotFoundError)) as caught:
-            page.recipe(*load("commandline").parse(*kinds, arguments=[*flags, "--use_cpu=yes"]))
-        assert load("commandline").is_told(caught.value)
+            recipe(*parse(*KINDS, arguments=[*flags, "--use_cpu=yes"]))
+        assert is_told(caught.value)
         return str(caught.value)
 
     return by
@@ -171,13 +172,13 @@ def test_places_and_names_that_are_not_there_are_refused(refused, tmp_path):
 @needs_fork
 def test_recipe_leaves_with_a_line_and_code_2(root, tmp_path):
     """Whoever mistypes a flag sees the line, not a page."""
-    for recipe, *flags in (
+    for name, *flags in (
         ("digits.py", "--learning_rat", "1"),
         ("luna16.py", "--data_dir", str(tmp_path / "nowhere"), "--use_cpu"),
         ("benchmarks/benchmark_speed.py", "--quik"),
         ("benchmarks/repeat.py", "--output_file", str(tmp_path / "r.json"), "none.py"),
     ):
-        script = root / "recipes" / recipe
+        script = root / "recipes" / name
         log = tmp_path / f"{script.stem}.log"
         code, printed = run(log, page, script, *flags), log.read_text()
         assert code == 2, printed

@@ -1,4 +1,4 @@
-"""The recipe for one's own pictures and votes: how the two find each other, and a whole run."""
+"""One's own pictures and votes: how the two find each other, and a whole run."""
 
 import csv
 import json
@@ -13,16 +13,12 @@ from torch import nn
 from transformers import AutoModel, ViTImageProcessor, pipeline
 
 from hf_maxmig import read_annotations
+from hf_maxmig.command import image_classification as recipe
 from tests.processes import launch
 from tests.written_data import COLOURS, write_pictures, write_votes
 
 
-@pytest.fixture
-def recipe(load):
-    return load("image_classification")
-
-
-def data_arguments(recipe, **fields):
+def data_arguments(**fields):
     return recipe.DataArguments(**{"votes": "votes.csv", **fields})
 
 
@@ -34,12 +30,12 @@ def data_arguments(recipe, **fields):
         (lambda name: name.split("/")[-1].split(".")[0], "file name without its ending"),
     ],
 )
-def test_pictures_are_called_as_the_votes_call_them(recipe, called, way, tmp_path, caplog):
+def test_pictures_are_called_as_the_votes_call_them(called, way, tmp_path, caplog):
     """Votes name whole paths, file names or stems; what was chosen must be said."""
     rows = write_pictures(tmp_path / "photos", by_class=True)
     rows = [(called(item), who, said) for item, who, said in rows]
     votes = read_annotations(write_votes(tmp_path / "votes.csv", rows), annotator="who")
-    arguments = data_arguments(recipe, train_dir=str(tmp_path / "photos"))
+    arguments = data_arguments(train_dir=str(tmp_path / "photos"))
     with caplog.at_level(logging.WARNING):
         train = recipe.with_votes(recipe.pictures(arguments), votes, arguments)
     assert f"called by their {way}," in caplog.text
@@ -52,7 +48,7 @@ def test_pictures_are_called_as_the_votes_call_them(recipe, called, way, tmp_pat
             assert said[row["file_name"], who[m]] == what[r]
 
 
-def test_file_names_that_occur_twice_name_nothing(recipe, tmp_path):
+def test_file_names_that_occur_twice_name_nothing(tmp_path):
     """Two folders with a photo 1.png each: joined by the last part, votes would go to both."""
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
@@ -64,7 +60,7 @@ def test_file_names_that_occur_twice_name_nothing(recipe, tmp_path):
     assert named[column][:] == ["a/1.png", "b/1.png"]
 
 
-def test_pictures_without_file_names_need_an_item_column(recipe):
+def test_pictures_without_file_names_need_an_item_column():
     """Pictures of a Hub data set are bytes: votes cannot refer to a file."""
     images = Dataset.from_dict({"image": [Picture.new("RGB", (4, 4))]}, Features(image=Image()))
     votes = Dataset.from_dict({"item": ["1"], "annotator": ["ann"], "annotation": ["cat"]})
@@ -72,31 +68,31 @@ def test_pictures_without_file_names_need_an_item_column(recipe):
         recipe.named_items(images, votes, "image")
 
 
-def test_gold_labels_give_the_order_of_classes(recipe):
+def test_gold_labels_give_the_order_of_classes():
     """Class 0 of the votes must be class 0 of the gold labels, or every accuracy is wrong."""
     features = Features(name=Value("string"), label=ClassLabel(names=["red", "green", "blue"]))
     images = Dataset.from_dict({"name": ["x", "y"], "label": [1, 2]}, features=features)
     votes = Dataset.from_dict(
         {"item": ["x", "y"], "annotator": ["ann", "ann"], "annotation": ["green", "blue"]}
     )
-    train = recipe.with_votes(images, votes, data_arguments(recipe, item_column="name"))
+    train = recipe.with_votes(images, votes, data_arguments(item_column="name"))
     assert train.features["annotations"].feature.names == ["red", "green", "blue"]
     assert train["annotations"][:] == [[1], [2]]
     assert train["label"][:] == [1, 2]
 
 
-def test_folders_that_are_no_classes_are_no_gold_labels(recipe, caplog):
+def test_folders_that_are_no_classes_are_no_gold_labels(caplog):
     """Folders named after days would be taken for the truth."""
     features = Features(name=Value("string"), label=ClassLabel(names=["monday", "tuesday"]))
     images = Dataset.from_dict({"name": ["x", "y"], "label": [1, 0]}, features=features)
     votes = Dataset.from_dict({"item": ["x"], "annotator": ["ann"], "annotation": ["green"]})
     with caplog.at_level(logging.WARNING):
-        train = recipe.with_votes(images, votes, data_arguments(recipe, item_column="name"))
+        train = recipe.with_votes(images, votes, data_arguments(item_column="name"))
     assert "label" not in train.column_names
     assert "no gold label of these classes" in caplog.text
 
 
-def test_gold_labels_of_the_test_are_numbered_as_the_votes(recipe):
+def test_gold_labels_of_the_test_are_numbered_as_the_votes():
     """A test folder lists its classes in another order, or lacks some."""
     features = Features(name=Value("string"), label=ClassLabel(names=["red", "blue"]))
     columns = {"name": ["x", "y", "z"], "label": [0, 1, None]}
@@ -115,12 +111,12 @@ def test_gold_labels_of_the_test_are_numbered_as_the_votes(recipe):
         ("no_such_model", "no_such_model"),
     ],
 )
-def test_timm_names_are_found_on_the_hub(recipe, name, hub):
+def test_timm_names_are_found_on_the_hub(name, hub):
     """Timm's own names lack the organisation and often the weights."""
     assert recipe.hub_name(name) == hub
 
 
-def test_classifier_that_knows_the_classes_keeps_what_it_knows(recipe, backbone, tmp_path, caplog):
+def test_classifier_that_knows_the_classes_keeps_what_it_knows(backbone, tmp_path, caplog):
     """Given the votes' order of names, its outputs were called what they are not."""
     place, own = tmp_path / "known", {0: "red", 1: "blue", 2: "green"}
     backbone.config.id2label, backbone.config.label2id = own, {name: c for c, name in own.items()}
@@ -139,16 +135,16 @@ def test_classifier_that_knows_the_classes_keeps_what_it_knows(recipe, backbone,
     assert not torch.equal(other.classifier[-1].weight, backbone.classifier[-1].weight)
 
 
-def test_pictures_must_be_given(recipe):
+def test_pictures_must_be_given():
     """`load_dataset(None)` fails without saying which flag is missing."""
     with pytest.raises(ValueError, match="`--train_dir` or `--dataset_name`, got neither"):
-        recipe.pictures(data_arguments(recipe))
+        recipe.pictures(data_arguments())
 
 
-def test_a_missing_column_is_named(recipe, tmp_path):
+def test_a_missing_column_is_named(tmp_path):
     """A misspelt column would fail deep inside."""
     write_pictures(tmp_path / "photos", number=3)
-    arguments = data_arguments(recipe, train_dir=str(tmp_path / "photos"), item_column="id")
+    arguments = data_arguments(train_dir=str(tmp_path / "photos"), item_column="id")
     with pytest.raises(ValueError, match="must have a column 'id', got image"):
         recipe.pictures(arguments)
 
