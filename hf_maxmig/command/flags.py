@@ -19,6 +19,8 @@ from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 import yaml
 from transformers import HfArgumentParser
 
+from .usage import Usage
+
 # Errors that are shown without a traceback, if a file of ours raised them: they say what to do.
 _TOLD = (ValueError, TypeError, OSError, FileNotFoundError, ImportError)
 _PACKAGE = Path(__file__).parents[1]
@@ -34,9 +36,14 @@ _PLAIN_TAGS = {
 class _Parser(HfArgumentParser):
     """`HfArgumentParser` that takes no abbreviations and raises instead of leaving."""
 
-    def __init__(self, dataclass_types: tuple[type, ...]) -> None:
-        super().__init__(dataclass_types, allow_abbrev=False)
+    def __init__(self, dataclass_types: tuple[type, ...], usage: Usage | None = None) -> None:
+        program = None if usage is None else usage.program
+        super().__init__(dataclass_types, allow_abbrev=False, prog=program)
+        self._usage = usage
         self.add_argument("--config", help="A YAML file of flags; those of the command line win.")
+
+    def format_help(self) -> str:
+        return super().format_help() if self._usage is None else self._usage.help(self)
 
     def error(self, message: str) -> NoReturn:
         if "are required" in message:
@@ -44,12 +51,15 @@ class _Parser(HfArgumentParser):
         raise ValueError(message)
 
 
-def parse(*dataclass_types: type, arguments: list[str] | None = None) -> tuple[Any, ...]:
+def parse(
+    *dataclass_types: type, arguments: list[str] | None = None, usage: Usage | None = None
+) -> tuple[Any, ...]:
     """Read the command line; `--config file.yaml` gives flags under it.
 
     Args:
         *dataclass_types: whose fields are the flags.
         arguments: the command line; that of the process by default.
+        usage: how the help is laid out; as argparse does it by default.
 
     Returns:
         One instance a type.
@@ -65,9 +75,16 @@ def parse(*dataclass_types: type, arguments: list[str] | None = None) -> tuple[A
     files = before.parse_known_args(given)[0].config or []
     if None in files or len(files) > 1:
         raise ValueError(f"`--config` must name one file, got {len([f for f in files if f])}.")
-    parser = _Parser(dataclass_types)
+    parser = _Parser(dataclass_types, usage)
     namespace = _from_file(parser, Path(files[0])) if files else argparse.Namespace()
-    namespace, unknown = parser.parse_known_args(given, namespace)
+    try:
+        namespace, unknown = parser.parse_known_args(given, namespace)
+    except ValueError as error:
+        # A flag that must be given is missing because its name is misspelt.
+        words = [word for word in given if word.startswith("--") and word != "--"]
+        unknown = [w for w in words if w.split("=")[0] not in parser._option_string_actions]
+        if not unknown or "are required" not in str(error):
+            raise
     if unknown:
         raise ValueError(_unknown(unknown, sorted({a.dest for a in parser._actions})))
     values = vars(namespace)
@@ -85,32 +102,44 @@ def parse(*dataclass_types: type, arguments: list[str] | None = None) -> tuple[A
     )
 
 
-def start(build: Callable[..., Any], run: Callable[[Any], Any] | None = None) -> Any:
-    """Run a recipe from the command line.
+def start(
+    build: Callable[..., Any],
+    run: Callable[[Any], Any] | None = None,
+    *,
+    arguments: list[str] | None = None,
+    usage: Usage | None = None,
+) -> Any:
+    """Run a verb or a recipe from the command line.
 
     Args:
         build: what reads the data; its arguments' annotations are the dataclasses of the flags. An
             error of ours in it is shown in one line, with exit code 2.
         run: takes what it returns, unless that is None; an error in it has its traceback.
+        arguments: the command line; that of the process by default.
+        usage: how a verb introduces itself.
 
     Returns:
         What `run` returns.
     """
     kinds = [hint for name, hint in get_type_hints(build).items() if name != "return"]
-    with errors_in_one_line():
-        built = build(*parse(*kinds))
+    with errors_in_one_line(None if usage is None else usage.program):
+        built = build(*parse(*kinds, arguments=arguments, usage=usage))
     return built if run is None or built is None else run(built)
 
 
 @contextlib.contextmanager
-def errors_in_one_line() -> Iterator[None]:
-    """Leave with exit code 2 and a line instead of a traceback, if `is_told` says so."""
+def errors_in_one_line(program: str | None = None) -> Iterator[None]:
+    """Leave with exit code 2 and a line instead of a traceback, if `is_told` says so.
+
+    Args:
+        program: what the line begins with; the name of the script by default.
+    """
     try:
         yield
     except _TOLD as error:
         if not is_told(error):
             raise
-        print(f"{Path(sys.argv[0]).name}: error: {one_line(error)}", file=sys.stderr)
+        print(f"{program or Path(sys.argv[0]).name}: error: {one_line(error)}", file=sys.stderr)
         raise SystemExit(2) from None
 
 

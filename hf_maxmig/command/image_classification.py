@@ -57,7 +57,9 @@ class DataArguments:
     votes_gold: str | None = field(
         default=None, metadata={"help": "Column of the votes with gold labels."}
     )
-    dataset_name: str | None = field(default=None, metadata={"help": "A data set of the Hub."})
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "A data set of the Hub.", "metavar": "NAME"}
+    )
     dataset_config_name: str | None = field(
         default=None, metadata={"help": "Which configuration of the data set."}
     )
@@ -67,10 +69,17 @@ class DataArguments:
     )
     train_dir: str | None = field(
         default=None,
-        metadata={"help": "Folder of pictures, in subfolders or not, instead of a data set."},
+        metadata={
+            "help": "Folder of pictures, in subfolders or not, instead of a data set.",
+            "metavar": "DIR",
+        },
     )
     test_dir: str | None = field(
-        default=None, metadata={"help": "Folder of pictures, a subfolder a gold class."}
+        default=None,
+        metadata={
+            "help": "Folder of pictures to measure on, with a subfolder for each gold class.",
+            "metavar": "DIR",
+        },
     )
     image_column: str = field(default="image", metadata={"help": "Column of pictures."})
     label_column: str = field(default="label", metadata={"help": "Column of gold labels, if any."})
@@ -96,7 +105,8 @@ class ModelArguments:
     model_name_or_path: str = field(
         metadata={
             "help": "A model of the Hub or in a folder, a name of timm, or one of ours from "
-            f"scratch: {', '.join(CLASSIFIERS)}."
+            f"scratch: {', '.join(CLASSIFIERS)}.",
+            "metavar": "MODEL",
         }
     )
     freeze_backbone: bool = field(
@@ -121,7 +131,17 @@ class ModelArguments:
 class ImageClassificationTrainingArguments(MaxMIGTrainingArguments):
     """What differs from the defaults."""
 
-    num_train_epochs: float = 15
+    output_dir: str | None = field(
+        default=None,
+        metadata={"help": "Folder for the model, its card and its report.", "metavar": "DIR"},
+    )
+    push_to_hub: bool = field(
+        default=False,
+        metadata={"help": "Share the model and its card on the Hub, without the report."},
+    )
+    num_train_epochs: float = field(
+        default=15, metadata={"help": "How often each picture is seen.", "metavar": "NUMBER"}
+    )
     logging_strategy: str = "epoch"  # a point an epoch on the curve of the report
     save_strategy: str = "no"
 

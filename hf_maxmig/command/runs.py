@@ -3,6 +3,8 @@
 A recipe says which data and which classifier. This page does the rest, the same for each of them.
 """
 
+import importlib.util
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +18,8 @@ from ..metrics import plurality_accuracy
 from ..model.functional import vote_share
 from ..training.maxmig_trainer import MaxMIGTrainer
 from ..training.training_args import MaxMIGTrainingArguments
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -57,6 +61,12 @@ def run(recipe: Recipe) -> dict[str, float]:
         `eval_test_gain` is the gain on them, which the model's card gives, and `eval_test_forecast_accuracy` the
         paper's (dc) of its Table 3.
     """
+    plots = importlib.util.find_spec("matplotlib") is not None
+    if recipe.report and not plots:
+        logger.warning(
+            "The page of the report needs matplotlib (pip install 'hf_maxmig[plots]'): without it, only the labels are "
+            "cleaned, in _report/relabelled.csv."
+        )
     voted = recipe.train if recipe.held_out is None else recipe.held_out
     trainer = MaxMIGTrainer(
         model=recipe.classifier,
@@ -86,7 +96,11 @@ def run(recipe: Recipe) -> dict[str, float]:
     trainer.save_metrics("eval", {**metrics, **recipe.setting, "seed": recipe.training.seed})
     trainer.save_state()
     trainer.save_model()
-    judged = trainer.report(recipe.train, metrics=test_metrics) if recipe.report else None
+    judged = None
+    if recipe.report and plots:
+        judged = trainer.report(recipe.train, metrics=test_metrics)
+    elif recipe.report:
+        trainer.relabel(recipe.train)
     trainer.create_model_card()
     if trainer.is_world_process_zero():
         num_test = 0 if recipe.test is None else len(recipe.test)

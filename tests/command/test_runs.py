@@ -1,9 +1,11 @@
 """A run from data to a saved model: what it measures beside the trainer."""
 
+import importlib.util
+
 import pytest
 
 from hf_maxmig import MaxMIGTrainer
-from hf_maxmig.command.runs import majority_vote_accuracy
+from hf_maxmig.command.runs import Recipe, majority_vote_accuracy, run
 
 
 def test_majority_vote_counts_ties_by_their_share(crowd, make_model, make_args):
@@ -15,3 +17,22 @@ def test_majority_vote_counts_ties_by_their_share(crowd, make_model, make_args):
         top = [c for c in range(3) if counts[c] == max(counts)]
         expected += (label in top) / len(top)
     assert majority_vote_accuracy(crowd, trainer) == pytest.approx(expected / len(crowd), abs=1e-6)
+
+
+def test_without_matplotlib_all_but_the_page_is_made(
+    crowd, make_model, make_args, monkeypatch, caplog, tmp_path
+):
+    """An optional library that is missed after hours of training takes the cleaned labels along."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *a: None if name == "matplotlib" else find(name, *a),
+    )
+    args = make_args(num_train_epochs=1)
+    run(Recipe(classifier=make_model(), training=args, train=crowd, report=True))
+    assert "needs matplotlib (pip install 'hf_maxmig[plots]')" in caplog.text
+    made = {path.name for path in (tmp_path / "out" / "_report").iterdir()}
+    assert made == {"relabelled.parquet", "relabelled.csv"}
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+    assert (tmp_path / "out" / "README.md").is_file()

@@ -1,0 +1,57 @@
+"""The command `maxmig`: one verb a job. What a verb needs is imported when it is called.
+
+    maxmig train --votes votes.csv --train_dir photos --model_name_or_path microsoft/resnet-18 --output_dir out
+    accelerate launch -m hf_maxmig.cli train ...
+    torchrun --nproc_per_node 2 -m hf_maxmig.cli train ...
+
+This file imports nothing of the package by itself: the installed command (`maxmig.py`) reads it before the package,
+whose import takes seconds.
+"""
+
+import difflib
+import runpy
+import sys
+from importlib import import_module
+from pathlib import Path
+
+VERBS = {  # and the file in `command/` whose `main` does it
+    "train": "train a classifier on pictures and votes, report on the votes",
+}
+_HELP = """\
+usage: maxmig VERB ...
+
+Learn from many people's labels of the same data when nobody knows the truth.
+
+verbs:
+{verbs}
+
+`maxmig VERB --help` lists the flags of a verb. `maxmig --version` tells the version.
+On several devices: accelerate launch -m hf_maxmig.cli train ..."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a verb; what is wrong with its flags or files is said in one line, with exit code 2.
+
+    Args:
+        arguments: a verb and its flags; those of the command line by default.
+    """
+    verb, *flags = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if verb in ("-h", "--help"):
+        print(_HELP.format(verbs="\n".join(f"  {name:<10}{what}" for name, what in VERBS.items())))
+    elif verb == "--version":
+        version = runpy.run_path(str(Path(__file__).with_name("model") / "version.py"))
+        print(f"maxmig {version['__version__']}")
+    elif verb in VERBS:
+        import_module(f"hf_maxmig.command.{verb}").main(flags)
+    else:
+        near = difflib.get_close_matches(verb, VERBS, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        print(
+            f"maxmig: error: the verb must be one of {', '.join(VERBS)}, got {verb!a}{hint}.",
+            file=sys.stderr,
+        )
+        raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    main()

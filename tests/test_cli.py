@@ -1,0 +1,122 @@
+"""The command `maxmig`: its verbs, its help, and one line for what is wrong."""
+
+import sys
+from dataclasses import fields
+
+import pytest
+
+import hf_maxmig
+from hf_maxmig.cli import VERBS, main
+from hf_maxmig.command.image_classification import (
+    DataArguments,
+    ImageClassificationTrainingArguments,
+    ModelArguments,
+)
+from tests.processes import finished
+from tests.written_data import write_pictures, write_votes
+
+TEN = [
+    "votes", "train_dir", "test_dir", "dataset_name", "model_name_or_path", "freeze_backbone", "num_train_epochs",
+    "output_dir", "push_to_hub", "config",
+]  # fmt: skip
+
+
+def told(capsys, *words):
+    """What the command prints; it leaves with exit code 0, or does not leave."""
+    code = None
+    try:
+        main([str(word) for word in words])
+    except SystemExit as left:
+        code = left.code
+    assert not code
+    return capsys.readouterr().out
+
+
+@pytest.fixture
+def refused(capsys):
+    """The line that the command leaves with."""
+
+    def by(*words):
+        with pytest.raises(SystemExit) as left:
+            main([str(word) for word in words])
+        printed = capsys.readouterr()
+        assert left.value.code == 2
+        assert printed.out == ""
+        last = printed.err.splitlines()[-1]
+        assert last.startswith("maxmig")
+        return last
+
+    return by
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_help_and_version_wait_for_no_library(flag, root):
+    """Importing torch and transformers takes seconds, and who asks for help has not decided anything yet."""
+    code = f"import sys; sys.argv = ['maxmig', '{flag}']; import maxmig; maxmig.main(); print([*sys.modules])"
+    printed, _ = finished([sys.executable, "-c", code], cwd=root)
+    assert "'hf_maxmig'" not in printed
+    assert "'torch'" not in printed
+    assert "'argparse'" not in printed
+    assert ("verbs:" in printed) == (flag == "--help")
+
+
+def test_version_is_the_package_s(capsys):
+    """A bug report that names another version sends everybody to the wrong place."""
+    assert told(capsys, "--version") == f"maxmig {hf_maxmig.__version__}\n"
+
+
+def test_help_names_every_verb(capsys, root):
+    """A verb that is not listed is used by nobody; one without a file fails."""
+    text = told(capsys, "--help")
+    assert text == told(capsys)
+    for verb, what in VERBS.items():
+        assert f"  {verb} " in text
+        assert what in text
+        assert (root / "hf_maxmig" / "command" / f"{verb}.py").is_file()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_verb_says_what_it_takes(verb, capsys):
+    """Without the verb in the usage line nobody can type it from there."""
+    text = told(capsys, verb, "--help")
+    assert text.startswith(f"usage: maxmig {verb} ")
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_help_of_train_begins_with_ten_flags(capsys):
+    """200 flags in the order of a dataclass hide the two that must be given."""
+    lines = told(capsys, "train", "--help").splitlines()
+    flags = [line.split()[0].removeprefix("--") for line in lines if line.startswith("  --")]
+    assert flags[:10] == TEN
+    kinds = (DataArguments, ModelArguments, ImageClassificationTrainingArguments)
+    known = {field.name for kind in kinds for field in fields(kind) if field.init}
+    assert sorted(flags) == sorted({*known, "config", "help"})  # each once
+    (rest,) = [i for i, line in enumerate(lines) if line.startswith("all other training arguments")]
+    assert {*TEN, "hub_salt", "votes_item"} <= {*flags[: rest - lines.count("")]}
+    assert any(line.startswith("  --adam_beta1") for line in lines[rest:])
+    assert not any(line.startswith("  --adam_beta1") for line in lines[:rest])
+
+
+def test_wrong_verb_is_one_line(refused):
+    """A traceback of an import does not say which verbs there are."""
+    line = refused("trian")
+    assert line.startswith("maxmig: error: the verb must be one of train")
+    assert line.endswith("got 'trian' (did you mean train?).")
+
+
+def test_what_is_wrong_with_a_training_is_one_line(refused, tmp_path):
+    """Flag, file, folder and column: a page of traceback hides which."""
+    rows = write_pictures(tmp_path / "photos", number=6)
+    votes = write_votes(tmp_path / "votes.csv", rows)
+    usual = ["--train_dir", tmp_path / "photos", "--model_name_or_path", "maxmig_vgg16", "--output_dir",
+             tmp_path / "out", "--use_cpu"]  # fmt: skip
+    for flags, message in (
+        (["--vots", votes], "unknown flags: --vots (did you mean --votes?)"),
+        (["--votes", tmp_path / "none.csv"], "`--votes` must be a file or folder of votes, got"),
+        (["--votes", votes, "--test_dir", tmp_path / "none"], "`--test_dir` must be a folder"),
+        (["--votes", votes, "--votes_annotator", "name"], "'name'"),
+    ):
+        line = refused("train", *usual, *flags)
+        assert line.startswith("maxmig train: error: ")
+        assert message in line
+    assert not (tmp_path / "out").exists()
