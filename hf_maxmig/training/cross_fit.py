@@ -195,40 +195,16 @@ def _find(
     silent = constant(annotators, annotations, M, C)
     annotations = torch.where(silent[annotators.clamp(min=0)], -1, annotations)
     crowd = Votes(annotators, annotations)
-    brief = min(BRIEF, steps)
-    share = informed_share(
-        [crowd], M, C,
-        lambda shares: with_trusted(fitted.learn(taught(shares, trusted), brief), trusted),
-    )  # fmt: skip
-    share = taught(share, trusted)
-    counts = confusion_counts(share, annotators, annotations, M)
-    weight = FIRST_STRENGTH * shrunk_weight(counts, SMOOTHING)
+    share, weight = first_weight(
+        fitted, crowd, M, min(BRIEF, steps), SMOOTHING, FIRST_STRENGTH, trusted
+    )
     uniform = torch.full((C,), -math.log(C))
     priors = {"given": given} if given is not None else _priors(share, uniform)
-    fitted.learn(share, brief)
-    settings = [(log_p, multiple) for log_p in priors.values() for multiple in MULTIPLES]
-    raced = fitted.race(crowd, weight, settings, steps, LOOKS, trusted)
     known = fitted.fold >= 0  # what the networks learn from is enough to judge by
     rows = _drawn(known, trusted, seed)
-    sure = None if trusted is None else trusted[rows]
-    some = Votes(annotators[rows], annotations[rows])
-    groups = _one_voice(
-        [one._replace(log_h=with_trusted(one.log_h[rows], sure)) for one in raced[-len(settings) :]],
-        some,
-    )  # fmt: skip
-    votes = LeftOutVotes(*some, M, C, groups, seed, sure)
-    likelihoods: dict[str, float] = {}
-    best: tuple[Judged, Raced] | None = None
-    for name, log_p in priors.items():
-        some_raced = [one for one in raced if one.log_p is log_p]
-        judged = max(
-            ((_judge(votes, one, rows), one) for one in some_raced), key=lambda pair: pair[0].score
-        )
-        likelihoods[f"search_prior_{name}"] = judged[0].score
-        # What was tried later must be clearly better.
-        if best is None or votes.clearly_better(judged[0], best[0]):
-            best = judged
-    assert best is not None
+    votes, groups, best, likelihoods = _best_setting(
+        fitted, crowd, weight, priors, steps, rows, trusted
+    )
     combined, log_p, log_h = best[0], best[1].log_p, best[1].log_h
     drawn_to = log_p  # what a classifier says that does not count
     shift = torch.zeros(C)  # of the classes' scores: only gold labels know it
@@ -281,6 +257,76 @@ def _find(
         likelihoods=likelihoods,
         tells_apart=tells_apart,
     )
+
+
+def first_weight(
+    fitted: CrossFit,
+    crowd: Votes,
+    num_annotators: int,
+    brief: int,
+    smoothing: float,
+    scale: float,
+    trusted: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Weigh annotators by how far they agree with networks that have not seen the item; these then learn that.
+
+    Args:
+        fitted: the networks; they are trained.
+        crowd: the votes on all items.
+        num_annotators: M.
+        brief: steps of the networks, each time.
+        smoothing: pseudo-votes in each cell of the confusions.
+        scale: what W is multiplied by.
+        trusted: (N, C) of `trusted_columns`; None without gold labels.
+
+    Returns:
+        (N, C), the share of votes in which those count who agree, and (M, C, C), the W of it.
+    """
+    share = informed_share(
+        [crowd], num_annotators, fitted.num_classes,
+        lambda shares: with_trusted(fitted.learn(taught(shares, trusted), brief), trusted),
+    )  # fmt: skip
+    share = taught(share, trusted)
+    counts = confusion_counts(share, *crowd, num_annotators)
+    fitted.learn(share, brief)
+    return share, scale * shrunk_weight(counts, smoothing)
+
+
+def _best_setting(
+    fitted: CrossFit,
+    crowd: Votes,
+    weight: Tensor,
+    priors: dict[str, Tensor],
+    steps: int,
+    rows: Tensor,
+    trusted: Tensor | None,
+) -> tuple[LeftOutVotes, Tensor, tuple[Judged, Raced], dict[str, float]]:
+    """Race all settings, and judge them by left-out votes on some of the items.
+
+    Returns:
+        The votes that judge, who copies whom as (M,) numbers of groups, the best setting and what came
+        of it, and the likelihood of a left-out vote with each prior.
+    """
+    settings = [(log_p, multiple) for log_p in priors.values() for multiple in MULTIPLES]
+    raced = fitted.race(crowd, weight, settings, steps, LOOKS, trusted)
+    sure = None if trusted is None else trusted[rows]
+    some = Votes(*(table[rows] for table in crowd))
+    groups = _one_voice(
+        [one._replace(log_h=with_trusted(one.log_h[rows], sure)) for one in raced[-len(settings) :]],
+        some,
+    )  # fmt: skip
+    votes = LeftOutVotes(*some, len(weight), fitted.num_classes, groups, fitted.seed, sure)
+    likelihoods: dict[str, float] = {}
+    best: tuple[Judged, Raced] | None = None
+    for name, log_p in priors.items():
+        of_prior = [(_judge(votes, one, rows), one) for one in raced if one.log_p is log_p]
+        judged = max(of_prior, key=lambda pair: pair[0].score)
+        likelihoods[f"search_prior_{name}"] = judged[0].score
+        # What was tried later must be clearly better.
+        if best is None or votes.clearly_better(judged[0], best[0]):
+            best = judged
+    assert best is not None
+    return votes, groups, best, likelihoods
 
 
 def _priors(share: Tensor, uniform: Tensor) -> dict[str, Tensor]:

@@ -11,11 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..model.functional import NO_MASS, aggregate, confusion_counts, vote_share_prior
+from ..model.functional import NO_MASS, aggregate, vote_share_prior
 from ..model.votes import Votes, is_given
-from .cross_fit import BRIEF, MULTIPLES, STEPS
+from .cross_fit import BRIEF, MULTIPLES, STEPS, first_weight
 from .fold_networks import CrossFit, VotedClasses, divide, principal_components
-from .informed_start import informed_share, shrunk_weight
 
 
 class Outcome(NamedTuple):
@@ -84,11 +83,8 @@ def race(
     M, C = num_annotators, len(classes)
     learns = is_given(annotators, annotations).any(dim=1) & ~held_out
     fitted = CrossFit(principal_components(features), divide(learns, seed), C, seed)
-    brief = min(BRIEF, steps)
     some = Votes(annotators.masked_fill(held_out[:, None], -1), annotations)
-    share = informed_share([some], M, C, lambda shares: fitted.learn(shares, brief))
-    weight = scale * shrunk_weight(confusion_counts(share, *some, M), smoothing)
-    fitted.learn(share, brief)
+    share, weight = first_weight(fitted, some, M, min(BRIEF, steps), smoothing, scale)
     of_votes = vote_share_prior(share.sum(dim=0))
     settings, learned = [], []
     for is_learned, log_p in priors.items():
