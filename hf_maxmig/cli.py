@@ -1,5 +1,6 @@
 """The command `maxmig`: one verb a job. What a verb needs is imported when it is called.
 
+    maxmig describe votes.csv
     maxmig train --votes votes.csv --train_dir photos --model_name_or_path microsoft/resnet-18 --output_dir out
     accelerate launch -m hf_maxmig.cli train ...
     torchrun --nproc_per_node 2 -m hf_maxmig.cli train ...
@@ -15,7 +16,11 @@ from importlib import import_module
 from pathlib import Path
 
 VERBS = {  # and the file in `command/` whose `main` does it
-    "train": "train a classifier on pictures and votes, report on the votes",
+    "describe": "tell what a file of votes looks like, before anything is trained",
+    "train": "train a classifier on pictures and votes, and report on both",
+    "report": "write the report on annotators and labels for a saved model and data with votes",
+    "relabel": "clean the labels of data by a saved model",
+    "card": "write the card of a saved model",
 }
 _HELP = """\
 usage: maxmig VERB ...

@@ -100,7 +100,7 @@ def test_help_of_train_begins_with_ten_flags(capsys):
 def test_wrong_verb_is_one_line(refused):
     """A traceback of an import does not say which verbs there are."""
     line = refused("trian")
-    assert line.startswith("maxmig: error: the verb must be one of train")
+    assert line.startswith("maxmig: error: the verb must be one of describe, train,")
     assert line.endswith("got 'trian' (did you mean train?).")
 
 

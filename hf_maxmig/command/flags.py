@@ -70,6 +70,7 @@ def parse(
         FileNotFoundError: if there is no such file.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
+    given = given if usage is None else usage.named(given)
     before = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     before.add_argument("--config", nargs="?", action="append")
     files = before.parse_known_args(given)[0].config or []

@@ -38,10 +38,9 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class DataArguments:
-    """Pictures and votes."""
+class VotesForm:
+    """Where in the votes what stands."""
 
-    votes: str = field(metadata={"help": "File or folder of votes, see `read_annotations`."})
     votes_format: str | None = field(
         default=None, metadata={"help": "Form of the votes; by default it is found out."}
     )
@@ -56,6 +55,28 @@ class DataArguments:
     )
     votes_gold: str | None = field(
         default=None, metadata={"help": "Column of the votes with gold labels."}
+    )
+
+    def read(self, source: str) -> Dataset:
+        """Read the votes of a file or a folder.
+
+        Raises:
+            FileNotFoundError: if it is not there.
+            ValueError: if it holds no votes, or in a form that cannot be told.
+        """
+        check_votes(source)
+        return read_annotations(
+            source, self.votes_format, item=self.votes_item, annotator=self.votes_annotator,
+            annotation=self.votes_annotation, gold=self.votes_gold,
+        )  # fmt: skip
+
+
+@dataclass
+class DataArguments(VotesForm):
+    """Pictures and votes."""
+
+    votes: str = field(
+        kw_only=True, metadata={"help": "File or folder of votes, see `read_annotations`."}
     )
     dataset_name: str | None = field(
         default=None, metadata={"help": "A data set of the Hub.", "metavar": "NAME"}
@@ -144,6 +165,14 @@ class ImageClassificationTrainingArguments(MaxMIGTrainingArguments):
     )
     logging_strategy: str = "epoch"  # a point an epoch on the curve of the report
     save_strategy: str = "no"
+
+
+def check_votes(place: str) -> None:
+    """Raise if votes are not there."""
+    if not Path(place).exists():
+        raise FileNotFoundError(
+            f"`--votes` must be a file or folder of votes, got {place!r}: there is none."
+        )
 
 
 def check_places(arguments: DataArguments) -> None:
@@ -239,13 +268,14 @@ def _shared_parts(paths: list[tuple[str, ...]]) -> list[str]:
     return shared
 
 
-def with_votes(images: Dataset, votes: Dataset, arguments: DataArguments) -> Dataset:
-    """Join the votes; classes are those of the gold labels if the votes know no others."""
+def with_votes(
+    images: Dataset, votes: Dataset, arguments: DataArguments, classes: list[str] | None = None
+) -> Dataset:
+    """Join the votes; by default, classes are those of the gold labels if the votes know no others."""
     item_column = arguments.item_column
     if item_column is None:
         images, item_column = named_items(images, votes, arguments.image_column)
     gold = images.features.get("label")
-    classes = None
     if isinstance(gold, ClassLabel):
         other = sorted({str(name) for name in votes.unique("annotation")} - {None, *gold.names})
         if other:
@@ -256,7 +286,7 @@ def with_votes(images: Dataset, votes: Dataset, arguments: DataArguments) -> Dat
             )  # fmt: skip
             images = images.remove_columns("label")
         else:
-            classes = gold.names
+            classes = classes or gold.names
     return add_annotations(
         images, votes, item_column, classes=classes, max_unknown_share=arguments.max_unknown_share
     )
@@ -350,18 +380,11 @@ def recipe(
             votes and pictures do not fit together.
     """
     check_places(data)
-    if not Path(data.votes).exists():
-        raise FileNotFoundError(
-            f"`--votes` must be a file or folder of votes, got {data.votes!r}: there is none."
-        )
+    check_votes(data.votes)
     check_model(model)
     set_seed(training.seed)
     with training.main_process_first(desc="votes and pictures"):
-        votes = read_annotations(
-            data.votes, data.votes_format, item=data.votes_item, annotator=data.votes_annotator,
-            annotation=data.votes_annotation, gold=data.votes_gold,
-        )  # fmt: skip
-        train = with_votes(pictures(data), votes, data)
+        train = with_votes(pictures(data), data.read(data.votes), data)
         annotators, classes = (
             train.features[column].feature.names for column in ("annotators", "annotations")
         )

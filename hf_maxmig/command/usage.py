@@ -20,6 +20,7 @@ class Usage:
         description: what the verb does.
         sections: headings, and which flags stand under each, in this order.
         rest: heading of all other flags.
+        words: flags that are also taken without their names, from the first words.
 
     Example:
         >>> usage = Usage("maxmig count", "--low 1", "Count.", [("where to begin", ["low"])], "others")
@@ -39,6 +40,20 @@ class Usage:
     description: str
     sections: Sequence[tuple[str, Sequence[str]]]
     rest: str
+    words: Sequence[str] = ()
+
+    def named(self, arguments: list[str]) -> list[str]:
+        """Put the flags' names before the first words.
+
+        Example:
+            >>> Usage("maxmig count", "LOW", "Count.", [], "flags", words=("low",)).named(["1", "--all"])
+            ['--low=1', '--all']
+        """
+        bare = 0
+        while bare < min(len(self.words), len(arguments)) and arguments[bare][:1] != "-":
+            bare += 1
+        named = [f"--{w}={a}" for w, a in zip(self.words, arguments[:bare], strict=False)]
+        return named + arguments[bare:]
 
     def help(self, parser: argparse.ArgumentParser) -> str:
         """Write the help of a parser's flags.
@@ -56,6 +71,7 @@ class Usage:
         for action in parser._actions:
             flags.setdefault(action.dest, action)  # without the `--no_` twin of a switch
         formatter = _Formatter(self.program, max_help_position=28, width=100)
+        formatter.words = self.words
         formatter.add_usage(f"{self.program} {self.call}", [], [])
         formatter.add_text(self.description)
         shown: set[str] = set()
@@ -75,9 +91,13 @@ def _section(formatter: argparse.HelpFormatter, heading: str, flags: list[argpar
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
     """Shows each flag in one spelling, and its default where that says something."""
 
+    words: Sequence[str] = ()
+
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings:
             return super()._format_action_invocation(action)
+        if action.dest in self.words:
+            return action.dest.upper()
         name = action.option_strings[-1 if action.dest == "help" else 0]
         if action.nargs == 0 or action.nargs == "?":  # a switch
             return name

@@ -1,0 +1,81 @@
+"""`maxmig describe`: what a crowd looks like before anything is trained."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from datasets import Dataset
+
+from ..data.columns import add_annotations, has_crowd_columns
+from ..data.describe import Description
+from ..data.describe import describe as described
+from .flags import start
+from .image_classification import VotesForm
+from .saved import loaded
+from .usage import Usage
+
+
+@dataclass
+class DescribeArguments(VotesForm):
+    """Votes, and how to describe them."""
+
+    votes: str = field(
+        kw_only=True,
+        metadata={"help": "File or folder of votes, or a saved data set with crowd columns."},
+    )
+    min_votes: int = field(
+        default=10,
+        metadata={"help": "Annotators with fewer votes are listed.", "metavar": "NUMBER"},
+    )
+    output_file: str | None = field(
+        default=None, metadata={"help": "JSON file to write all numbers to.", "metavar": "FILE"}
+    )
+    split: str = field(default="train", metadata={"help": "Which split of a saved data set."})
+
+
+USAGE = Usage(
+    program="maxmig describe",
+    call="VOTES [flags]",
+    description="Tell how many votes there are, of how many annotators, on which items, and how far they agree.",
+    sections=[("votes", ["votes"]), ("what to tell", ["min_votes", "output_file"])],
+    rest="where in the votes what stands, if it is not found",
+    words=("votes",),
+)
+
+
+def describe(arguments: DescribeArguments) -> Description:
+    """Describe the votes and print what was found.
+
+    Args:
+        arguments: which votes.
+
+    Returns:
+        What was printed.
+
+    Raises:
+        FileNotFoundError: if there are no such votes.
+        ValueError: if they cannot be read.
+    """
+    dataset = loaded(arguments.votes, arguments.split)
+    if dataset is None or not has_crowd_columns(dataset):
+        votes = arguments.read(arguments.votes)
+        items = Dataset.from_dict({"item": list(dict.fromkeys(votes["item"]))})
+        dataset = add_annotations(items, votes, "item")
+    found = described(dataset, min_votes=arguments.min_votes)
+    print(found)
+    if arguments.output_file is not None:
+        path = Path(arguments.output_file)
+        if path.is_dir():
+            raise ValueError(f"`--output_file` must be a file, got the folder {path}.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return found
+
+
+def main(arguments: list[str]) -> None:
+    """Describe by the flags.
+
+    Args:
+        arguments: what follows `maxmig describe`.
+    """
+    start(describe, arguments=arguments, usage=USAGE)

@@ -1,0 +1,51 @@
+"""`maxmig report`: the page on whom to trust and which labels to look at again, of a saved model."""
+
+from pathlib import Path
+
+from ..data.columns import has_votes
+from ..model.modeling_maxmig import MaxMIGModel
+from .flags import start
+from .saved import SavedArguments, items, saved_model, trainer_of
+from .usage import Usage
+
+USAGE = Usage(
+    program="maxmig report",
+    call="MODEL DATA [--votes VOTES] --output_dir DIR [flags]",
+    description="Write report.html, annotators.csv and the cleaned labels for data with votes. For the data that a model "
+    "was trained on, the report that `maxmig train` writes is the better one: it judges each item by networks that have "
+    "not seen it. Needs matplotlib.",
+    sections=[("model and data", ["model", "data", "votes"]), ("result", ["output_dir"])],
+    rest="more about model, data and votes",
+    words=("model", "data"),
+)
+
+
+def report(arguments: SavedArguments) -> None:
+    """Write the report, and print its first lines.
+
+    Args:
+        arguments: which model and data.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        ValueError: if model, data and votes do not fit together.
+    """
+    model = saved_model(arguments.model)
+    if not isinstance(model, MaxMIGModel):
+        raise ValueError(f"MODEL must be trained by Max-MIG, got one of {model.method}.")
+    dataset = items(arguments, model)
+    if not has_votes(dataset, items=1):
+        raise ValueError("a report needs votes, got data without any: give them by `--votes`.")
+    folder = Path(arguments.output_dir)
+    with trainer_of(arguments, model) as trainer:
+        print(trainer.report(dataset, folder, title=Path(arguments.model).resolve().name))
+    print(f"The report is in {folder / 'report.html'}.")
+
+
+def main(arguments: list[str]) -> None:
+    """Report by the flags.
+
+    Args:
+        arguments: what follows `maxmig report`.
+    """
+    start(report, arguments=arguments, usage=USAGE)

@@ -1,0 +1,170 @@
+"""The verbs that begin with a saved model: report, relabel and card."""
+
+import csv
+import json
+
+import pytest
+import torch
+from datasets import Dataset, DatasetDict, load_dataset
+from transformers import ViTImageProcessor
+
+from hf_maxmig import (
+    FourLayerCNN,
+    FourLayerCNNConfig,
+    MaxMIGModel,
+    add_annotations,
+    peer,
+    read_annotations,
+)
+from hf_maxmig.cli import main
+from tests.written_data import COLOURS, write_pictures, write_votes
+
+CLASSES = [*COLOURS, "grey"]  # a class that nobody votes for, and in no alphabetical order
+PEOPLE = [
+    "red_only",
+    "bob",
+    "ann",
+    "eve",
+]  # in another order than the votes', one of whom is unknown
+
+
+def classifier():
+    torch.manual_seed(0)
+    names = dict(enumerate(CLASSES))
+    return FourLayerCNN(FourLayerCNNConfig(image_size=16, id2label=names))
+
+
+def save(model, place):
+    model.save_pretrained(place)
+    ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(place)
+    return place
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A saved model that nobody has trained, on the votes of people of whom some vote here."""
+    return save(MaxMIGModel.from_classifier(classifier(), annotators=PEOPLE), tmp_path / "model")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder of pictures and a file of votes, as flags."""
+    rows = write_pictures(tmp_path / "photos", number=12, by_class=True)
+    votes = write_votes(tmp_path / "votes.csv", rows)
+    return [tmp_path / "photos", "--votes", votes, "--votes_annotator", "who"]
+
+
+def typed(*words):
+    main([str(word) for word in words])
+
+
+def written(file):
+    with file.open(newline="", encoding="utf-8") as table:
+        return [*csv.DictReader(table)]
+
+
+def test_relabel_numbers_the_votes_as_the_model_does(model, photos, tmp_path, capsys, caplog):
+    """Numbered by the alphabet, votes for blue would count as votes for red, and those of ann as red_only's."""
+    typed("relabel", model, *photos, "--output_dir", tmp_path / "out", "--use_cpu")
+    rows = written(tmp_path / "out" / "relabelled.csv")
+    assert len(rows) == 12
+    assert {row["forecast"] for row in rows} <= {*CLASSES}
+    votes = read_annotations(photos[2], annotator="who")
+    said = {(v["item"], v["annotator"]): v["annotation"] for v in votes}
+    told = Dataset.from_parquet(
+        str(tmp_path / "out" / "relabelled.parquet"), cache_dir=str(tmp_path / "cache")
+    )
+    for row in told.remove_columns("image"):
+        who_said = dict(zip(row["annotators"], row["annotations"], strict=True))
+        for name in ("red_only", "bob", "ann"):
+            assert who_said[name] == said[row["file_name"], name]
+    assert "'cyd'" in caplog.text  # whom the model does not know
+    assert "of 12 labels are suspect" in capsys.readouterr().out
+
+
+def test_relabel_needs_no_votes(model, photos, tmp_path, capsys):
+    """A model that has learned from a crowd labels pictures that the crowd has not seen."""
+    typed("relabel", model, photos[0], "--output_dir", tmp_path / "out", "--use_cpu")
+    assert len(written(tmp_path / "out" / "relabelled.csv")) == 12
+    assert capsys.readouterr().out.startswith("0 of 12 labels")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param("folder", marks=pytest.mark.slow),
+        pytest.param("splits", marks=pytest.mark.slow),
+        "parquet",
+    ],
+)
+def test_saved_data_sets_with_crowd_columns_need_no_file_of_votes(form, model, photos, tmp_path):
+    """Whoever has joined votes and pictures once does not keep the file."""
+    pictures = load_dataset("imagefolder", data_files={"train": f"{photos[0]}/**"}, split="train")
+    names = [f"{name}/p{i:02}.png" for name in sorted(COLOURS) for i in range(12) if [*COLOURS][i % 3] == name]  # fmt: skip
+    pictures = pictures.add_column("file_name", names)
+    votes = read_annotations(photos[2], annotator="who")
+    data = add_annotations(pictures, votes, "file_name", classes=CLASSES)
+    place, flags = tmp_path / "data", []
+    if form == "folder":
+        data.save_to_disk(place)
+    elif form == "splits":
+        DatasetDict(first=data.select(range(3)), rest=data.select(range(3, 12))).save_to_disk(place)
+        flags = ["--split", "rest"]
+    else:
+        place = tmp_path / "data.parquet"
+        data.to_parquet(place)
+    typed("report", model, place, *flags, "--output_dir", tmp_path / "out", "--use_cpu")
+    assert len(written(tmp_path / "out" / "relabelled.csv")) == (9 if form == "splits" else 12)
+    assert {row["annotator"] for row in written(tmp_path / "out" / "annotators.csv")} == {*PEOPLE}
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "<title>" in page
+    assert "red_only" in page
+
+
+def test_card_says_what_is_beside_the_model(model, tmp_path, capsys):
+    """Results that were measured, the licence that was given, and nobody's name."""
+    told = {"results": {"eval_accuracy": 0.875}, "arguments": {"learning_rate": 0.125}}
+    (model / "results.json").write_text(json.dumps(told))
+    typed("card", model, "--license", "mit")
+    printed = capsys.readouterr().out
+    assert "license: mit" in printed
+    assert "0.875" in printed
+    assert "0.125" in printed
+    assert "red_only" not in printed
+    assert not (model / "README.md").exists()
+    typed("card", model, "--license", "mit", "--output_dir", tmp_path / "out")
+    assert (tmp_path / "out" / "README.md").read_text(encoding="utf-8").strip() in printed
+
+
+@pytest.mark.slow
+def test_what_is_wrong_is_one_line(model, photos, tmp_path, capsys):
+    """Model, data, votes and what does not go together."""
+    out = ["--output_dir", tmp_path / "out", "--use_cpu"]
+    rival = peer("majority_vote", classifier(), annotators=PEOPLE)
+    save(rival, tmp_path / "rival")
+    save(classifier(), tmp_path / "alone")
+    (model / "results.json").write_text("{")
+    for words, message in (
+        (["report", tmp_path / "none", *photos, *out], "MODEL must be a saved crowd model, got"),
+        (["report", tmp_path / "alone", *photos, *out], "MODEL must be a saved crowd model, got"),
+        (["report", tmp_path / "rival", *photos, *out], "MODEL must be trained by Max-MIG"),
+        (["report", model, *out], "the following arguments are required: --data"),
+        (["report", model, photos[0], *out], "a report needs votes"),
+        (["report", model, photos[2], *out], "votes are given by `--votes`"),
+        (["report", model, tmp_path / "none", *out], "must be a data set of pictures"),
+        (["relabel", model, photos[0], "--votes", "/none.csv", *out], "`--votes` must be a file"),
+        (["relabel", model, photos[0], "stray", *out], "flags must start with --, got 'stray'"),
+        (["relabel", model, photos[0], "--votse", "x", *out], "did you mean --votes?"),
+        (["relabel", model, photos[0], "--output_dir", photos[2]], "`--output_dir` must be a folder"),
+        (["relabel", model, photos[0], "--image_column", "x", *out], "must have a column 'x'"),
+        (["card", model], "must be JSON"),
+        (["card"], "the following arguments are required: --model"),
+    ):  # fmt: skip
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            typed(*words)
+        assert left.value.code == 2
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last.startswith(f"maxmig {words[0]}: error: "), words
+        assert message in last, words
+    assert not (tmp_path / "out").exists()
