@@ -7,6 +7,7 @@ import shutil
 import sys
 import tarfile
 import tomllib
+import zipfile
 from importlib.metadata import requires, version
 
 import pytest
@@ -14,11 +15,12 @@ import yaml
 
 from tests.conftest import LONGEST
 from tests.processes import finished
+from tests.written_data import write_pictures, write_votes
 
 SHIPPED = ("tests", "recipes", "model_cards", "docs", ".ci", ".github")
 BESIDE = (
     "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "PAPER.md",
-    "README.md", "pyproject.toml",
+    "README.md", "maxmig.py", "pyproject.toml",
 )  # fmt: skip
 
 
@@ -84,17 +86,68 @@ def test_contributing_says_what_each_target_runs(target, root):
     assert f"`make {target}`" in (root / "CONTRIBUTING.md").read_text("utf-8")
 
 
-@pytest.mark.slow
-def test_sdist_has_all_that_its_tests_need(root, tmp_path):
-    """Without conftest.py and the recipes, whoever packages it cannot test it."""
-    copy = tmp_path / "copy"
+@pytest.fixture
+def copy(root, tmp_path):
+    """The checkout without what was made in it."""
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", ".git", "out", "build", ".*_cache", ".hypothesis")  # fmt: skip
-    shutil.copytree(root, copy, ignore=ignored)
-    build = "import setuptools.build_meta as b; b.build_sdist('dist')"
+    return shutil.copytree(root, tmp_path / "copy", ignore=ignored)
+
+
+def built(copy, what):
+    """Build a distribution: its file."""
     (copy / "dist").mkdir()
+    build = f"import setuptools.build_meta as b; b.build_{what}('dist')"
     finished([sys.executable, "-c", build], cwd=copy)
-    (archive,) = (copy / "dist").glob("*.tar.gz")
-    with tarfile.open(archive) as tar:
+    (file,) = (copy / "dist").iterdir()
+    return file
+
+
+@pytest.mark.slow
+def test_wheel_does_the_main_job_outside_the_checkout(copy, tmp_path):
+    """`pip install hf_maxmig` must be enough: no recipes, no tests, and no file that lies beside them."""
+    wheel, target, place = built(copy, "wheel"), tmp_path / "installed", tmp_path / "elsewhere"
+    shutil.rmtree(copy / "hf_maxmig")  # it must not be what runs
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (about,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+        assert "\nProject-URL: " in archive.read(about).decode()
+    for name in ("judging/report.html", "sharing/model_card.md", "crowd_metrics/crowd_metrics.py",
+                 "crowd_metrics/README.md", "crowd_metrics/requirements.txt", "py.typed"):  # fmt: skip
+        assert f"hf_maxmig/{name}" in names
+    assert not [name for name in names if name.startswith(("tests/", "recipes/"))]
+    install = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target")
+    finished([sys.executable, *install, target, wheel])
+
+    place.mkdir()
+    rows = write_pictures(place / "photos", number=60)
+    write_pictures(place / "test", number=30, by_class=True)
+    write_votes(place / "votes.csv", rows)
+    env = {**os.environ, "PYTHONPATH": str(target), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = target / "bin" / "maxmig"
+    (version,) = re.findall(r"-(\d[\w.]*?)-", wheel.name)
+    assert finished([command, "--version"], cwd=place, env=env)[0] == f"maxmig {version}\n"
+    # In one process that says afterwards which package it was.
+    describe = (
+        "import sys, maxmig; sys.argv = ['maxmig', 'describe', 'votes.csv', '--votes_annotator', 'who']; "
+        "maxmig.main(); import hf_maxmig; print(maxmig.__file__, hf_maxmig.__file__)"
+    )
+    printed, _ = finished([sys.executable, "-c", describe], cwd=place, env=env)
+    assert printed.startswith("60 items, 4 annotators, 3 classes")
+    places = printed.splitlines()[-1].split()
+    assert places == [str(target / "maxmig.py"), str(target / "hf_maxmig" / "__init__.py")]
+    flags = "--train_dir photos --test_dir test --votes votes.csv --votes_annotator who --output_dir out --use_cpu"
+    model = "--model_name_or_path maxmig_four_layer_cnn --image_size 16 --num_train_epochs 2 --report_to none"
+    printed, _ = finished([command, "train", *flags.split(), *model.split()], cwd=place, env=env)
+    assert "classifier h" in printed
+    made = {path.relative_to(place / "out").as_posix() for path in (place / "out").rglob("*.*")}
+    assert {"model.safetensors", "README.md", "all_results.json", "_report/relabelled.csv"} <= made
+    assert {"_report/report.html", "_report/annotators.csv"} <= made
+
+
+@pytest.mark.slow
+def test_sdist_has_all_that_its_tests_need(copy, tmp_path):
+    """Without conftest.py and the recipes, whoever packages it cannot test it."""
+    with tarfile.open(built(copy, "sdist")) as tar:
         tar.extractall(tmp_path / "sdist", filter="data")
     (unpacked,) = (tmp_path / "sdist").iterdir()
     wanted = [copy / name for name in BESIDE]

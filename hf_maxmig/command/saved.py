@@ -146,6 +146,8 @@ def items(arguments: SavedArguments, model: CrowdModel) -> Dataset:
     dataset = loaded(arguments.data, arguments.split)
     if dataset is None:
         dataset = pictures(asked)
+    elif arguments.label_column != "label" and arguments.label_column in dataset.column_names:
+        dataset = dataset.rename_column(arguments.label_column, "label")
     if arguments.votes is not None:
         if has_crowd_columns(dataset):
             raise ValueError("`--votes` must not be given for data that has crowd columns already.")

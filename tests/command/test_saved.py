@@ -17,6 +17,7 @@ from hf_maxmig import (
     read_annotations,
 )
 from hf_maxmig.cli import main
+from hf_maxmig.command.saved import SavedArguments, items, saved_model
 from tests.written_data import COLOURS, write_pictures, write_votes
 
 CLASSES = [*COLOURS, "grey"]  # a class that nobody votes for, and in no alphabetical order
@@ -119,6 +120,16 @@ def test_saved_data_sets_with_crowd_columns_need_no_file_of_votes(form, model, p
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "<title>" in page
     assert "red_only" in page
+
+
+def test_gold_labels_of_a_saved_data_set_are_found_by_their_column(model, tmp_path):
+    """Under another name than `label` nothing would be measured against them, and nobody would see why."""
+    data = Dataset.from_dict({"truth": ["red"]})
+    data.save_to_disk(tmp_path / "data")
+    asked = SavedArguments(
+        model=str(model), data=str(tmp_path / "data"), output_dir="out", label_column="truth"
+    )
+    assert items(asked, saved_model(str(model))).column_names == ["label"]
 
 
 def test_card_says_what_is_beside_the_model(model, tmp_path, capsys):
