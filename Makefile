@@ -3,7 +3,7 @@ export HF_HUB_OFFLINE = 1
 export OMP_NUM_THREADS = 1
 PYTHON ?= python
 
-.PHONY: help check lint types test test-all test-full lowest digits
+.PHONY: help check lint types test test-all test-full lowest docs digits
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -28,6 +28,9 @@ test-full:  ## every test with every case, on all cores; half an hour
 
 lowest:  ## the fast tests with the lowest versions that pyproject.toml allows, in an environment of its own
 	.ci/lowest
+
+docs:  ## the pages of docs/ as HTML, in docs/_build; a warning is an error
+	$(PYTHON) -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build
 
 digits:  ## the main job: digits, nothing to download
 	accelerate launch recipes/digits.py --output_dir out/digits

@@ -162,21 +162,19 @@ def describe(dataset: Dataset, *, min_votes: int = 10) -> Description:
     Returns:
         A dictionary that `json.dumps` takes, and prints as a page:
 
-        | key | |
-        |---|---|
-        | `items`, `items_without_votes`, `items_with_two_votes` | N, and how many of them; two or more |
-        | `annotators`, `annotators_with_votes` | named, and those that voted |
-        | `classes`, `votes` | C, and the number of votes |
-        | `votes_of_unknown_annotators` | annotations whose annotator is -1, which count nowhere else |
-        | `votes_an_item`, `votes_an_annotator` | `min`, `median`, `mean`, `max`, and `histogram` (votes to number, empty bins left out), of those with votes |
-        | `class_share`, `classes_without_votes` | share of the votes by class; names |
-        | `vote_entropy` | nats, mean over items with two votes |
-        | `pairwise_agreement` | share of agreeing pairs among all pairs of votes on one item |
-        | `alpha`, `alpha_items` | Krippendorff's alpha by crowd-kit, and of how many items |
-        | `consistency`, `consistency_items` | crowd-kit's consistency, and of how many items |
-        | `few_votes` | `below`, number of `annotators` with at least one vote but fewer, some `names`, those with the fewest first |
-        | `ties` | number of `items` where two classes have most votes, some `positions` |
-        | `duplicates` | `votes` beyond an annotator's first on an item, `items`, some `positions` |
+        - `items`, `items_without_votes`, `items_with_two_votes`: N, and how many of them; two or more.
+        - `annotators`, `annotators_with_votes`: named, and those that voted.
+        - `classes`, `votes`: C, and the number of votes.
+        - `votes_of_unknown_annotators`: annotations whose annotator is -1, which count nowhere else.
+        - `votes_an_item`, `votes_an_annotator`: `min`, `median`, `mean`, `max`, and `histogram` (votes to number, empty bins left out), of those with votes.
+        - `class_share`, `classes_without_votes`: share of the votes by class; names.
+        - `vote_entropy`: nats, mean over items with two votes.
+        - `pairwise_agreement`: share of agreeing pairs among all pairs of votes on one item.
+        - `alpha`, `alpha_items`: Krippendorff's alpha by crowd-kit, and of how many items.
+        - `consistency`, `consistency_items`: crowd-kit's consistency, and of how many items.
+        - `few_votes`: `below`, number of `annotators` with at least one vote but fewer, some `names`, those with the fewest first.
+        - `ties`: number of `items` where two classes have most votes, some `positions`.
+        - `duplicates`: `votes` beyond an annotator's first on an item, `items`, some `positions`.
 
         What cannot be said is None: amounts, entropy and agreement without votes, or without two on
         any item; `alpha`, `consistency` and how many items they are of without crowd-kit, which the

@@ -192,8 +192,8 @@ class ClassPrior(Float32Module):
 class WeightedAverageAggregator(Float32Module):
     """The paper's aggregator g (Section 3.1): a matrix an annotator, summed over the labels given.
 
-    `on_trial` says of an aggregator whether to name it is but a permission, which the search makes
-    use of where held-out votes gain clearly more by it than by this one.
+    An aggregator with `on_trial` is tried, not used as given: a training that names it keeps this one
+    unless the gain on held-out votes is clearly higher with the other.
 
     Args:
         num_annotators: M.
@@ -401,8 +401,9 @@ class FactoredAggregator(WeightedAverageAggregator):
     40 GB. Annotators differ in how often they are right on each class and how far they follow the
     crowd, not in what they mistake for what; with two classes that is no restriction.
 
-    It starts from equation 2: P is that of all annotators together, and each annotator is right as
-    often as by their own equation 2, wrong as everybody is. Who has no labels starts as everybody.
+    It starts from equation 2. P is that of all annotators together. Each annotator starts with the
+    accuracies of their own equation 2; how their mistakes spread over the classes is the crowd's. An
+    annotator without votes starts as the crowd.
 
     `weight` writes W out, a copy and not a view, as long as it has at most `MOST_NUMBERS` numbers;
     nothing in training needs it.

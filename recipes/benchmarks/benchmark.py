@@ -12,7 +12,7 @@ what is there as the paper's tables, in Markdown and LaTeX, and as its figure 3.
     python recipes/benchmarks/benchmark.py --dataset luna16 --methods max_mig aggnet --seeds 3 --data_dir DIR
 
 What is no flag of this page goes to the recipe of the data set: where its data lies, or how all
-methods are trained. Expect on digits what the tables of the README show. All methods take, a seed on
+methods are trained. Expect on digits what the tables of `docs/results.md` show. All methods take, a seed on
 two cores, a minute on LabelMe; an hour on CIFAR-10's features, a third of it crowd-kit's GLAD; and
 one to two hours on LUNA16 with `--bf16 True --use_cpu True`, if the processor computes in bfloat16
 (AVX512-BF16, AMX): on others leave the two out.

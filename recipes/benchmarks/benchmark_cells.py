@@ -78,7 +78,7 @@ METHODS = {
 OF_PAPER = (
     "majority_vote", "crowd_layer", "crowd_layer_vote_share", "doctor_net", "aggnet", "max_mig"
 )  # fmt: skip
-SHOWN = (*OF_PAPER, "max_mig_vote_share")  # in the figure and the README
+SHOWN = (*OF_PAPER, "max_mig_vote_share")  # in the figure and on the page of results
 
 
 class Number(NamedTuple):

@@ -4,7 +4,7 @@ r"""The cells of `benchmark.py` as the paper's tables, in Markdown and LaTeX, an
     print(markdown(cells), summary(cells), sep="\n")
 
 Run as `python recipes/benchmarks/benchmark_tables.py` it writes the page of the committed results anew, their
-figure, and the README's part of them. `benchmark_cells.py` has the numbers, `benchmark_figure.py` the figure.
+figure, the tables of `docs/results.md`, and the README's short one. `benchmark_cells.py` has the numbers, `benchmark_figure.py` the figure.
 
 The headline is the last epoch. The other two picks of each cell make the same tables, whose title
 says which. The paper prints the best epoch on the test items: its rows say so.
@@ -39,7 +39,7 @@ from benchmark_cells import (
     results,
 )
 from benchmark_figure import figure
-from pages import takes_no_flags, write_part
+from pages import DOCS, README, takes_no_flags, write_part
 
 from hf_maxmig.data.simulated.simulation import CASES
 from hf_maxmig.model.whole_files import staged
@@ -55,8 +55,8 @@ NOTES = {
         "The gain on so few held-out photographs falls while most accuracies still rise, and the pick mostly comes too early."
     ),
     ("luna16", "last"): (
-        "In L the classifier knows patches by heart by then, W has grown with it, and the forecaster believes the votes too "
-        "much: with held-out votes a training does not end so, see the label-free pick."
+        "With low expertise (L), the classifier has memorised patches by the last epoch. W has then grown too large, and the "
+        "forecaster trusts the votes too much. Held-out votes mostly prevent this: see the label-free pick."
     ),
 }
 
@@ -202,9 +202,11 @@ def _beside_paper(result: Results) -> str:
         compared += sum(number is not None for number in ours)
     if not compared:
         return ""
-    only = "Only in" if 2 * below <= compared else "In"
-    where = f"{only} {' and in '.join(parts)}" if parts else "Nowhere"
-    return f"{where} is {method_name(method)} more than a point below the paper's best test epoch."
+    short = "more than a point below the paper's best test epoch"
+    if not parts:
+        return f"{method_name(method)} is nowhere {short}."
+    only = "only " if 2 * below <= compared else ""
+    return f"{method_name(method)} is {short} {only}in {' and in '.join(parts)}."
 
 
 def _part(method: str, measure: str) -> str:
@@ -268,19 +270,24 @@ def markdown(cells: Iterable[Cell], pick: str = "last", aggregator: bool = False
 def _markdown(table: Table) -> str:
     lines = [f"### {dataset_name(table.dataset)}", "", table.title, ""]
     for block in table.blocks:
-        rows = _written(block, table, str, "**{}**".format)
-        rows = [[block.heading, *table.columns], *rows]
-        wide = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
-        rule = ["-" * wide[0], *("-" * (width - 1) + ":" for width in wide[1:])]
-        for row in [rows[0], rule, *rows[1:]]:
-            first = row[0].ljust(wide[0])
-            rest = (text.rjust(width) for text, width in zip(row[1:], wide[1:], strict=True))
-            lines.append(f"| {' | '.join([first, *rest])} |")
-        lines.append("")
+        lines += [*_rows(block, table), ""]
         if block.ceiling is not None:
             text = _text(block.ceiling) + _count(block.ceiling, table)
             lines += [f"Trained on the true labels, which no crowd changes: {text}.", ""]
     return "\n".join(lines)
+
+
+def _rows(block: Block, table: Table) -> list[str]:
+    rows = _written(block, table, str, "**{}**".format)
+    rows = [[block.heading, *table.columns], *rows]
+    wide = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
+    rule = ["-" * wide[0], *("-" * (width - 1) + ":" for width in wide[1:])]
+    lines = []
+    for row in [rows[0], rule, *rows[1:]]:
+        first = row[0].ljust(wide[0])
+        rest = (text.rjust(width) for text, width in zip(row[1:], wide[1:], strict=True))
+        lines.append(f"| {' | '.join([first, *rest])} |")
+    return lines
 
 
 def latex(cells: Iterable[Cell], pick: str = "last", aggregator: bool = False) -> str:
@@ -490,8 +497,12 @@ def held_out_votes(cells: Sequence[Cell]) -> str:
         costly = clearly_below(pair[0].crowds, held_out, last)
         if costly:
             lost.append(f"{', '.join(CROWDS[crowd] for crowd in costly)} of {name}")
-    cost = f"In {'; in '.join(lost)} they cost" if lost else "Nowhere do they cost"
-    told = f"They choose the epoch, and say how much the votes count in it: by the gain, without a gold label. {cost} more than a point."
+    cost = (
+        f"They cost more than a point in {'; '.join(lost)}."
+        if lost
+        else "They cost nowhere more than a point."
+    )
+    told = f"Held-out votes choose the epoch and the strength of W, by the gain and without a gold label. {cost}"
     table = Table(
         "What held-out votes are worth", told, list(CROWDS.values()),
         [Block(f"{method_name(method)}, forecaster (dc)", rows)], seeds=None,
@@ -499,10 +510,39 @@ def held_out_votes(cells: Sequence[Cell]) -> str:
     return _markdown(table)
 
 
-def of_readme(cells: Sequence[Cell]) -> str:
-    """Write what the README shows: the paper's methods and our start, last epoch; held-out votes."""
+def of_docs(cells: Sequence[Cell]) -> str:
+    """Write what the page of results shows: the paper's methods and our start, last epoch; held-out votes."""
     shown = markdown([cell for cell in cells if cell["method"] in (*SHOWN, CEILING)])
     return "\n".join(part for part in (shown, held_out_votes(cells)) if part)
+
+
+def in_short(cells: Iterable[Cell]) -> str:
+    """Write the README's table: classifiers on the real crowd and on the simulated crowds of the digits.
+
+    Args:
+        cells: of any data sets, those of LabelMe and of the digits among them.
+
+    Returns:
+        One row per method of the paper, and one of gold labels.
+    """
+    by_name = {result.dataset: result for result in results(cells)}
+    real, simulated = by_name["labelme"], by_name["digits"]
+    rows = [
+        Row(
+            method_name(method),
+            (*real.row(method, "accuracy"), *simulated.row(method, "accuracy")),
+        )
+        for method in OF_PAPER
+    ]
+    gold = (real.ceiling, *[simulated.ceiling] * len(simulated.crowds))
+    rows.append(Row(method_name(CEILING), gold, ours=False))
+    rows = [
+        row._replace(numbers=tuple(n and n._replace(seeds=None) for n in row.numbers))
+        for row in rows
+    ]
+    columns = ["LabelMe", *CROWDS.values()]
+    table = Table("", "", columns, [Block("Classifier", rows)], seeds=None)
+    return "\n".join(_rows(*table.blocks, table))
 
 
 def main() -> None:
@@ -512,7 +552,8 @@ def main() -> None:
         place.write_text(page(cells), encoding="utf-8")
     _, svg = figure(cells, RESULTS / "figure3.png")
     svg.unlink()  # hatched, it is larger than all the results
-    write_part("benchmark", of_readme(cells))
+    write_part("benchmark", of_docs(cells), DOCS / "results.md")
+    write_part("results in short", in_short(cells), README)
 
 
 if __name__ == "__main__":

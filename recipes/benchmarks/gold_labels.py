@@ -33,7 +33,7 @@ import worlds
 from datasets import Dataset
 from machine import measured_with
 from measures import of_posteriors
-from pages import markdown, write_part
+from pages import DOCS, markdown, write_part
 from quiet import QUIET, hush
 from results_file import command, over_seeds, write_results, write_so_far
 from speed_rows import now, since
@@ -43,7 +43,7 @@ from hf_maxmig import MaxMIGTrainer, MaxMIGTrainingArguments
 from hf_maxmig.command.flags import start
 
 RESULTS = Path(__file__).with_name("results") / "gold_labels.json"
-PAGE = Path(__file__).parents[2] / "docs" / "training_arguments.md"
+PAGE = DOCS / "training_arguments.md"
 KIND = ("world", "gold_labels", "seed")  # of a run; the rest are its figures
 
 

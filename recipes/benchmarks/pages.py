@@ -7,6 +7,7 @@ from pathlib import Path
 from hf_maxmig.model.whole_files import staged
 
 README = Path(__file__).parents[2] / "README.md"
+DOCS = README.parent / "docs"
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -30,9 +31,8 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("|" + "|".join(line) + "|" for line in (told[0], rule, *told[1:]))
 
 
-def write_part(name: str, text: str, page: Path | None = None) -> None:
-    """Put a text between the two comments of this name on a page, the README by default."""
-    page = README if page is None else page
+def write_part(name: str, text: str, page: Path) -> None:
+    """Put a text between the two comments of this name on a page."""
     before, rest = page.read_text(encoding="utf-8").split(f"<!-- {name} -->\n")
     _, after = rest.split(f"<!-- end {name} -->")
     marked = f"<!-- {name} -->\n{text.strip()}\n<!-- end {name} -->"

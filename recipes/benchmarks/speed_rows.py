@@ -1,6 +1,6 @@
 """How speed is read, compared and told. Not a recipe itself, see `benchmark_speed.py`.
 
-Run as `python recipes/benchmarks/speed_rows.py` it writes the README's table anew from the committed results.
+Run as `python recipes/benchmarks/speed_rows.py` it writes the table of `docs/speed.md` anew from the committed results.
 """
 
 import json
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pages import markdown, takes_no_flags, write_part
+from pages import DOCS, markdown, takes_no_flags, write_part
 from torch import Tensor
 
 READING = 0.05  # seconds that one reading of the clock should span, in as many calls as that takes
 LONGEST = 10.0  # seconds after which a slow job has had rounds enough, if there were three
 
 RESULTS = Path(__file__).with_name("results") / "benchmark_speed.json"
-# Of the README: what the method adds is told once, and a rival that is much like another not at all.
+# Of the page: what the method adds is told once, and a rival that is much like another not at all.
 LEFT_OUT = re.compile(
     r"(resnet18|vit_tiny).*same batches|, cross-entropy, our batches|(one_coin|mmsr|zero_based|wawa)"
 )
@@ -186,7 +186,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def short_table(rows: Sequence[Row]) -> str:
-    """Render what the README shows: one ratio, of processor time; some rows, with fewer threads."""
+    """Render what the page shows: one ratio, of processor time; some rows, with fewer threads."""
     fewest = min(line.threads for line in rows)
     header = ["", "threads", "plain", "ours", "ours is", "MiB, plain", "MiB, ours"]
     lines = []
@@ -207,7 +207,7 @@ def short_table(rows: Sequence[Row]) -> str:
 def main() -> None:
     takes_no_flags(__doc__)
     rows = [Row(**line) for line in json.loads(RESULTS.read_text(encoding="utf-8"))["rows"]]
-    write_part("speed", short_table(rows))
+    write_part("speed", short_table(rows), DOCS / "speed.md")
 
 
 if __name__ == "__main__":

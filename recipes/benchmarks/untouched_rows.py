@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pages import markdown, takes_no_flags, write_part
+from pages import DOCS, markdown, takes_no_flags, write_part
 
 RESULTS = Path(__file__).with_name("results") / "untouched.json"
-PAGE = Path(__file__).parents[2] / "docs" / "untouched_defaults.md"
+PAGE = DOCS / "untouched_defaults.md"
 
 # The page's columns: heading, figure, and how it is written.
 PERCENT, NUMBER, NATS, SECONDS, COUNT = "percent", ".1f", ".3f", ".1f", ".0f"

@@ -1,14 +1,36 @@
-"""The README runs as it stands."""
+"""The README and the pages of docs/ run as they stand."""
 
 import re
+from pathlib import Path
 
+import pytest
 import torch
 
+DOCS = Path(__file__).parents[2] / "docs"
+MOST_BYTES = 12_000  # of the README: two screens
 
-def blocks(root, language):
-    return re.findall(
-        rf"```{language}\n(.*?)```", (root / "README.md").read_text(encoding="utf-8"), re.S
-    )
+
+def blocks(page):
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+
+
+PAGES = [page for page in sorted(DOCS.glob("*.md")) if blocks(page)]
+
+
+@pytest.fixture(scope="module")
+def after_the_readme(root, tmp_path_factory):
+    """The folder in which the README's blocks ran, and the names that they left."""
+    folder, names = tmp_path_factory.mktemp("readme"), {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for block in blocks(root / "README.md"):
+            exec(compile(block, "README.md", "exec"), names)
+    return folder, names
+
+
+def test_readme_is_two_screens(root):
+    """What grows a paragraph at a time is read by nobody in the end."""
+    assert (root / "README.md").stat().st_size <= MOST_BYTES
 
 
 def test_readme_has_two_commands_to_set_up(root):
@@ -24,17 +46,28 @@ def test_readme_has_two_commands_to_set_up(root):
     )
 
 
-def test_readme_python_runs(root, tmp_path, monkeypatch):
+def test_readme_python_runs(root, after_the_readme):
     """A snippet that does not run is the first thing a user meets."""
-    snippets = blocks(root, "python")
-    assert len(snippets) >= 3
-    monkeypatch.chdir(tmp_path)
-    names = {}
-    for snippet in snippets:
-        exec(compile(snippet, "README.md", "exec"), names)
+    folder, names = after_the_readme
+    assert len(blocks(root / "README.md")) >= 3
     assert names["trainer"].state.global_step > 0
-    assert (tmp_path / "scenes" / "model.safetensors").is_file()
+    assert (folder / "scenes" / "model.safetensors").is_file()
     assert names["model"].config.class_names == ["cat", "dog"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_of_a_page_runs(page, after_the_readme, monkeypatch):
+    """Pages go on from the README; an example that only reads well is found out by whoever copies it."""
+    folder, names = after_the_readme
+    monkeypatch.chdir(folder)
+    names = dict(names)
+    for block in blocks(page):
+        exec(compile(block, page.name, "exec"), names)
+
+
+def test_pages_have_examples_that_run():
+    """Without any, the test above would pass for nothing."""
+    assert len(PAGES) >= 6
 
 
 def test_rival_of_the_example_is_one_file_and_one_row(
@@ -67,11 +100,11 @@ def test_rival_of_the_example_is_one_file_and_one_row(
     assert targets.tolist() == [[0, 1, 0], [0, 0, 0]]
 
 
-def test_results_in_the_readme_are_those_of_the_files(root):
+def test_results_on_their_page_are_those_of_the_files(root):
     """A table typed by hand drifts from what was measured."""
     import json
 
-    text = (root / "README.md").read_text(encoding="utf-8")
+    text = (root / "docs" / "results.md").read_text(encoding="utf-8")
     for file in sorted((root / "recipes" / "benchmarks" / "results").glob("*.json")):
         result = json.loads(file.read_text())
         if "last_epoch_mean" not in result:

@@ -51,16 +51,15 @@ def read_annotations(
     The format is told from the content and what was found is logged in one line; what cannot be
     told is an error. Nothing is left out without being counted in that line.
 
-    | `format` | what |
-    |---|---|
-    | `long` | a table, one vote a row: CSV, TSV, JSON, JSON lines, Parquet; MTurk, Toloka, crowd-kit, Label Studio's JSON-MIN and CSV |
-    | `wide` | a table, one column an annotator, empty where there is no label |
-    | `dense` | a matrix of whole numbers, items in rows, -1 where there is no label: .txt, .npy |
-    | `peerannot` | JSON `{task: {worker: label}}` |
-    | `label_studio` | JSON of Label Studio |
-    | `argilla` | records of Argilla 1 or 2, JSON or from the Hub |
-    | `annotator_files` | a folder or a list of files, one an annotator: doccano, or tables |
-    | `cifar_n` | `CIFAR-10_human.pt`, `CIFAR-100_human.pt` |
+    - `long`: a table, one vote per row: CSV, TSV, JSON, JSON lines, Parquet; MTurk, Toloka, crowd-kit, Label Studio's
+      JSON-MIN and CSV.
+    - `wide`: a table, one column per annotator, empty where there is no vote.
+    - `dense`: a matrix of whole numbers, items in rows, -1 where there is no vote: .txt, .npy.
+    - `peerannot`: JSON `{task: {worker: label}}`.
+    - `label_studio`: JSON of Label Studio.
+    - `argilla`: records of Argilla 1 or 2, JSON or from the Hub.
+    - `annotator_files`: a folder or a list of files, one per annotator: doccano, or tables.
+    - `cifar_n`: `CIFAR-10_human.pt`, `CIFAR-100_human.pt`.
 
     One rule for every form (`hf_maxmig.data.readers.cells`): annotators and labels lose the white space
     around them, items keep theirs: they must match the data set's. What pandas reads as missing

@@ -400,13 +400,13 @@ def test_fit_that_takes_too_long_is_ended(part: SimpleNamespace) -> None:
     assert not process.is_alive()
 
 
-def test_table_of_the_readme_is_what_the_results_give(part: SimpleNamespace, root: Path) -> None:
+def test_table_of_the_page_is_what_the_results_give(part: SimpleNamespace, root: Path) -> None:
     """A table typed or left over from another run says what was never measured."""
     rows = part.rows
     lines = json.loads(rows.RESULTS.read_text(encoding="utf-8"))["rows"]
     told = rows.short_table([rows.Row(**line) for line in lines])
-    readme = (root / "README.md").read_text(encoding="utf-8")
-    assert f"<!-- speed -->\n{told}\n<!-- end speed -->" in readme
+    page = (root / "docs" / "speed.md").read_text(encoding="utf-8")
+    assert f"<!-- speed -->\n{told}\n<!-- end speed -->" in page
 
 
 def test_short_table_tells_how_much_faster_or_slower(part: SimpleNamespace) -> None:
