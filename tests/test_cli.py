@@ -90,7 +90,7 @@ def test_help_of_train_begins_with_ten_flags(capsys):
     assert flags[:10] == TEN
     kinds = (DataArguments, ModelArguments, ImageClassificationTrainingArguments)
     known = {field.name for kind in kinds for field in fields(kind) if field.init}
-    assert sorted(flags) == sorted({*known, "config", "help"})  # each once
+    assert sorted(flags) == sorted({*known, "config"})  # each once
     (rest,) = [i for i, line in enumerate(lines) if line.startswith("all other training arguments")]
     assert {*TEN, "hub_salt", "votes_item"} <= {*flags[: rest - lines.count("")]}
     assert any(line.startswith("  --adam_beta1") for line in lines[rest:])

@@ -76,7 +76,11 @@ class DataArguments(VotesForm):
     """Pictures and votes."""
 
     votes: str = field(
-        kw_only=True, metadata={"help": "File or folder of votes, see `read_annotations`."}
+        kw_only=True,
+        metadata={
+            "help": "File or folder of votes: a table (CSV, TSV, JSON, Parquet) with a vote a row or a column an "
+            "annotator, or what Label Studio, Argilla, doccano or MTurk export."
+        },
     )
     dataset_name: str | None = field(
         default=None, metadata={"help": "A data set of the Hub.", "metavar": "NAME"}

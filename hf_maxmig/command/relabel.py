@@ -32,8 +32,8 @@ def relabel(arguments: SavedArguments) -> None:
     with trainer_of(arguments, model) as trainer:
         cleaned = trainer.relabel(dataset, file)
     suspect = sum(cleaned.with_format(None)["suspect"][:])
-    print(f"{suspect:,} of {len(cleaned):,} labels are suspect, and come first in {file} and")
-    print(f"{file.with_suffix('.csv')}.")
+    print(f"{suspect:,} of {len(cleaned):,} items have a suspect label; they come first.")
+    print(f"The labels are in {file} and {file.with_suffix('.csv')}.")
 
 
 def main(arguments: list[str]) -> None:

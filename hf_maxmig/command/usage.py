@@ -74,7 +74,7 @@ class Usage:
         formatter.words = self.words
         formatter.add_usage(f"{self.program} {self.call}", [], [])
         formatter.add_text(self.description)
-        shown: set[str] = set()
+        shown = {"help"}
         for heading, names in self.sections:
             _section(formatter, heading, [flags[name] for name in names])
             shown.update(names)
@@ -98,7 +98,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
             return super()._format_action_invocation(action)
         if action.dest in self.words:
             return action.dest.upper()
-        name = action.option_strings[-1 if action.dest == "help" else 0]
+        name = action.option_strings[0]
         if action.nargs == 0 or action.nargs == "?":  # a switch
             return name
         word = action.dest.upper()

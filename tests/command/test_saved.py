@@ -80,14 +80,14 @@ def test_relabel_numbers_the_votes_as_the_model_does(model, photos, tmp_path, ca
         for name in ("red_only", "bob", "ann"):
             assert who_said[name] == said[row["file_name"], name]
     assert "'cyd'" in caplog.text  # whom the model does not know
-    assert "of 12 labels are suspect" in capsys.readouterr().out
+    assert "of 12 items have a suspect label" in capsys.readouterr().out
 
 
 def test_relabel_needs_no_votes(model, photos, tmp_path, capsys):
     """A model that has learned from a crowd labels pictures that the crowd has not seen."""
     typed("relabel", model, photos[0], "--output_dir", tmp_path / "out", "--use_cpu")
     assert len(written(tmp_path / "out" / "relabelled.csv")) == 12
-    assert capsys.readouterr().out.startswith("0 of 12 labels")
+    assert capsys.readouterr().out.startswith("0 of 12 items")
 
 
 @pytest.mark.parametrize(
