@@ -12,7 +12,7 @@ from hf_maxmig.command.image_classification import (
     ImageClassificationTrainingArguments,
     ModelArguments,
 )
-from tests.processes import finished
+from tests.processes import finished, launch
 from tests.written_data import write_pictures, write_votes
 
 TEN = [
@@ -58,6 +58,23 @@ def test_help_and_version_wait_for_no_library(flag, root):
     assert "'torch'" not in printed
     assert "'argparse'" not in printed
     assert ("verbs:" in printed) == (flag == "--help")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ("accelerate.commands.launch",),
+        pytest.param(
+            ("torch.distributed.run", "--standalone", "--nproc_per_node=2"), marks=pytest.mark.full
+        ),
+    ],
+)
+def test_launchers_start_the_command_by_its_module(launcher, root):
+    """On several devices the installed command does not do: launchers take a script or a module."""
+    printed = launch(root, "-m", "hf_maxmig.cli", "train", "--help", launcher=launcher)
+    assert printed.startswith("usage: maxmig train ")
+    assert printed.count("usage:") == (2 if "--nproc_per_node=2" in launcher else 1)
 
 
 def test_version_is_the_package_s(capsys):

@@ -55,10 +55,12 @@ def card(arguments: CardArguments) -> None:
     """
     model = saved_model(arguments.model)
     told = _results(arguments.model)
-    name = (arguments.repo_id or Path(arguments.model).resolve().name).split("/")[-1]
+    on_hub = None if Path(arguments.model).exists() else arguments.model
+    repo_id = arguments.repo_id or on_hub
+    name = (repo_id or Path(arguments.model).resolve().name).split("/")[-1]
     header: dict[str, Any] = {"license": arguments.license, "datasets": arguments.dataset}
     made = model_card(
-        model, told.get("results", {}), told.get("arguments", {}), name, repo_id=arguments.repo_id,
+        model, told.get("results", {}), told.get("arguments", {}), name, repo_id=repo_id,
         processor=saved_processor(arguments.model),
         **{key: value for key, value in header.items() if value is not None},
     )  # fmt: skip

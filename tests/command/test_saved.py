@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 from datasets import Dataset, DatasetDict, load_dataset
+from huggingface_hub import HfApi
 from transformers import ViTImageProcessor
 
 from hf_maxmig import (
@@ -145,6 +146,26 @@ def test_card_says_what_is_beside_the_model(model, tmp_path, capsys):
     assert not (model / "README.md").exists()
     typed("card", model, "--license", "mit", "--output_dir", tmp_path / "out")
     assert (tmp_path / "out" / "README.md").read_text(encoding="utf-8").strip() in printed
+
+
+@pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
+def test_model_of_the_hub_is_known_by_its_name(model, photos, ann, hub, tmp_path, capsys):
+    """Who pulls a model has its name, and no folder."""
+    (model / "results.json").write_text(json.dumps({"results": {"eval_accuracy": 0.875}}))
+    HfApi().create_repo("org/pair")
+    HfApi().upload_folder(repo_id="org/pair", folder_path=model)
+    typed("card", "org/pair")
+    printed = capsys.readouterr().out
+    assert "- name: pair" in printed
+    assert 'AutoModel.from_pretrained("org/pair")' in printed  # as it is typed, and not `pair`
+    assert "0.875" in printed
+    typed("relabel", "org/pair", photos[0], "--output_dir", tmp_path / "out", "--use_cpu")
+    assert len(written(tmp_path / "out" / "relabelled.csv")) == 12
+    for verb, *words in (["card"], ["relabel", photos[0], "--output_dir", tmp_path / "out"]):
+        with pytest.raises(SystemExit) as left:
+            typed(verb, "org/none", *words)
+        assert left.value.code == 2
+        assert "MODEL must be a saved crowd model, got 'org/none'" in capsys.readouterr().err
 
 
 @pytest.mark.slow
