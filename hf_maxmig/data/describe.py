@@ -160,7 +160,7 @@ def describe(dataset: Dataset, *, min_votes: int = 10) -> Description:
         min_votes: annotators with fewer votes are listed; at least 1.
 
     Returns:
-        A dictionary that `json.dumps` takes, and prints as a page:
+        A dictionary that `json.dumps` takes, and prints as a page. Its keys:
 
         - `items`, `items_without_votes`, `items_with_two_votes`: N, and how many of them; two or more.
         - `annotators`, `annotators_with_votes`: named, and those that voted.

@@ -249,7 +249,7 @@ class WeightedAverageAggregator(Float32Module):
                 it.
 
         Returns:
-            (C,), the vote share summed over the annotated items: what the prior starts from.
+            (C,), the vote share summed over the annotated items, which the prior starts from.
 
         Raises:
             ValueError: if no item has a label.

@@ -516,8 +516,8 @@ def confusion(
         smoothing: pseudo-labels added to each of the C^2 cells.
 
     Returns:
-        (M, C, C): annotator, true row, reported column; each row sums to one, and is uniform where
-        the annotator labelled no item that could be of that class.
+        (M, C, C) with annotator, true row, reported column. Each row sums to one. It is uniform where
+        the annotator voted on no item that could be of that class.
 
     Example:
         >>> truth = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])

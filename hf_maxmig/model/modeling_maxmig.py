@@ -228,8 +228,8 @@ class CrowdModel(PreTrainedModel):
             crowd: its crowd, part by part, in the order of the items.
 
         Returns:
-            A data set of as many items, with a further column `crowd_posterior`, if any: C numbers
-            an item, which reach `crowd_loss` as (B, C).
+            A data set of as many items. It may have a further column `crowd_posterior` of C numbers
+            per item, which reach `crowd_loss` as (B, C).
         """
         return dataset
 
@@ -349,7 +349,7 @@ class CrowdModel(PreTrainedModel):
                 False.
 
         Returns:
-            The loss, and whether it is empty: with fewer than `least_items` annotated items it is
+            The loss, and whether it is empty. With fewer than `least_items` annotated items it is
             zero, with zero gradient.
         """
         raise NotImplementedError

@@ -89,7 +89,7 @@ def read_annotations(
             numbers of these classes.
 
     Returns:
-        One vote a row: `item`, `annotator`, `annotation`, then `gold` where the source has gold
+        One vote per row, with `item`, `annotator`, `annotation`, then `gold` where the source has gold
         labels (each row has that of its item), then the other columns of the source, one called as
         one of ours with `original_` before its name. An item with a gold label and no vote is one
         row whose annotator and annotation are None. `add_annotations` joins it to a data set.
