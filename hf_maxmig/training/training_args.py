@@ -70,7 +70,7 @@ PAPER_PRESETS: dict[str, dict[str, Any]] = {
 @hides("hub_token", "hub_salt")
 @dataclass(repr=False)
 class MaxMIGTrainingArguments(TrainingArguments):
-    """`TrainingArguments` for training from crowd labels.
+    """`TrainingArguments` for training from votes.
 
     Defaults that differ from the parent: `remove_unused_columns=False` (the collator picks what the
     classifier takes), `label_names=["labels"]`, `logging_nan_inf_filter=False` (a NaN loss shows),
@@ -83,19 +83,20 @@ class MaxMIGTrainingArguments(TrainingArguments):
         divergence: row of Table 1, for a classifier that the trainer wraps.
         prior: class prior, for a classifier that the trainer wraps; by default uniform, or learned
             where the search says so.
-        aggregator: for a classifier that the trainer wraps; `interaction` also hears what two labels
-            say only together, `factored` is for very many annotators and classes.
+        aggregator: for a classifier that the trainer wraps; `interaction` also learns what two votes
+            say together, `factored` is for very many annotators and classes.
         aggregator_learning_rate: rate of W and of a learned prior; by default searched for, and for
-            the prior not under ten times `learning_rate`; the classifier's for what a method that
-            does not maximise the gain has in W's place.
+            the prior at least ten times `learning_rate`. Methods that do not maximise the gain use
+            the classifier's.
         search_rate: whether to search for it, where it is not given.
         aggregator_warmup_ratio: share of training over which that rate rises from zero, where the
             gain is maximised.
         gather_across_devices: compute the gain over the items of all devices.
-        init: how a training starts; by default, where it can, `cross_fit`, in which the classifier learns
-            what each item is by the votes and by networks that have not seen it (`hf_maxmig.training.cross_fit`).
-        smoothing: pseudo-labels in each cell of the confusion matrices that W starts from.
-        init_strength: what that W is multiplied by; 1 is the paper's.
+        init: how a training starts; by default `cross_fit` where that is possible: the classifier learns
+            what the votes, and networks that have not seen the item, say about it
+            (`hf_maxmig.training.cross_fit`).
+        smoothing: pseudo-votes in each cell of the confusion matrices that W starts from.
+        init_strength: scale of that W; 1 is the paper's.
         name_classes: name the classes after training by the votes.
         select_by_gain: with an evaluation set that has votes, keep the epoch with the highest gain on
             it.
@@ -104,7 +105,7 @@ class MaxMIGTrainingArguments(TrainingArguments):
         mixup_alpha: of the Beta distribution of the share in which two items are blended (mixup); 0 for
             none.
         use_gold_labels: learn from the gold labels of the training items, too (`hf_maxmig.training.gold`).
-        guards: warn of what almost surely went wrong.
+        guards: warn about what almost certainly went wrong.
         preset: the paper's protocol for one of its data sets.
         hub_annotators: what the Hub sees of the crowd; other than with `names`, no callback sees them
             either, and trackers that upload checkpoints are refused.
@@ -123,156 +124,159 @@ class MaxMIGTrainingArguments(TrainingArguments):
     divergence: Literal["kl", "pearson", "jensen_shannon"] = field(
         default="kl",
         metadata={
-            "help": "Row of Table 1, for a classifier that the trainer wraps in a `MaxMIGModel`."
+            "help": "Divergence of the gain, a row of the paper's Table 1. For a classifier that the trainer wraps in a "
+            "`MaxMIGModel`."
         },
     )
     prior: str = field(
         default="auto",
         metadata={
-            "help": "Class prior, for a classifier that the trainer wraps: `uniform`, `vote_share`, `learned`, or "
-            "numbers separated by commas, such as `0.8,0.2`; `auto` is `uniform`, or `learned` where the gain on "
-            "held-out votes is clearly higher with it: see `search_rate`."
+            "help": "Class prior, for a classifier that the trainer wraps: `uniform`, `vote_share`, `learned`, or numbers "
+            "separated by commas, such as `0.8,0.2`. `auto` is `uniform`, or `learned` where the gain on held-out "
+            "votes is clearly higher with it: see `search_rate`."
         },
     )
     aggregator: Literal["weighted_average", "interaction", "factored"] = field(
         default="weighted_average",
         metadata={
-            "help": "Aggregator, for a classifier that the trainer wraps: the paper's; `interaction`, which also hears "
-            "what two labels say only together, if the gain on held-out votes is clearly higher with it, see "
-            "`search_rate`; or `factored`, which has 2 C numbers an annotator instead of C^2: for crowds that are too "
-            "large for these."
+            "help": "Aggregator, for a classifier that the trainer wraps. `weighted_average` is the paper's. `interaction` "
+            "also learns what two votes say together; it is used only if the gain on held-out votes is clearly higher "
+            "with it, see `search_rate`. `factored` has 2 C numbers per annotator instead of C^2, for crowds that are "
+            "too large for the others."
         },
     )
     aggregator_learning_rate: float | None = field(
         default=None,
         metadata={
-            "help": "Learning rate of the aggregator and of a learned prior. Default: see `search_rate`; the classifier's for "
-            "what a method that does not maximise the gain has in its place."
+            "help": "Learning rate of the aggregator and of a learned prior. Default: see `search_rate`. Methods that do not "
+            "maximise the gain use the classifier's rate."
         },
     )
     search_rate: bool = field(
         default=True,
         metadata={
             "help": "If `aggregator_learning_rate` is not given, find out before the training what W and the prior start from "
-            "and how fast W learns, on at most 20,000 items, by the gain on held-out votes. The classifier is warmed up "
-            "for a twentieth of the epochs; small networks on its features, W and the prior race in several settings at "
-            "once; W starts from what came of it and learns at ten times `learning_rate`. A `HeadClassifier` itself is "
-            "trained instead, for two fifths of the epochs each, with 10, 100 and once `learning_rate`; so is what cannot "
-            "be raced: another aggregator or divergence, gold labels, several devices, a classifier whose output layer is "
-            "not found. That takes about the time of the training. Without it, ten times `learning_rate`."
+            "and how fast W learns: by the gain on held-out votes, on at most 20,000 items. The classifier is warmed "
+            "up for a twentieth of the epochs. Small networks on its features, W and the prior are then trained in "
+            "several settings at once. W starts from the best setting and learns at ten times `learning_rate`. A "
+            "`HeadClassifier` is trained itself instead, for two fifths of the epochs each, with 10, 100 and 1 times "
+            "`learning_rate`. So is whatever cannot be searched on features: another aggregator or divergence, gold "
+            "labels, several devices, a classifier whose output layer is not found. That takes about as long as the "
+            "training. If false, W learns at ten times `learning_rate`."
         },
     )
     aggregator_warmup_ratio: float = field(
         default=0.3,
         metadata={
-            "help": "Share of the training over which the aggregator's rate rises from zero, quadratically: slow while "
-            "the classes form, fast after."
+            "help": "Share of the training over which the aggregator's rate rises quadratically from zero: slowly while the "
+            "classes form, fast afterwards."
         },
     )
     gather_across_devices: bool = field(
         default=True,
         metadata={
-            "help": "Compute the gain over the items of all devices: the step then equals that of one process with "
-            "the same global batch."
+            "help": "Compute the gain over the items of all devices. The step then equals that of one process with the same "
+            "global batch."
         },
     )
     init: Literal["cross_fit", "information", "vote_share", "keep"] | None = field(
         default=None,
         metadata={
-            "help": "How a fresh run starts. `cross_fit`: small networks on features of the items are trained by the gain, "
-            "each without the items that it judges; left-out votes say how much they and the votes count; the classifier "
-            "then learns what each item is by both, and W stays as it was found. Else the classifier and W maximise the "
-            "gain together, from one of three starts: `information`, in which annotators count as much as they agree with "
-            "briefly trained classifiers, or with networks on the features of one (see `search_rate`), and the classifier "
-            "starts warm (a tenth to a sixth of the time of the training); `vote_share` (paper, equation 2); or `keep` what the model has. A resumed run always keeps it. "
-            "Default: `cross_fit` for the paper's aggregator and divergence; else `information`, and "
-            "`vote_share` where that cannot be, for a stream, with FSDP or DeepSpeed, and for methods that do not "
-            "maximise the gain."
+            "help": "How a new run starts. `cross_fit`: small networks on features of the items are trained by the gain, each "
+            "without the items that it judges. Left-out votes decide how much the networks and the votes count. The "
+            "classifier then learns what both say about each item, and W stays as it was found. With the others, "
+            "classifier and W maximise the gain together. `information`: annotators count as much as they agree with "
+            "briefly trained classifiers, or with networks on the features of one (see `search_rate`), and the "
+            "classifier starts warm; this takes a tenth to a sixth of the training time. `vote_share`: the paper's "
+            "equation 2. `keep`: what the model has, as a resumed run always does. Default: `cross_fit` for the "
+            "paper's aggregator and divergence, else `information`. It is `vote_share` where neither is possible: for "
+            "a stream, with FSDP or DeepSpeed, and for methods that do not maximise the gain."
         },
     )
     smoothing: float = field(
         default=0.01,
         metadata={
-            "help": "Pseudo-labels added to each cell of the confusion matrices that W starts from."
+            "help": "Pseudo-votes added to each cell of the confusion matrices that W starts from."
         },
     )
     init_strength: float = field(
         default=0.5,
         metadata={
-            "help": "What the initial W is multiplied by; 1 is the paper's. An annotator's own labels are part of the "
-            "vote share they are compared with, and copies are counted as often as they occur: at full strength the "
-            "first aggregator is surer than it should be."
+            "help": "Scale of the initial W; 1 is the paper's. An annotator's own votes are part of the vote share they are "
+            "compared with, and copied votes count each time they occur. At scale 1 the first aggregator is therefore "
+            "overconfident."
         },
     )
     name_classes: bool = field(
         default=True,
         metadata={
-            "help": "After training, give each class the name that fits the votes best. The gain does not change when "
-            "classes are exchanged; without this, two of them may come out swapped."
+            "help": "After training, give each class the name that fits the votes best. The gain does not change when classes "
+            "are exchanged; without this, two of them may come out swapped."
         },
     )
     select_by_gain: bool = field(
         default=True,
         metadata={
-            "help": "With an `eval_dataset` that has votes, evaluate and save each epoch and end with the epoch whose "
-            "gain on it is highest, for which no gold label is needed. Only where `eval_strategy`, `save_strategy`, "
-            "`save_total_limit`, `load_best_model_at_end` and `metric_for_best_model` are all left at their defaults; "
-            "a dictionary of evaluation sets is only looked at as these say. Not with `init=cross_fit`, where more epochs do "
-            "no harm."
+            "help": "With an `eval_dataset` that has votes, evaluate and save each epoch, and end with the epoch of the "
+            "highest gain. This needs no gold label. It applies only if `eval_strategy`, `save_strategy`, "
+            "`save_total_limit`, `load_best_model_at_end` and `metric_for_best_model` are all left at their defaults, "
+            "and `eval_dataset` is not a dictionary. Not with `init=cross_fit`, where more epochs do no harm."
         },
     )
     search_strength: bool = field(
         default=True,
         metadata={
-            "help": "With an `eval_dataset` that has votes, after training multiply the aggregator's W by the number at "
-            "which the gain on it is highest (nearer to 1, the fewer votes it has): a classifier that "
-            "memorises items makes the votes count too much. Not with `init=cross_fit`, where left-out votes decide it."
+            "help": "With an `eval_dataset` that has votes, multiply W after the training by the strength at which the gain on "
+            "these votes is highest. The fewer votes there are, the nearer it stays to 1. A classifier that memorises "
+            "items otherwise makes the votes count too much. Not with `init=cross_fit`, where left-out votes decide "
+            "it."
         },
     )
     mixup_alpha: float = field(
         default=0.0,
         metadata={
-            "help": "Train on blends of two items of a batch (mixup): their inputs, and what is learned of them, are mixed "
-            "to a share that is drawn from Beta(alpha, alpha) for each batch. 0 turns it off. It makes the classifier less "
-            "sure, which helps where it is too sure and harms where it is not: see `docs/training_arguments.md`. Only "
-            "where the classifier reads fractions (`pixel_values`, `features`, `input_features`, `input_values`)."
+            "help": "Train on blends of two items of a batch (mixup): their inputs, and what is learned about them, are mixed "
+            "by a share that is drawn from Beta(alpha, alpha) for each batch. 0 turns it off. It makes the classifier "
+            "less confident, which helps where it is overconfident and harms elsewhere: see "
+            "`docs/training_arguments.md`. Only for classifiers that read real numbers (`pixel_values`, `features`, "
+            "`input_features`, `input_values`)."
         },
     )
     use_gold_labels: bool = field(
         default=False,
         metadata={
-            "help": "Learn from gold labels, too: those in the column `labels` or `label` of the training set, on as many "
-            "items as have one (-100, -1 or None elsewhere). They count as the answers of one more annotator, who is "
-            "trusted, and tell how sure forecasts may be, for which they should be of items drawn at random. Results on "
-            "the training set leave them out. Without this, gold labels are only measured against."
+            "help": "Also learn from gold labels: those in the column `labels` or `label` of the training set, on items that "
+            "have one (-100, -1 or None elsewhere). They count as the votes of one more annotator, who is trusted, and "
+            "decide how confident forecasts may be. For that the items with gold labels should be drawn at random. "
+            "Results on the training set leave these labels out. If false, gold labels are only measured against."
         },
     )
     guards: bool = field(
         default=True,
         metadata={
-            "help": "Warn, once each, of too few votes, of classes that were merged or exchanged, and of a gain that "
-            "rises in training while it falls on the evaluation set."
+            "help": "Warn, once each, about too few votes, about merged or exchanged classes, and about a gain that rises in "
+            "training while it falls on the evaluation set."
         },
     )
     preset: str | None = field(
         default=None,
         metadata={
-            "help": f"The paper's protocol for a data set: {', '.join(PAPER_PRESETS)}. It sets each argument that is "
-            "left at its default."
+            "help": f"The paper's protocol for a data set: {', '.join(PAPER_PRESETS)}. It sets each argument that you "
+            "leave at its default."
         },
     )
 
     hub_annotators: Literal["names", "hashed", "dropped"] = field(
         default="names",
         metadata={
-            "help": "What `push_to_hub` shares of the crowd: the annotators' `names`, which may be personal data; "
-            "salted hashes instead, `hashed`; or nothing, `dropped`, the classifier alone. Other than with `names`, "
-            "nothing is pushed before the end of the training."
+            "help": "What `push_to_hub` shares about the annotators. `names`: their names, which may be personal data. "
+            "`hashed`: salted hashes instead. `dropped`: nothing, only the classifier is pushed. With `hashed` and "
+            "`dropped` nothing is pushed before the end of the training."
         },
     )
     hub_salt: str | None = field(
         default=None,
-        metadata={"help": "Salt for `hub_annotators=hashed`, a secret of 16 characters or more."},
+        metadata={"help": "Salt for `hub_annotators=hashed`: a secret of at least 16 characters."},
     )
 
     learning_rate: float = field(
@@ -281,29 +285,34 @@ class MaxMIGTrainingArguments(TrainingArguments):
     num_train_epochs: float | None = field(
         default=None,
         metadata={
-            "help": f"Default: as many as make {STEPS:,} steps, at least {LEAST_EPOCHS} and at most {MOST_EPOCHS}."
+            "help": f"Epochs. Default: as many as make {STEPS:,} steps, at least {LEAST_EPOCHS} and at most {MOST_EPOCHS}."
         },
     )
     lr_scheduler_type: str = field(default="cosine", metadata={"help": "Schedule of both rates."})
     per_device_train_batch_size: int = field(
         default=64,
-        metadata={"help": "Items a device and step. The gain compares the items of a batch."},
+        metadata={
+            "help": "Items per device and step. The gain compares the items of a batch with each other."
+        },
     )
     remove_unused_columns: bool = field(
         default=False,
-        metadata={"help": "Must stay False: the collator picks what the classifier takes."},
+        metadata={
+            "help": "Must stay False: the collator picks the columns that the classifier takes."
+        },
     )
     label_names: list[str] | None = field(
         default_factory=lambda: ["labels"],
-        metadata={"help": "Where gold labels are, if there are any."},
+        metadata={"help": "Column of the gold labels, if there are any."},
     )
     logging_nan_inf_filter: bool = field(
-        default=False, metadata={"help": "Whether to hide steps whose loss is not finite."}
+        default=False,
+        metadata={"help": "Whether to hide steps whose loss is not finite from the log."},
     )
     dataloader_pin_memory: bool = field(
         default_factory=torch.accelerator.is_available,
         metadata={
-            "help": "Whether batches wait in pinned memory. Default: if there is an accelerator."
+            "help": "Whether batches wait in pinned memory. Default: only with an accelerator."
         },
     )
     ddp_find_unused_parameters: bool | None = field(
