@@ -8,6 +8,7 @@ dark are one picture. Text stays text, set in the page's font. What is shown of 
 import importlib.util
 import io
 import re
+import unicodedata
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,10 @@ _UNFIT = re.compile(
 )
 _WIDE, _TALL = 4.3, 3.0  # inches, of which a unit of the picture is the 72nd
 _GRID = (200, 120)  # points that share a cell of this grid are drawn as one
-_ACROSS = 6.4  # of the graph of copies, where two who are linked are 1.5 apart
+_LINE_OF_TEXT = 15.0  # points from one name to the next in the graph of copies
+_ARCS, _NAME_ROOM = 50.0, 92.0  # points that the arcs and the names beside them take there
+_EVEN = 1.05  # the most votes against the fewest: below, all count as equally many
+_GOLDEN = 0.618034  # multiples of it, modulo 1, spread points without a pattern
 _MAX_LABELS = 10
 _MAX_CLASSES = 12
 _MAX_CELLS_WITH_NUMBERS = 36
@@ -94,11 +98,14 @@ def short(text: str, length: int = 18) -> str:
 def information_plot(
     votes: np.ndarray, information: np.ndarray, group: np.ndarray, names: Sequence[str]
 ) -> str:
-    """Show how much each annotator's labels tell against how many they gave.
+    """Show how much each annotator's votes tell against how many they cast.
+
+    Where all cast about equally many, the annotators stand side by side instead, the most
+    informative first. Otherwise those with the same number are spread around it.
 
     Args:
-        votes: (M,), how many labels each gave; those with none are not drawn.
-        information: (M,), nats a label.
+        votes: (M,), how many votes each cast; annotators without any are not drawn.
+        information: (M,), nats per vote.
         group: (M,), 0 to trust, 1 to look at, 2 to leave out; the last two get a name first.
         names: M names.
 
@@ -106,36 +113,65 @@ def information_plot(
         An SVG element.
     """
     drawn = np.flatnonzero((votes > 0) & np.isfinite(information))
-    spread = votes[drawn].max() / votes[drawn].min()
+    most, fewest = votes[drawn].max(), votes[drawn].min()
+    even = len(drawn) > 1 and most <= _EVEN * fewest
+    logarithmic = not even and most > 20 * fewest
+    place = np.zeros(len(votes))
+    if even:
+        place[drawn[np.argsort(-information[drawn], kind="stable")]] = np.arange(len(drawn)) + 1
+    else:
+        place[drawn] = _spread_ties(votes[drawn], logarithmic)
 
     def draw(axes: "Axes") -> None:
-        if spread > 20:
+        from matplotlib.ticker import MaxNLocator
+
+        if logarithmic:
             axes.set_xscale("log")
         axes.margins(x=0.1)
         for number, (label, colour, marker) in enumerate(_GROUPS):
             part = drawn[group[drawn] == number]
-            x = np.log(votes[part]) if spread > 20 else votes[part]
+            x = np.log(place[part]) if logarithmic else place[part]
             part = part[_one_a_cell(x, information[part])]
             if len(part):
                 axes.scatter(
-                    votes[part], information[part], s=30 if len(drawn) < 200 else 9, c=colour,
+                    place[part], information[part], s=30 if len(drawn) < 200 else 9, c=colour,
                     marker=marker, alpha=0.8, linewidths=0, label=label,
                 )  # fmt: skip
-        axes.set_xlabel("labels given")
-        axes.set_ylabel("nats a label")
+        axes.set_ylabel("nats per vote")
         top = max(0.05, information[drawn].max())
         axes.set_ylim(min(0, information[drawn].min()) - 0.05 * top, 1.1 * top)
+        if even:
+            number_of_votes = f"{fewest:,}" if most == fewest else f"{fewest:,} to {most:,}"
+            axes.set_xlabel(f"annotators by rank; {number_of_votes} votes each")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        else:
+            axes.set_xlabel("votes")
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
         axes.xaxis.set_minor_formatter(lambda x, _: "")
         for handle in _legend_above(axes):
             handle.set_sizes([30])
         first = np.lexsort((-votes[drawn], -group[drawn]))
         best = np.argsort(-information[drawn], kind="stable")[:3]
-        points = np.stack([votes[drawn], information[drawn]], axis=1)
+        points = np.stack([place[drawn], information[drawn]], axis=1)
         order = list(dict.fromkeys([*first[: 3 * _MAX_LABELS], *best]))
         _name_points(axes, points, np.array(order), [names[int(m)] for m in drawn])
 
-    return _svg("information", "Information of each annotator against labels given", draw)
+    return _svg("information", "Information per vote of each annotator against their votes", draw)
+
+
+def _spread_ties(votes: np.ndarray, logarithmic: bool) -> np.ndarray:
+    """(M,) places on the axis: equal numbers of votes fill up to 0.4 of the way to the next."""
+    scale = np.log(votes) if logarithmic else votes.astype(float)
+    values, number, count = np.unique(scale, return_inverse=True, return_counts=True)
+    gaps = np.diff(values) if len(values) > 1 else np.ones(1)
+    room = 0.4 * np.minimum(np.append(gaps[0], gaps), np.append(gaps, gaps[-1]))
+    turn = np.zeros(len(votes), dtype=int)  # of an annotator among their equals
+    in_order = np.argsort(number, kind="stable")
+    turn[in_order] = np.arange(len(votes)) - np.repeat(np.cumsum(count) - count, count)
+    shift = 2 * ((0.5 + _GOLDEN * turn) % 1) - 1  # the first of each stays where it is
+    # A handful needs less room than a crowd.
+    place = scale + room[number] * np.minimum(1, count[number] / 10) * shift
+    return np.exp(place) if logarithmic else place
 
 
 def _one_a_cell(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -180,7 +216,7 @@ def confusion_plot(
     Args:
         name: of the picture, unique on its page.
         confusion: (C, C), probabilities, true row, reported column.
-        counts: (C, C), labels behind them; where there are many classes, those with the most are
+        counts: (C, C), votes behind them; where there are many classes, those with the most are
             shown.
         classes: C names.
 
@@ -225,11 +261,14 @@ def confusion_plot(
         axes.spines[:].set_visible(False)
 
     rows = ", ".join(f"{short(classes[c])} {table[i, i]:.2f}" for i, c in enumerate(shown))
-    return _svg(name, f"Share said rightly of each true class: {rows}", draw, (3.0, 2.8)), size
+    return _svg(name, f"Share right of each true class: {rows}", draw, (3.0, 2.8)), size
 
 
 def agreement_plot(copies: Sequence[Copy], names: Sequence[str]) -> str:
-    """Show who agrees with whom beyond what the truth explains: annotators, and a line a pair.
+    """Show who agrees with whom beyond what the truth explains.
+
+    Annotators stand one below the other, each group together and its source first.
+    An arc joins each pair, and beside a name stands the agreement with one further up.
 
     Args:
         copies: the pairs, at least one.
@@ -238,58 +277,67 @@ def agreement_plot(copies: Sequence[Copy], names: Sequence[str]) -> str:
     Returns:
         An SVG element.
     """
-    places = _places([(pair.annotator, pair.source) for pair in copies])
-    x, y = np.array(list(places.values())).T
+    rows = _rows([(pair.annotator, pair.source) for pair in copies])
+    beside: dict[int, Copy] = {}  # the clearest pair of an annotator with one further up
+    for pair in copies:
+        beside.setdefault(max(pair.annotator, pair.source, key=rows.__getitem__), pair)
+    bottom = max(rows.values())
+    longest = max(abs(rows[pair.annotator] - rows[pair.source]) for pair in copies)
+    wide, tall = 72 * _WIDE, _LINE_OF_TEXT * (bottom + 1)
 
     def draw(axes: "Axes") -> None:
+        angle = np.linspace(-np.pi / 2, np.pi / 2, 25)
         for pair in copies:
-            ends = np.array([places[pair.annotator], places[pair.source]])
-            share = pair.agreed / max(1, pair.common)
-            axes.plot(*ends.T, color=_WARN, linewidth=0.5 + 3 * share**2, alpha=0.7, zorder=1)
-            if len(copies) <= 12:
-                axes.annotate(
-                    f"{pair.agreed:,}/{pair.common:,}", ends.mean(axis=0), fontsize=7.5, ha="center",
-                    xytext=(0, 4), textcoords="offset points", color=_MUTED,
-                )  # fmt: skip
-        axes.scatter(x, y, s=42, c=_WARN, linewidths=0, zorder=2)
-        for m, place in places.items():
-            axes.annotate(
-                short(names[m], 14), place, xytext=(0, -7), textcoords="offset points",
-                ha="center", va="top", fontsize=8.5,
+            top, low = sorted((rows[pair.annotator], rows[pair.source]))
+            reach = (_ARCS - 12) * (low - top) / max(4, longest)
+            axes.plot(
+                _ARCS - (reach + 4) * np.cos(angle),
+                _LINE_OF_TEXT * ((top + low) / 2 + (low - top) / 2 * np.sin(angle)),
+                color=_WARN, linewidth=0.5 + 2 * (pair.agreed / max(1, pair.common)) ** 2,
+                alpha=0.7, zorder=1,
             )  # fmt: skip
-        middle = (x.min() + x.max()) / 2
-        axes.set(
-            xlim=(middle - across / 2, middle + across / 2), ylim=(y.min() - 0.6, y.max() + 0.4)
-        )
+        heights = _LINE_OF_TEXT * np.array(list(rows.values()))
+        axes.scatter(np.full(len(rows), _ARCS), heights, s=30, c=_WARN, linewidths=0, zorder=2)
+        for m, row in rows.items():
+            at: dict[str, Any] = {
+                "y": _LINE_OF_TEXT * row,
+                "va": "center_baseline",
+                "fontsize": 8.5,
+            }
+            axes.text(x=_ARCS + 9, s=_fitting(names[m], 16), **at)
+            if m in beside:
+                pair = beside[m]
+                other = names[pair.source if pair.annotator == m else pair.annotator]
+                said = f"{pair.agreed:,} of {pair.common:,} as {_fitting(other, 12)}"
+                axes.text(x=_ARCS + 9 + _NAME_ROOM, s=said, color=_MUTED, **at)
+        axes.set(xlim=(0, wide), ylim=(tall - _LINE_OF_TEXT / 2, -_LINE_OF_TEXT / 2))
         axes.set_axis_off()
 
-    across = max(_ACROSS, np.ptp(x) + 1.6)
-    size = (_WIDE, float(min(_WIDE * (np.ptp(y) + 1) / across, 2 * _WIDE)))
-    return _svg("agreement", "Who agrees with whom beyond what the truth explains", draw, size)
+    title = "Who agrees with whom beyond what the truth explains"
+    return _svg("agreement", title, draw, (_WIDE, tall / 72))
 
 
-def _places(pairs: Sequence[tuple[int, int]]) -> dict[int, tuple[float, float]]:
-    """Set each group that hangs together around its best connected member, groups in rows."""
+def _fitting(name: str, length: int) -> str:
+    """Shorten a name; one in characters that are twice as wide, to half."""
+    wide = any(unicodedata.east_asian_width(character) in "WF" for character in name)
+    return short(name, length // 2 if wide else length)
+
+
+def _rows(pairs: Sequence[tuple[int, int]]) -> dict[int, float]:
+    """Give each annotator a row: groups stand together, with a gap between two."""
     members, ends = np.unique(np.array(pairs), return_inverse=True)
     ends = ends.reshape(-1, 2)
     links = coo_matrix((np.ones(len(ends)), ends.T), shape=(len(members),) * 2)
     number, group = connected_components(links, directed=False)
     degree = np.bincount(ends.ravel())
-    places: dict[int, tuple[float, float]] = {}
-    left = top = deepest = 0.0
-    for g in range(number):
+    source = np.bincount(ends[:, 1], minlength=len(members))
+    rows: dict[int, float] = {}
+    largest_first = np.argsort(-np.bincount(group, minlength=number), kind="stable")
+    for place, g in enumerate(largest_first):
         inside = np.flatnonzero(group == g)
-        inside = inside[np.argsort(-degree[inside], kind="stable")]
-        angle = 2 * np.pi * np.arange(len(inside) - 1) / (len(inside) - 1)
-        radius = max(1.5, 0.2 * len(angle))
-        x, y = radius * np.append(0, np.cos(angle)), radius * np.append(0, np.sin(angle))
-        width, height = np.ptp(x) + 1.6, np.ptp(y) + 1.1
-        if left and left + width > _ACROSS:
-            left, top, deepest = 0.0, top - deepest, 0.0
-        for i, a, b in zip(inside, x - x.min() + 0.8 + left, y - y.max() + top, strict=True):
-            places[int(members[i])] = (float(a), float(b))
-        left, deepest = left + width, max(deepest, height)
-    return places
+        for i in inside[np.lexsort((-degree[inside], -source[inside]))]:
+            rows[int(members[i])] = len(rows) + 0.6 * place
+    return rows
 
 
 def gain_plot(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], unit: str) -> str:
@@ -317,7 +365,7 @@ def gain_plot(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], uni
 
 
 def reliability_plot(curves: Mapping[str, Calibration]) -> str:
-    """Show how often each is right where it claims a probability.
+    """Show how often each posterior is right at each probability it gives.
 
     Args:
         curves: name and measured calibration of each posterior.
@@ -339,12 +387,42 @@ def reliability_plot(curves: Mapping[str, Calibration]) -> str:
                 label=label, clip_on=False, alpha=0.85,
             )  # fmt: skip
         axes.set(xlim=(0, 1), ylim=(0, 1))
-        axes.set_xlabel("probability it gives its answer")
+        axes.set_xlabel("probability of the likeliest class")
         axes.set_ylabel("share right")
         for handle in _legend_above(axes):
             handle.set_sizes([30])
 
-    return _svg("reliability", "Share right against the probability claimed", draw)
+    return _svg("reliability", "Share right against the probability given", draw)
+
+
+def quality_plot(quality: np.ndarray) -> str:
+    """Show how many labels of the crowd are how sure.
+
+    Args:
+        quality: (N,), label quality of items with votes, 0..1.
+
+    Returns:
+        An SVG element.
+    """
+    count, edges = np.histogram(np.clip(quality, 0, 1), bins=20, range=(0, 1))
+
+    def draw(axes: "Axes") -> None:
+        from matplotlib.collections import PolyCollection
+        from matplotlib.ticker import MaxNLocator
+
+        bars = [
+            [(left + 0.003, 0), (left + 0.047, 0), (left + 0.047, n), (left + 0.003, n)]
+            for left, n in zip(edges[:-1], count, strict=True)
+            if n
+        ]
+        axes.add_collection(PolyCollection(bars, facecolors=_INK, linewidths=0))
+        axes.set(xlim=(0, 1), ylim=(0, 1.05 * max(1, count.max())))
+        axes.set_xlabel("label quality")
+        axes.set_ylabel("items")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_formatter(lambda y, _: f"{y:,.0f}")
+
+    return _svg("quality", "How many of the crowd's labels have which label quality", draw)
 
 
 def _legend_above(axes: "Axes") -> list[Any]:

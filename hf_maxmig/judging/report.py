@@ -1,8 +1,8 @@
 """One page on what was found: whom to trust, which labels look wrong, what to do about both.
 
 The page is one file that asks for nothing from outside, written from `report.html`; its pictures
-come from `plots.py`. Nothing is measured of annotators or items here: that is done in
-`annotators.py` and `relabel.py`.
+come from `plots.py`. Annotators and items are judged in `annotators.py` and `relabel.py`, and what
+the console says of annotators too comes from there.
 """
 
 import base64
@@ -30,7 +30,7 @@ from ..data.columns import CROWD_COLUMNS, GOLD_COLUMNS, check_is_dataset, crowd_
 from ..metrics import calibration, plurality_accuracy
 from ..model.version import __version__
 from ..model.whole_files import staged
-from .annotators import AnnotatorReport
+from .annotators import MAX_NAMED, AnnotatorReport
 from .plots import (
     agreement_plot,
     confusion_plot,
@@ -38,11 +38,12 @@ from .plots import (
     information_plot,
     legible,
     need_matplotlib,
+    quality_plot,
     reliability_plot,
     short,
 )
 from .relabel import GOLD_USED, RELABELLED, Suspects
-from .verdicts import TRUST, Verdict
+from .verdicts import TRUST, Verdict, counted
 
 _ID_COLUMNS = ("file_name", "item", "item_id", "image_id", "id", "name", "path", "url")
 _MEASURES = (
@@ -50,9 +51,9 @@ _MEASURES = (
     ("aggregator_accuracy", "aggregator"),
     ("forecast_accuracy", "forecast"),
 )
-_MAX_NAMED = 12  # items, annotators or pairs that a sentence lists
 _MAX_PAIRS = 20
 _MAX_MAPS = 8
+_MAX_HARDEST = 10
 _THUMBNAIL = 160  # pixels
 _SNIPPET = 240  # characters
 
@@ -79,21 +80,20 @@ def write_report(
         summary: of the crowd, lines of text.
         log_history: of `Trainer`'s state; `gain` and `eval_gain` are drawn.
         relabelled: the items with their forecasts, as `relabel` gives them; None leaves out all
-            that the page says of items. A column of images is shown; without one, the first of
-            text.
+            items. The page shows a column of images, or else the first column of text.
         metrics: measured on an evaluation set, by their names in `all_results.json`.
         max_annotators: rows of the annotators' table; those to act on come first.
-        max_suspects: items shown, the most suspect first.
-        gold_labels_used: how many gold labels the training used. Those of `relabelled` that its column
-            `gold_used` names are not measured against.
+        max_suspects: suspect items shown, the most suspect first.
+        gold_labels_used: how many gold labels the training used. Items that the column `gold_used` of
+            `relabelled` marks are not measured against.
 
     Returns:
         Where the page is.
 
     Raises:
         ImportError: if matplotlib is absent.
-        TypeError: if `annotators`, `relabelled` or a text is of another type, or what was measured
-            is no number.
+        TypeError: if `annotators`, `relabelled` or a text is of another type, or a metric is not a
+            number.
         ValueError: if `relabelled` lacks a column or is of other classes, or a maximum is negative.
     """
     need_matplotlib()
@@ -116,7 +116,7 @@ def write_report(
     if relabelled is not None:
         check_is_dataset(relabelled)
     items: dict[str, Any] | None = None
-    gold, cards = np.zeros(0, dtype=np.int64), []
+    gold, cards, hardest = np.zeros(0, dtype=np.int64), [], []
     if relabelled is not None:
         if missing := [name for name in RELABELLED if name not in relabelled.column_names]:
             raise ValueError(
@@ -128,9 +128,11 @@ def write_report(
         if GOLD_USED in relabelled.column_names:
             gold = np.where(np.asarray(_column(relabelled, GOLD_USED)), -1, gold)
         items = _items(relabelled, gold, annotators.classes)
-        cards = _suspects(relabelled, gold, annotators, max_suspects)
+        cards = _cards(relabelled, _most_suspect(relabelled, max_suspects), gold, annotators)
+        hardest = _cards(relabelled, _hardest(relabelled), gold, annotators, pictures=False)
     group = np.array([Verdict.called(verdict).group for verdict in annotators.verdict])
-    order = _to_act_on_first(annotators)
+    order = annotators.to_act_on_first()
+    best = annotators.best()
     page = _template().render(
         title=title,
         summary=summary,
@@ -139,15 +141,16 @@ def write_report(
         cards=cards,
         rows=[_row(annotators, m) for m in order[:max_annotators]],
         groups=[[annotators.annotators[m] for m in order if group[m] == g] for g in range(3)],
-        by_verdict=_by_verdict(annotators, order),
-        pairs=[_pair(annotators, pair) for pair in annotators.copies[:_MAX_NAMED]],
-        voices=[[annotators.annotators[m] for m in voice] for voice in annotators.voices()],
+        best=[annotators.annotators[m] for m in best],
+        hardest=hardest,
+        pairs=[_pair(annotators, pair) for pair in annotators.copies[:MAX_NAMED]],
+        pairs_drawn=min(_MAX_PAIRS, len(annotators.copies)),
         evaluation=_evaluation(metrics or {}),
         plots=_plots(annotators, group, log_history, relabelled, gold),
-        maps=_maps(annotators, order),
+        maps=_maps(annotators, best, order),
         terms=_terms(),
         at_most=math.log(len(annotators.classes)),
-        named=_MAX_NAMED,
+        named=MAX_NAMED,
         gold_labels_used=gold_labels_used,
         gold_left_out=relabelled is not None and GOLD_USED in relabelled.column_names,
         versions=_versions(),
@@ -197,7 +200,7 @@ def _template() -> Any:
     environment.filters |= {
         "percent": _percent,
         "probability": _probability,
-        "counted": _counted,
+        "counted": counted,
         "short": short,
     }
     text = (files(__package__) / "report.html").read_text(encoding="utf-8")
@@ -210,11 +213,9 @@ def _percent(share: float, digits: int = 0) -> str:
 
 def _probability(p: float) -> str:
     """A percentage that never claims to be certain."""
+    if p < 0.0005:
+        return f"under\u00a0{_percent(0.001, 1)}"
     return f"over\u00a0{_percent(0.999, 1)}" if p > 0.9995 else _percent(p, 1)
-
-
-def _counted(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def _versions() -> dict[str, str]:
@@ -230,12 +231,6 @@ def _versions() -> dict[str, str]:
 # Annotators
 
 
-def _to_act_on_first(report: AnnotatorReport) -> np.ndarray:
-    """(M,) numbers of the annotators: by verdict, then by falling number of labels."""
-    turn = np.array([Verdict.called(verdict).turn for verdict in report.verdict])
-    return np.lexsort((-report.votes, turn))
-
-
 def _row(report: AnnotatorReport, m: int) -> dict[str, Any]:
     return {
         "name": report.annotators[m],
@@ -245,18 +240,9 @@ def _row(report: AnnotatorReport, m: int) -> dict[str, Any]:
         "low": float(report.accuracy_low[m]),
         "high": float(report.accuracy_high[m]),
         "information": float(report.information[m]),
+        "worst": report.worst_class(m),
         "reason": report.reason[m],
     }
-
-
-def _by_verdict(report: AnnotatorReport, order: np.ndarray) -> list[tuple[Verdict, list[str]]]:
-    """Names by verdict, of the verdicts that ask for something; groups that copy are named by themselves."""
-    asking = [v for v in Verdict if v.advice and not (v is Verdict.COPY and report.copies)]
-    names: dict[Verdict, list[str]] = {v: [] for v in sorted(asking, key=lambda v: v.turn)}
-    for m in order:
-        if (verdict := Verdict.called(report.verdict[m])) in names:
-            names[verdict].append(report.annotators[m])
-    return [(verdict, found) for verdict, found in names.items() if found]
 
 
 def _terms() -> list[tuple[list[Verdict], str]]:
@@ -296,14 +282,15 @@ def _gold(dataset: Dataset, classes: int) -> np.ndarray:
 
 
 def _items(dataset: Dataset, gold: np.ndarray, classes: Sequence[str]) -> dict[str, Any]:
-    """What is known of N items together."""
+    """What is known of N items together, and how often each answer is right by gold labels."""
     suspect = np.asarray(pc.fill_null(_column(dataset, "suspect"), False))
     unvoted = np.asarray(_column(dataset, "suspicion").is_null())
     confidence = np.asarray(_column(dataset, "confidence"), dtype=float)
+    quality = _numbers(dataset, "label_quality")
     told = np.flatnonzero(gold >= 0)
     known = dataset.select(told)
     number = pa.array(list(classes), pa.string())
-    said = np.asarray(
+    plurality = np.asarray(
         pc.fill_null(pc.index_in(_column(known, "plurality").cast(pa.string()), number), -1)
     )
     answers = {
@@ -312,7 +299,7 @@ def _items(dataset: Dataset, gold: np.ndarray, classes: Sequence[str]) -> dict[s
     }
     voted = ~unvoted[told]
     shares = _shares(known, len(classes))
-    counted = shares.sum(dim=1) > 0
+    with_votes = shares.sum(dim=1) > 0
     scores = [
         (what, float((answer[taken] == gold[told][taken]).mean()), int(taken.sum()))
         for what, answer, taken in (
@@ -322,12 +309,12 @@ def _items(dataset: Dataset, gold: np.ndarray, classes: Sequence[str]) -> dict[s
         )
         if taken.any()
     ]
-    if counted.any():
-        right = plurality_accuracy(shares[counted], torch.from_numpy(gold[told])[counted])
-        scores.insert(0, ("the crowd's most frequent label", right, int(counted.sum())))
-    judged = suspect[told] & (said >= 0)
+    if with_votes.any():
+        right = plurality_accuracy(shares[with_votes], torch.from_numpy(gold[told])[with_votes])
+        scores.insert(0, ("plurality of the votes", right, int(with_votes.sum())))
+    judged = suspect[told] & (plurality >= 0)
     suspects = Suspects.of(dataset)
-    # What was measured speaks before what is expected.
+    # A measurement counts for more than an expectation.
     hits = (answers["forecast"] == gold[told])[suspect[told]]
     measured = float(hits.mean()) if len(hits) else None
     return {
@@ -343,7 +330,8 @@ def _items(dataset: Dataset, gold: np.ndarray, classes: Sequence[str]) -> dict[s
         "with_gold": len(told),
         "scores": scores,
         "judged": int(judged.sum()),
-        "judged_wrong": int((judged & (said != gold[told])).sum()),
+        "judged_wrong": int((judged & (plurality != gold[told])).sum()),
+        "quality": float(quality[~unvoted].mean()) if (~unvoted).any() else math.nan,
     }
 
 
@@ -367,14 +355,34 @@ def _evaluation(metrics: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _suspects(
-    dataset: Dataset, gold: np.ndarray, report: AnnotatorReport, most: int
-) -> list[dict[str, Any]]:
-    """The most suspect items, as the gallery shows them."""
+def _numbers(dataset: Dataset, name: str) -> np.ndarray:
+    """(N,), NaN where there is none."""
+    return np.asarray(pc.fill_null(_column(dataset, name).cast(pa.float64()), math.nan))
+
+
+def _most_suspect(dataset: Dataset, most: int) -> np.ndarray:
+    """Rows of the most suspect items."""
     suspect = np.asarray(pc.fill_null(_column(dataset, "suspect"), False))
-    suspicion = np.asarray(pc.fill_null(_column(dataset, "suspicion"), 0.0))
+    suspicion = np.nan_to_num(_numbers(dataset, "suspicion"))
     rows = np.flatnonzero(suspect)
-    rows = rows[np.argsort(-suspicion[rows], kind="stable")][:most]
+    return rows[np.argsort(-suspicion[rows], kind="stable")][:most]
+
+
+def _hardest(dataset: Dataset) -> np.ndarray:
+    """Rows of the items whose votes are expected to be wrong most often."""
+    difficulty = np.nan_to_num(_numbers(dataset, "difficulty"))
+    rows = np.argsort(-difficulty, kind="stable")[:_MAX_HARDEST]
+    return rows[difficulty[rows] > 0]
+
+
+def _cards(
+    dataset: Dataset,
+    rows: np.ndarray,
+    gold: np.ndarray,
+    report: AnnotatorReport,
+    pictures: bool = True,
+) -> list[dict[str, Any]]:
+    """Some of the items as the page shows them."""
     own = [
         n
         for n in dataset.column_names
@@ -389,7 +397,16 @@ def _suspects(
     )
     taken = dict.fromkeys(
         n
-        for n in (picture, called, text, *CROWD_COLUMNS, "forecast", "confidence", "suspicion")
+        for n in (
+            picture,
+            called,
+            text,
+            *CROWD_COLUMNS,
+            "forecast",
+            "confidence",
+            "label_quality",
+            "difficulty",
+        )
         if n in dataset.column_names
     )
     chosen = dataset.select(rows).select_columns(list(taken))
@@ -402,13 +419,14 @@ def _suspects(
         cards.append(
             {
                 "name": _item_name(row.get(called), stored, int(i)),
-                "thumbnail": _thumbnail(stored),
+                "thumbnail": _thumbnail(stored) if pictures else None,
                 "has_picture": picture is not None,
                 "text": _snippet(row.get(text)) if text and not picture else None,
                 "votes": _votes(row, names or report.annotators, classes or report.classes),
                 "forecast": row["forecast"],
                 "confidence": row["confidence"],
-                "suspicion": row["suspicion"],
+                "quality": row["label_quality"],
+                "difficulty": row["difficulty"],
                 "gold": report.classes[gold[i]] if gold[i] >= 0 else None,
             }
         )
@@ -490,6 +508,10 @@ def _plots(
         )
     if report.copies:
         plots["agreement"] = agreement_plot(report.copies[:_MAX_PAIRS], report.annotators)
+    if relabelled is not None and len(quality := _numbers(relabelled, "label_quality")):
+        quality = quality[np.isfinite(quality)]
+        if len(quality):
+            plots["quality"] = quality_plot(quality)
     log_history = list(log_history)
     unit = "epoch" if all("epoch" in entry for entry in log_history) else "step"
     curves = {
@@ -529,23 +551,30 @@ def _curve(
     return [x for x, _ in points], [y for _, y in points]
 
 
-def _maps(report: AnnotatorReport, order: np.ndarray) -> list[dict[str, Any]]:
-    """Confusions of those to act on, one of each verdict in turn, and of the most active others."""
+def _maps(
+    report: AnnotatorReport, best: Sequence[int], order: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Confusions of the best annotators, then of those to act on, one of each verdict in turn.
+
+    Of annotators with too few votes little is known; they only fill up what room is left.
+    """
+    known = (report.votes > 0) & np.isfinite(report.confusion).all(axis=(1, 2))
+    trusted = [m for m in best if known[m]]
     doubtful: list[tuple[int, int, int]] = []
-    trusted: list[tuple[int, int, int]] = []
+    unknown: list[int] = []
     turn: Counter[str] = Counter()
     for m in order:
-        if report.votes[m] > 0 and np.isfinite(report.confusion[m]).all():
+        verdict = Verdict.called(report.verdict[m])
+        if known[m] and verdict is Verdict.TOO_FEW:
+            unknown.append(m)
+        elif known[m] and verdict.group != TRUST:
             turn[report.verdict[m]] += 1
-            if Verdict.called(report.verdict[m]).group != TRUST:
-                doubtful.append((turn[report.verdict[m]], len(doubtful), m))
-            else:
-                trusted.append((-report.votes[m], len(trusted), m))
-    room = max(_MAX_MAPS // 2, _MAX_MAPS - len(trusted))
-    chosen = sorted(doubtful)[:room]
-    chosen += sorted(trusted)[: _MAX_MAPS - len(chosen)]
+            doubtful.append((turn[report.verdict[m]], len(doubtful), m))
+    chosen = trusted[: max(_MAX_MAPS // 2, _MAX_MAPS - len(doubtful))]
+    chosen += [m for _, _, m in sorted(doubtful)[: _MAX_MAPS - len(chosen)]]
+    chosen += unknown[: _MAX_MAPS - len(chosen)]
     maps = []
-    for _, _, m in chosen:
+    for m in chosen:
         plot, shown = confusion_plot(
             f"map-{m}", report.confusion[m], report.counts[m], report.classes
         )

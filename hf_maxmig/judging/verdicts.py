@@ -18,7 +18,7 @@ TRUST, LOOK_AT, LEAVE_OUT = 0, 1, 2  # what to do with an annotator
 
 
 class Verdict(Enum):
-    """What an annotator may be found to be; of those to leave out the most harmful comes last.
+    """What an annotator may be found to be, and what to do about it.
 
     Args:
         value: what the verdict is called.
@@ -39,35 +39,35 @@ class Verdict(Enum):
     advice: str
     remark: str
 
-    EXPERT = ("expert", TRUST, 6, "Trust: they are right more often than by chance.")
+    EXPERT = ("expert", TRUST, 6, "Trust: right more often than by chance.")
     ORDINARY = ("ordinary", TRUST, 5, EXPERT[3])
     RANDOM = (
         "random", LEAVE_OUT, 0,
-        "Leave out: shown to be right too seldom to be of use, or to say one class whatever the item. Of those who are "
-        "left out at most 5 in 100 are expected to be so by bad luck.",
-        "Leave out answers no better than random",
+        "Leave out: right too seldom to be of use, or the same class whatever the item. At most 5 in 100 of those left "
+        "out are expected to be there by bad luck.",
+        "Leave out annotators who are right too seldom to be of use",
     )  # fmt: skip
     ONE_CLASS = (
         "always says one class", LEAVE_OUT, 2, RANDOM[3],
-        "Leave out who always says the same class",
+        "Leave out annotators who always say the same class",
     )  # fmt: skip
     ADVERSARIAL = (
         "adversarial", LEAVE_OUT, 1,
-        "Leave out of any vote: wrong more often than by chance, in a regular way. Training turns such labels round and "
-        "uses them.",
-        "Do not use labels of adversaries as they stand",
-        "They are wrong in a regular way, which training turns round; perhaps they misread the instructions.",
+        "Leave out of any vote count: wrong more often than by chance, in a systematic way. The model learns the pattern "
+        "and uses these votes all the same.",
+        "Do not count the votes of adversaries as they stand",
+        "They are wrong in a systematic way, which the model corrects. Perhaps they misread the instructions.",
     )  # fmt: skip
     COPY = (
         "copied or copying", LOOK_AT, 3,
-        "Look at: agrees with another more than the truth explains. Together they are one voice. The votes cannot tell "
-        "who was first, so all of them are called so.",
-        "Count those who copy and are copied as one voice",
+        "Look at: agrees with another annotator more than the truth explains. Together they count as one voice. The "
+        "votes cannot tell who was first, so the original is named too.",
+        "Count copies and their original as one voice",
     )  # fmt: skip
     TOO_FEW = (
         "too few votes", LOOK_AT, 4,
-        "Look at: too few labels to be judged, or too close to chance for as many.",
-        "Get more labels before judging",
+        "Look at: too few votes to judge, or a share right too close to chance.",
+        "Get more votes before judging",
     )  # fmt: skip
 
     def __new__(
@@ -88,15 +88,15 @@ class Verdict(Enum):
 # What a verdict rests on. Nothing a user has to set: each is a statement, not a fit to a crowd.
 FALSE_DISCOVERIES = 0.05  # share of those called random, adversarial or of one class who are not
 MIN_VOTES = 10  # with fewer the interval of the accuracy spans half the scale, whatever they are
-ENOUGH_TO_CONDEMN = 25  # labels: with fewer the interval about one half is wider than 40 points
+ENOUGH_TO_CONDEMN = 25  # votes: with fewer the interval about one half is wider than 40 points
 USEFUL = 0.5  # of what an ordinary annotator is right on beyond chance: less is of no use
 LEAST_ORDINARY = 0.2  # of what chance leaves: 60 of 100 right where two classes are as frequent
 AVOIDS = 0.1  # an adversary is right on a tenth less than by chance
 HINT = 0.05  # p-value, uncorrected: whoever is this much above chance is not called random
-AS_GOOD_AS_NOTHING = 0.1  # of the information of an ordinary annotator's label
-ONE_CLASS = 0.95  # share of the labels that are one class
-EXPERT_INFORMATION = 0.5  # share of the class entropy that a label settles
-EXPERT_ACCURACY = 0.75  # three labels of four are right, at the lower end of the interval
+AS_GOOD_AS_NOTHING = 0.1  # of the information of an ordinary annotator's vote
+ONE_CLASS = 0.95  # share of the votes that are one class
+EXPERT_INFORMATION = 0.5  # share of the class entropy that a vote removes
+EXPERT_ACCURACY = 0.75  # three votes of four are right, at the lower end of the interval
 
 
 class Judge:
@@ -143,7 +143,7 @@ class Judge:
         self.p_value = self._tested()
 
     def _by_luck(self) -> np.ndarray:
-        """P-value of being right so often, (M,): that their labels in another order would be."""
+        """P-value of being right so often, (M,): that their votes in another order would be."""
         moved = self.facts.deviation > 0
         spread = np.where(moved, self.facts.deviation, 1.0)
         return np.where(moved, norm.sf(self.facts.lift / spread), 1.0)
@@ -175,70 +175,71 @@ class Judge:
         if n == 0:
             return Verdict.TOO_FEW, "No votes."
         if self._one_class(m):
-            said = f"Says {self.classes[facts.top[m]]} in {self._top_share(m):.0%} of {n} labels"
+            said = f"Says {self.classes[facts.top[m]]} in {self._top_share(m):.0%} of {counted(n, 'vote')}"
             return Verdict.ONE_CLASS, (
-                f"{said}, also on {facts.there[m]:.0f} of the {facts.elsewhere[m]:.0f} items that are "
-                f"something else ({self._p('one class', m)})."
+                f"{said}, and on {facts.there[m]:.0f} of the {facts.elsewhere[m]:.0f} items that belong to "
+                f"another class ({self._p('one class', m)})."
             )
         accuracy, chance, useful = facts.accuracy[m], facts.chance[m], self.useful[m]
         low, high = facts.accuracy_low[m], facts.accuracy_high[m]
         digits = _digits((low, chance), (high, chance), (high, useful))
         percent = [f"{share:.{digits}%}" for share in (accuracy, low, high, chance, useful)]
-        right = f"right on {percent[0]} ({percent[1]} to {percent[2]})"
+        votes = counted(n, "vote")
+        right = f"{percent[0]} ({percent[1]} to {percent[2]}) of {votes} are right"
         by_chance, of_use = (
             f"{percent[3]} expected by chance",
-            f"the {percent[4]} that would be of use",
+            f"the {percent[4]} needed to be of use",
         )
-        labels = _many(n, "label")
         if m in self.edge:
-            return Verdict.COPY, f"{self._copies(m)} Of {labels} {right}."
+            return Verdict.COPY, f"{self._copies(m)} {right}."
         if n < MIN_VOTES:
-            return Verdict.TOO_FEW, f"{labels}, fewer than the {MIN_VOTES} it takes."
+            return Verdict.TOO_FEW, f"{votes}, fewer than the {MIN_VOTES} needed."
         avoids = accuracy <= (1 - AVOIDS) * chance and high < chance
         if self._holds("less than chance", m) and avoids:
             points = round(
                 100 * round(chance, 2 + digits) - 100 * round(accuracy, 2 + digits), digits
             )
             return Verdict.ADVERSARIAL, (
-                f"Of {labels} {right}, {points:.{digits}f} points less than the {by_chance} "
-                f"({self._p('less than chance', m)}): which label they give depends on the class."
+                f"{right}, {points:.{digits}f} points below the {by_chance} "
+                f"({self._p('less than chance', m)}): the votes depend on the class, but name another."
             )
         no_use = self._holds("no use", m) and high < useful
         if no_use and low <= chance:
             tells = facts.information[m] > AS_GOOD_AS_NOTHING * self.informed
             if self._holds("pattern", m) and tells:
                 return Verdict.ADVERSARIAL, (
-                    f"Of {labels} {right}, {by_chance}: less than {of_use} ({self._p('no use', m)}), but "
-                    f"which label they give depends on the class ({self._p('pattern', m)}; "
-                    f"{facts.information[m]:.2f} nats a label). They say another, or mix up the names."
+                    f"{right}, against {by_chance}. This is below {of_use} ({self._p('no use', m)}), yet the "
+                    f"votes depend on the class ({self._p('pattern', m)}; {facts.information[m]:.2f} nats per "
+                    "vote): they name another class, or mix up the names."
                 )
             if self.by_luck[m] > HINT:
                 return Verdict.RANDOM, (
-                    f"Of {labels} {right}, {by_chance}. That is not shown to be more than chance "
-                    f"({_p_value(self.by_luck[m])}), and shown to be less than {of_use} "
+                    f"{right}, against {by_chance}. This is not shown to be better than chance "
+                    f"({_p_value(self.by_luck[m])}), and is shown to be below {of_use} "
                     f"({self._p('no use', m)})."
                 )
         explained, above = self._explained(m), self._holds("more than chance", m)
         if low <= chance and not above and not explained:
-            few = f"; nobody is condemned on fewer than {ENOUGH_TO_CONDEMN}"
+            few = f"; nobody is condemned on fewer than {ENOUGH_TO_CONDEMN} votes"
             few = few if n < ENOUGH_TO_CONDEMN and high < useful else ""
-            return Verdict.TOO_FEW, f"{labels}, {right}, {by_chance}: not enough to tell{few}."
+            return Verdict.TOO_FEW, f"{right}, against {by_chance}: not enough to tell{few}."
         if low > chance:
-            compared = f"more than the {by_chance}"
+            compared = f", above the {by_chance}"
         elif above:
-            compared = f"{by_chance}, more than the same labels in another order would be "
+            compared = (
+                f", against {by_chance}; the same votes in random order would be right less often "
+            )
             compared += f"({self._p('more than chance', m)})"
         else:
-            compared = "all on items that seem to be of one class"
-        compared += f", less than {of_use}" if no_use else ""
+            compared = ", all on items that seem to be of one class"
+        compared += f", but below {of_use}" if no_use else ""
         share = facts.information[m] / max(facts.entropy[m], 1e-12)
         if share >= EXPERT_INFORMATION and low > EXPERT_ACCURACY:
             return Verdict.EXPERT, (
-                f"Of {labels} {right}, {compared}; a label settles {share:.0%} of what there is to know "
-                "of the class."
+                f"{right}{compared}. A vote removes {share:.0%} of the uncertainty about the class."
             )
         return Verdict.ORDINARY, (
-            f"Of {labels} {right}, {compared}; a label carries {facts.information[m]:.2f} nats."
+            f"{right}{compared}. A vote carries {facts.information[m]:.2f} nats of information."
         )
 
     def _top_share(self, m: int) -> float:
@@ -246,7 +247,7 @@ class Judge:
         return float(said[self.facts.top[m]] / said.sum())
 
     def _one_class(self, m: int) -> bool:
-        """Tell whether they say their most frequent label also where it is something else."""
+        """Tell whether they say their most frequent answer also where it is something else."""
         there, elsewhere = self.facts.there[m], self.facts.elsewhere[m]
         return (
             self._holds("one class", m)
@@ -270,14 +271,12 @@ class Judge:
     def _copies(self, m: int) -> str:
         copy, others = self.edge[m], self.others[m]
         other = self.annotators[copy.source if copy.annotator == m else copy.annotator]
-        if copy.agreed == copy.common:
-            said = f"Says the same as {other} on all {copy.common} common items"
-        else:
-            said = f"Says the same as {other} on {copy.agreed} of {copy.common} common items"
+        agreed = "all" if copy.agreed == copy.common else f"{copy.agreed:,} of"
         whom = "the other" if len(others) == 1 else f"{len(others)} others ({listed(others)})"
         return (
-            f"{said}, {copy.expected:.0f} expected ({_p_value(copy.p_value)}). They are one voice with "
-            f"{whom}; who was first, the votes cannot tell."
+            f"Agrees with {other} on {agreed} {copy.common:,} common items, {copy.expected:,.0f} expected "
+            f"({_p_value(copy.p_value)}). Counts as one voice with {whom}; the votes cannot tell who was "
+            "first."
         )
 
 
@@ -314,5 +313,7 @@ def _p_value(p: float) -> str:
     return "p < 1e-12" if p < 1e-12 else f"p = {p:.1g}"
 
 
-def _many(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+def counted(number: int, thing: str) -> str:
+    """Say how many there are of a thing, such as `1 class` or `1,078 votes`."""
+    plural = f"{thing}es" if thing.endswith("s") else f"{thing}s"
+    return f"{number:,} {thing if number == 1 else plural}"

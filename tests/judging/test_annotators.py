@@ -209,7 +209,7 @@ def test_few_votes_are_no_evidence():
     said[:9, 3] = (truth[:9] + 1) % 3
     report = judge(told(truth), torch.where(who >= 0, said, -1), who=who)
     assert report.verdict[3:] == ["too few votes"] * 2
-    assert report.reason[4].startswith("1 label,")
+    assert report.reason[4].startswith("1 vote,")
 
 
 def test_annotator_without_votes():
@@ -234,7 +234,11 @@ def test_crowd_without_votes(num_items):
     report = judge_annotators(log_h, torch.zeros(2, 3, 3), [(nobody, nobody)], names(2), CLASSES)
     assert report.verdict == ["too few votes"] * 2
     assert len(report.table()) == 2
-    assert str(report) == "2 annotators: 2 too few votes."
+    assert str(report).split("\n") == [
+        "2 annotators cast 0 votes: 2 too few votes. 0 can be trusted, 2 should be looked at, 0 should be "
+        "left out.",
+        "1. Get more votes before judging (2 annotators): worker 0, worker 1.",
+    ]
 
 
 def test_single_annotator_and_two_classes():
@@ -330,3 +334,51 @@ def test_names_and_shapes_must_fit():
         ValueError, match="`crowd` must have N = 19 items, one a row of `log_h`, got 20"
     ):
         judge_annotators(told(truth[:19]), weight, crowd, names(2), CLASSES)
+
+
+def test_worst_class_is_the_one_they_are_right_on_least_often():
+    """Of the classes they say, not of the true ones, it would be another; unseen ones are no weakness."""
+    truth = torch.arange(300) % 3
+    said = truth.clone()
+    said[(truth == 1) & (torch.arange(300) < 150)] = 2  # half of the dogs are emus
+    who = everyone(torch.stack([said, truth, truth], dim=1))
+    who[truth == 0, 2] = -1  # the third never sees a cat
+    report = judge(told(truth), torch.stack([said, truth, truth], dim=1), who=who)
+    name, share = report.worst_class(0)
+    assert name == "dog"
+    assert 0.45 < share < 0.55
+    assert share == report.confusion[0].diagonal().min()
+    assert report.worst_class(2)[0] != "cat"
+    table = report.table()
+    assert (table["worst_class"][0], table["worst_class_accuracy"][0]) == (name, share)
+    nobody = judge_annotators(
+        told(truth), torch.zeros(2, 3, 3), [(torch.zeros(300, 1, dtype=torch.long), said[:, None])],
+        names(2), CLASSES,
+    )  # fmt: skip
+    assert nobody.worst_class(1) == (None, None)
+    assert nobody.table()["worst_class"][1] is None
+
+
+def test_copies_stand_together_and_the_best_are_those_to_trust():
+    """Among those to act on the original was far from its copies; the console named others than the page."""
+    log_h, _, weight, said, should = mixed_crowd()
+    report = judge(log_h, said, weight)
+    assert report.verdict == should
+    order = report.to_act_on_first()
+    assert sorted(order) == list(range(9))
+    assert order[:3] == [5, 6, 7]
+    assert order[3:5] == [2, 8]
+    assert {report.verdict[m] for m in report.best()} == {"expert", "ordinary"}
+    assert report.best()[:2] == sorted([0, 1], key=lambda m: -report.accuracy_low[m])
+    lines = str(report).split("\n")
+    assert lines[0] == (
+        "9 annotators cast 4,500 votes: 2 expert, 2 ordinary, 1 random, 1 always says one class, "
+        "1 adversarial, 2 copied or copying. 4 can be trusted, 2 should be looked at, 3 should be left out. "
+        "With each group of copies counted once, 8 voices remain."
+    )
+    assert "4. Count as one voice (2 annotators): worker 2, worker 8. They agree more" in str(
+        report
+    )
+    assert [line.partition(" - ")[0] for line in lines if line.startswith("Most doubtful")] == [
+        f"Most doubtful: worker {m}" for m in (5, 6, 7)
+    ]

@@ -9,12 +9,14 @@ import pytest
 
 from hf_maxmig.judging.copies import Copy
 from hf_maxmig.judging.plots import (
-    _places,
+    _rows,
+    _spread_ties,
     agreement_plot,
     confusion_plot,
     gain_plot,
     information_plot,
     legible,
+    quality_plot,
     reliability_plot,
     short,
 )
@@ -54,6 +56,7 @@ def pictures(names):
         "agreement": agreement_plot(pairs, names),
         "gain": gain_plot({"training": ([1, 2], [0.1, 0.4]), "evaluation": ([2], [0.3])}, "epoch"),
         "reliability": reliability_plot({"classifier": calibration(rng.random(50), right)}),
+        "quality": quality_plot(rng.random(50)),
     }
 
 
@@ -166,14 +169,116 @@ def test_confusion_plot_shows_the_shares_and_caps_the_classes():
     assert "class 50" not in text
 
 
-def test_graph_of_copies_has_a_place_for_each():
-    """Two annotators in one place look like one."""
+def test_graph_of_copies_has_a_row_for_each():
+    """Two annotators in one place look like one; the original comes before its copies."""
     pairs = [(0, 1), (2, 1), (3, 1), (5, 6), (7, 8), (8, 9), (9, 7)]
-    places = _places(pairs)
-    assert places.keys() == {0, 1, 2, 3, 5, 6, 7, 8, 9}
-    xy = np.array(list(places.values()))
-    apart = np.linalg.norm(xy[:, None] - xy[None], axis=-1) + 9 * np.eye(len(xy))
-    assert apart.min() > 1
+    rows = _rows(pairs)
+    assert rows.keys() == {0, 1, 2, 3, 5, 6, 7, 8, 9}
+    assert np.diff(sorted(rows.values())).min() >= 1
+    order = sorted(rows, key=rows.__getitem__)
+    assert order[0] == 1
+    assert set(order[1:4]) == {0, 2, 3}
+    assert set(order[4:7]) == {7, 8, 9}
+    assert order[7:] == [6, 5]
+
+
+def _boxes(text):
+    """Left, right, top and bottom of each line of text in a picture, and what it says."""
+    found = []
+    for element in ElementTree.fromstring(text).iter("text"):
+        style = element.get("style", "")
+        size = float(re.search(r"font-size: ([\d.]+)px", style)[1])
+        where = element.get("transform", "")
+        moved = re.search(r"translate\(([-\d.]+) ([-\d.]+)\)", where)
+        x, y = (
+            (float(element.get(k) or 0) for k in "xy")
+            if moved is None
+            else map(float, moved.groups())
+        )
+        assert "rotate(-0" in where or "rotate" not in where
+        wide = 0.6 * size * sum(1 if ord(c) < 0x3000 else 1.7 for c in element.text)
+        left = x - {"middle": wide / 2, "end": wide}.get(
+            (re.search(r"text-anchor: (\w+)", style) or [0, ""])[1], 0
+        )
+        found.append((left, left + wide, y - 0.8 * size, y + 0.2 * size, element.text))
+    return found
+
+
+@pytest.mark.parametrize("pairs", [
+    [(m, 0) for m in range(1, 9)],
+    [(a, b) for a in range(5) for b in range(a)],
+    [(m, m + 1) for m in range(0, 40, 2)],
+    [(0, 40)],
+])  # fmt: skip
+def test_graph_of_copies_prints_nothing_over_anything(pairs):
+    """Numbers in the middle of a line lay on the names at its ends."""
+    copies = [Copy(a, b, 1200, 1100, 700.0, 1e-6) for a, b in pairs]
+    boxes = _boxes(
+        agreement_plot(copies, [f"annotator no. {m:02}" for m in range(40)] + ["注釈者" * 9])
+    )
+    names = {m for pair in pairs for m in pair}
+    assert len(names) == len({round(box[2]) for box in boxes})
+    assert {f"annotator no. {m:02}" for m in names - {40}} <= {box[4] for box in boxes}
+    assert sum("1,100 of 1,200" in box[4] for box in boxes) >= len(names) / 2
+    for i, (left, right, top, bottom, said) in enumerate(boxes):
+        assert left >= 0
+        assert right <= 72 * 4.3
+        for other in boxes[:i]:
+            apart = left >= other[1] or right <= other[0] or top >= other[3] or bottom <= other[2]
+            assert apart, (said, other[4])
+
+
+def _marks(text):
+    """Places of the marks of a scatter plot: those of the same class in one group."""
+    groups = ElementTree.fromstring(text).iter("g")
+    return np.array([
+        (float(use.get("x")), float(use.get("y")))
+        for group in groups if group.get("clip-path") for use in group.findall("use")
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("votes", [[1078] * 10, [1000, 1010, 1020] * 3, [50] * 6 + [100] * 6])
+def test_annotators_with_equally_many_votes_do_not_make_one_column(votes):
+    """Ten marks one above the other, with all the rest of the picture empty."""
+    number = len(votes)
+    names = [f"w{m}" for m in range(number)]
+    information = np.linspace(0.2, 1.5, number)
+    text = information_plot(np.array(votes), information, np.zeros(number, int), names)
+    marks = _marks(text)
+    assert len(marks) == number
+    assert len(np.unique(np.round(marks[:, 0]))) == number
+    written = " ".join(e.text for e in ElementTree.fromstring(text).iter("text"))
+    assert ("by rank" in written) == (max(votes) < 2 * min(votes))
+    assert ("1,078 votes each" in written) == (votes[0] == 1078)
+
+
+def test_ties_are_spread_without_changing_places_with_others():
+    """An annotator with 5 votes right of one with 6 would be a wrong picture."""
+    votes = np.array([1, 1, 1, 2, 2, 2, 2, 5, 5, 6, 40] * 4)
+    for logarithmic in (False, True):
+        place = _spread_ties(votes, logarithmic)
+        assert len(np.unique(np.round(place, 6))) == len(votes)
+        for few in (1, 2, 5, 6):
+            assert place[votes <= few].max() < place[votes > few].min()
+        np.testing.assert_allclose(place[:10], votes[:10], rtol=0.4)
+    assert _spread_ties(np.array([3, 9, 4]), False).tolist() == [3, 9, 4]
+
+
+def test_quality_plot_counts_each_item_once():
+    """A label of quality 1 falls off the last bar if that is open at the right."""
+    text = quality_plot(np.array([0.0, 0.01, 0.5, 1.0, 1.0, 1.0]))
+    root = ElementTree.fromstring(text)
+    bars = [
+        e
+        for e in root.iter("path")
+        if "var(--ink)" in e.get("style", "") and "fill:" in e.get("style", "")
+    ]
+    heights = []
+    for bar in bars:
+        y = [float(v) for v in re.findall(r"[ML] [-\d.]+ ([-\d.]+)", bar.get("d"))]
+        heights.append(max(y) - min(y))
+    heights = np.sort([h for h in heights if h > 0])
+    np.testing.assert_allclose(heights / heights[0], [1, 2, 3], rtol=1e-3)
 
 
 def test_short_and_legible_keep_what_can_be_kept():

@@ -186,37 +186,42 @@ def test_page_says_what_was_found(page):
     """A figure that is not the one measured sends the owner after the wrong people."""
     items = make_items()
     expected = f"{100 * np.mean(items['confidence'][:]):.1f} %"
+    quality = f"{100 * np.mean(items['label_quality'][:11]):.1f} %"
     forecast = f"{100 * np.mean(items['confidence'][:4]):.1f}"
     crowd = f"{100 - 100 * np.mean(items['suspicion'][:4]):.1f}"
     for words in (
-        "5 annotators gave 455 labels to 12 items. 2 can be trusted, 2 should be looked at, 1 should be "
-        "left out. Copies and copied counted once, they are 4 voices. On 4 items the crowd's label looks "
-        f"wrong: the forecast is another, expected to be right on {forecast} % of them, the crowd's label "
-        f"on {crowd} %. By their own account, which is often too "
-        "sure, the forecasts are right on "
-        f"{expected} of the items. Gold labels confirm 2 of the 2 suspect labels",
+        "5 annotators cast 455 votes: 1 expert, 1 ordinary, 1 random, 1 copied or copying, 1 too few votes. "
+        "2 can be trusted, 2 should be looked at, 1 should be left out. With each group of copies counted "
+        "once, 4 voices remain. Best: ann, bob.",
+        "On 4 items the crowd's label looks wrong, because the forecast is another class. By the model's own "
+        f"probabilities the forecast is right on {forecast} % of them, the crowd's label on {crowd} %. Gold "
+        "labels show that 2 of the 2 suspect labels they can check are wrong.",
+        f"4 of 12 items; mean label quality {quality}",
+        f"by the model's own probabilities {expected} by gold labels 100.0 %",
         "Ask again about these 4 items, or take the forecasts: 2.jpg",
-        f"right on {forecast} % of them by their own probabilities, the crowd's labels on {crowd} %; gold "
-        "labels find the forecasts right on 100.0 % of the 2 that can be checked.",
-        "answers no better than random (1 annotator): eve.",
+        f"the forecast is right on {forecast} % of them, the crowd's label on {crowd} %. Gold labels find the "
+        "forecast right on 100.0 % of the 2 they can check.",
+        "right too seldom to be of use (1 annotator): eve.",
         "Count as one voice (2 annotators): bob, cyd.",
-        "Labels do not tell who was first",
-        "Mind 1 item without a label by the crowd",
+        "the votes cannot tell who was first",
+        "Mind 1 item without votes",
         "classifier 100.0 % 6 87.6 %",
         "12 items 5 annotators",
     ):
         assert words in page.words, words
     row = page.words[page.words.index("eve random") :]
-    assert row.startswith("eve random 35 % 30\u201340 % 0.010 171 because of eve")
+    worst = make_report().confusion[4].diagonal()
+    share = f"{CLASSES[worst.argmin()]} {100 * worst.min():.0f} %"
+    assert row.startswith(f"eve random 35 % 30\u201340 % {share} 0.010 171 because of eve")
 
 
 def test_gold_labels_are_measured_against_on_the_items_that_allow_it(page):
     """The crowd's share right without its suspects, or a missing label taken for class 0, flatters."""
     # Gold on items 1, 3, 5, 7, 9, 11, equal to the forecast; 1 and 3 are suspect, 11 has no votes.
-    assert "most frequent label 60.0 % 5" in page.words
+    assert "plurality of the votes 60.0 % 5" in page.words
     assert "aggregator 100.0 % 5" in page.words
     assert "forecast 100.0 % 6" in page.words
-    assert "gold labels say 100.0 %" in page.words
+    assert "by gold labels 100.0 %" in page.words
 
 
 @pytest.mark.parametrize(
@@ -239,14 +244,14 @@ def test_forecasts_are_advised_only_where_they_are_right_more_often_than_not(
             "label", ClassLabel(names=list(CLASSES))
         )
     words = write(tmp_path, without_pictures(), relabelled=items).words
-    assert f"expected to be right on {100 * confidence:.1f} % of them" in words
+    assert f"the forecast is right on {100 * confidence:.1f} % of them" in words
     assert "crowd's label on 30.0 %" in words
     assert ("or take the forecasts" in words) == take
-    assert ("would break as much as it mends" in words) != take
+    assert ("would break as many labels as it mends" in words) != take
     assert ("the crowd's label looks wrong" in words) == take
     assert ("the crowd's label is in doubt" in words) != take
     if gold is not None:
-        assert f"gold labels find the forecasts right on {100 * gold:.1f} % of the 4" in words
+        assert f"Gold labels find the forecast right on {100 * gold:.1f} % of the 4" in words
 
 
 @pytest.mark.slow
@@ -258,7 +263,9 @@ def test_sections_appear_only_with_content(tmp_path):
         "agreement",
         "gain",
         "reliability",
+        "quality",
         "suspects",
+        "hardest",
         "copies",
         "accuracies",
     }
@@ -266,18 +273,22 @@ def test_sections_appear_only_with_content(tmp_path):
     bare = write(tmp_path, make_report(NAMES[:1], votes=np.array([0])), summary="")
     assert not (optional | {"maps", "crowd", "plots"}) & bare.ids
     assert {"annotators", "reading", "do"} <= bare.ids
-    assert "1 annotator gave 0 labels. 1 can be trusted" in bare.words
+    assert "1 annotator cast 0 votes: 1 expert. 1 can be trusted" in bare.words
     assert "Nothing stands out" in bare.words
     for section, settings in {
         "agreement": {"report": make_report(copies=[])},
         "gain": {"log_history": []},
         "reliability": {"relabelled": make_items(gold=False)},
         "suspects": {"relabelled": make_items(suspect=[False] * 12)},
+        "hardest": {"relabelled": make_items(difficulty=[0.0] * 12)},
     }.items():
         page = write(tmp_path, **{"relabelled": make_items(), "log_history": LOG, **settings})
         assert section not in page.ids
         assert f'href="#{section}"' not in page.raw
         assert optional - {section, "copies", "accuracies"} <= page.ids
+    nobody = dict.fromkeys(("label_quality", "suspicion", "difficulty"), [None] * 12)
+    unvoted = write(tmp_path, relabelled=make_items(suspect=[False] * 12, **nobody))
+    assert not {"quality", "hardest", "suspects"} & unvoted.ids
 
 
 def test_links_lead_somewhere_on_the_page_and_nowhere_else(images_page):
@@ -294,8 +305,8 @@ def test_links_lead_somewhere_on_the_page_and_nowhere_else(images_page):
 def test_every_picture_has_words_and_every_table_headers(images_page):
     """Without them a screen reader has nothing to read."""
     tags = [tag for tag, _ in images_page.tags]
-    assert (tags.count("img"), tags.count("table")) == (4, 3)
-    assert tags.count("svg") >= 4 + 5
+    assert (tags.count("img"), tags.count("table")) == (4, 4)
+    assert tags.count("svg") >= 5 + 5
     assert images_page.all_images_have_text
     assert all("scope" in attributes for tag, attributes in images_page.tags if tag == "th")
 
@@ -338,7 +349,140 @@ def test_max_annotators_shows_those_to_act_on_and_says_where_the_rest_is(tmp_pat
     assert "1 of 4 are shown" in page.words
     none = write(tmp_path, report, max_annotators=0, max_suspects=0, relabelled=items)
     assert "All 5 annotators are in annotators.csv" in none.words
-    assert "Ask again about these 4 items, or take the forecasts. The" in none.words
+    assert "Ask again about these 4 items, or take the forecasts. By the model" in none.words
+
+
+@pytest.mark.parametrize(
+    ("most", "words"),
+    [
+        (60, "shown below"), (4, "shown below"), (3, "the 3 most suspect are shown below"),
+        (1, "the most suspect one is shown below"),
+    ],
+)  # fmt: skip
+def test_numbers_in_the_text_are_those_of_what_is_shown(tmp_path, most, words):
+    """The page said "245 more, shown below" above 60 items."""
+    page = write(tmp_path, without_pictures(), relabelled=make_items(), max_suspects=most)
+    asked = page.words[page.words.index("Ask again") :].partition("By the model")[0]
+    named, in_brackets = re.fullmatch(r".*take the forecasts: (.*) \((.*)\)\. ", asked).groups()
+    assert in_brackets == words
+    names, _, more = named.partition(" and ")
+    cards = page.raw.count('<li class="card item')
+    assert len(names.split(", ")) == cards == min(most, 4)
+    assert more == (f"{4 - cards} more" if cards < 4 else "")
+    assert (f"{cards} of 4 are shown" in page.words) == (cards < 4)
+
+
+def test_numbers_of_pairs_are_those_of_what_is_shown(tmp_path):
+    """Forty pairs of which twenty are drawn and twelve are listed are not forty to be seen."""
+    names = [f"w{m}" for m in range(80)]
+    copies = [Copy(m, m + 1, 30, 29, 9.0, 1e-5) for m in range(0, 80, 2)]
+    report = make_report(
+        names, verdict=["copied or copying"] * 80, reason=["r"] * 80, copies=copies
+    )
+    page = write(tmp_path, report)
+    assert "The clearest 12 of 40 pairs." in page.words
+    assert len(re.findall(r'data-label="Other"', page.raw)) == 12
+    assert "the clearest 20 of 40 pairs" in page.words
+    assert page.raw.count("29 of 30 as w") == 20
+    actions = page.words[page.words.index("What to do", 100) : page.words.index("Those to act")]
+    assert actions.count("Count as one voice (2 annotators)") == 5
+    assert "Count as one voice each of 35 more groups" in actions
+
+
+def test_one_plot_alone_keeps_its_size(page):
+    """Stretched over the page, one plot had letters as large as the title."""
+    style = page.raw[: page.raw.index("</style>")]
+    assert "auto-fill" in re.search(r"\.plots \{[^}]*\}", style)[0]
+    assert re.search(r"\.plots \.plot \{ max-width: \d+rem; \}", style)
+
+
+def _maps_of(page):
+    """Names of the annotators whose confusion is shown, in order."""
+    maps = page.raw[page.raw.index('<div class="maps">') :]
+    return re.findall(r'<figure class="plot"><h3><bdi>(.*?)</bdi>', maps)
+
+
+def test_confusions_of_the_best_come_first(tmp_path):
+    """Eight of the doubtful, or the busiest of the ordinary, left no room for the experts."""
+    names = [f"w{m}" for m in range(30)]
+    verdicts = ["random"] * 12 + ["ordinary"] * 8 + ["too few votes"] * 4 + ["expert"] * 6
+    report = make_report(
+        names, verdict=verdicts, reason=["r"] * 30, copies=[],
+        accuracy_low=np.linspace(0.3, 0.9, 30), votes=np.arange(30, 0, -1) * 40,
+    )  # fmt: skip
+    assert _maps_of(write(tmp_path, report))[:4] == ["w29", "w28", "w27", "w26"]
+    assert len(_maps_of(write(tmp_path, report))) == 8
+    few = make_report(
+        names, verdict=["expert"] * 6 + ["too few votes"] * 24, reason=["r"] * 30, copies=[]
+    )
+    assert set(_maps_of(write(tmp_path, few))) == {*names[:6], *_maps_of(write(tmp_path, few))[6:]}
+
+
+def test_copies_stand_beside_their_original(tmp_path):
+    """The original, with the fewest votes of all, was far down among those to act on."""
+    names = [f"w{m}" for m in range(9)]
+    verdicts = ["random"] + ["copied or copying"] * 5 + ["too few votes", "ordinary", "expert"]
+    votes = np.array([90, 800, 700, 600, 40, 50, 70, 900, 30])
+    copies = [Copy(1, 4, 40, 40, 20.0, 1e-9), Copy(3, 4, 40, 40, 20.0, 1e-9), Copy(2, 5, 40, 40, 20.0, 1e-9)]  # fmt: skip
+    report = make_report(
+        names,
+        verdict=verdicts,
+        reason=[f"because of {n}" for n in names],
+        votes=votes,
+        copies=copies,
+    )
+    page = write(tmp_path, dataclasses.replace(without_pictures(report), copies=copies))
+    rows = re.findall(r"because of (w\d)", page.raw)
+    assert rows == ["w0", "w4", "w1", "w3", "w5", "w2", "w6", "w7", "w8"]
+    assert "(3 annotators): w4, w1, w3." in page.words
+    assert "(2 annotators): w5, w2." in page.words
+
+
+def test_console_says_what_the_page_says(page):
+    """Two sets of sentences part ways at the first change of one."""
+    report = make_report()
+    lines = str(report).split("\n")
+    assert lines[0] == report.overview()
+    assert report.overview() in page.words
+    actions = report.actions()
+    assert len(actions) == 3
+    assert lines[1:4] == [f"{i}. {action}" for i, action in enumerate(actions, 1)]
+    for action in actions:
+        assert str(action) in page.words
+    assert [line.partition(" - ")[0] for line in lines[4:]] == [
+        "Best: ann", "Best: bob", "Most doubtful: eve",
+    ]  # fmt: skip
+    assert "Best: ann, bob." in page.words
+    table = page.words[page.words.index("Those to act on first") :]
+    assert table.index("because of eve") < table.index("because of ann")
+    fine = make_report(NAMES[:2])
+    assert "Nothing stands out: the annotators can be trusted" in str(fine)
+
+
+def test_hardest_items_are_listed_with_their_votes(tmp_path):
+    """They are where a guideline is missing; the easiest on top would hide them."""
+    items = make_items(difficulty=[0.1, 0.9, 0.3, *[0.0] * 8, None])
+    page = write(tmp_path, without_pictures(), relabelled=items)
+    table = page.words[
+        page.words.index("Hardest items The") : page.words.index("The crowd in figures")
+    ]
+    assert "The 3 items on which" in table
+    assert re.findall(r"(\d+\.jpg) (\d+ %)", table) == [
+        ("1.jpg", "90 %"), ("2.jpg", "30 %"), ("0.jpg", "10 %"),
+    ]  # fmt: skip
+    row = items[1]
+    assert (
+        f"2 \u00d7 {row['plurality']} (ann, bob), 1 \u00d7 {row['forecast']} (cyd) {row['forecast']}, "
+        in table
+    )
+
+
+def test_no_probability_claims_to_be_certain(tmp_path):
+    """A label quality of 0.0 % reads as proof."""
+    items = make_items(label_quality=[0.0002, 0.9999, *[0.5] * 9, None])
+    words = write(tmp_path, without_pictures(), relabelled=items).words
+    assert "Label quality: under 0.1 %" in words
+    assert "Label quality: over 99.9 %" in words
 
 
 def test_gallery_shows_the_most_suspect_first_with_votes(tmp_path):
@@ -352,7 +496,7 @@ def test_gallery_shows_the_most_suspect_first_with_votes(tmp_path):
     assert (
         f"3.jpg Crowd: 2 \u00d7 {row['plurality']} (ann, bob), 1 \u00d7 {row['forecast']} (cyd) "
         f"Forecast: {row['forecast']}, {100 * row['confidence']:.1f} % Gold label: {row['forecast']} "
-        "The crowd is wrong: over 99.9 %"
+        f"Label quality: {100 * row['label_quality']:.1f} % Difficulty: {100 * row['difficulty']:.0f} %"
     ) in gallery
 
 
@@ -420,11 +564,11 @@ def test_unmeasured_figures_are_dashes(tmp_path):
         tmp_path,
         make_report(
             votes=np.array([0, 1, 0, 2, 3]), accuracy=nothing, accuracy_low=nothing,
-            accuracy_high=nothing, information=nothing,
+            accuracy_high=nothing, information=nothing, confusion=np.full((5, 3, 3), np.nan),
         ),
     )  # fmt: skip
     assert "nan" not in page.words.lower()
-    assert "dee too few votes \u2013 \u2013 2" in page.words
+    assert "dee too few votes \u2013 \u2013 \u2013 2" in page.words
     assert "information" not in page.ids
 
 
@@ -456,7 +600,7 @@ def test_tie_of_votes_counts_on_the_page_as_on_the_console(tmp_path):
     votes = {"annotators": [[0, 1]] * 12, "annotations": [[i % 3, 2] for i in range(12)]}
     tied = make_items(own={}, plurality=[None] * 12, **votes)
     page = write(tmp_path, without_pictures(), relabelled=tied)
-    found = re.search(r"most frequent label (\d+.\d) % (\d+)", page.words)
+    found = re.search(r"plurality of the votes (\d+.\d) % (\d+)", page.words)
     known = [row for row in tied if row["label"] is not None and row["label"] >= 0]
     shares = [row["annotations"].count(row["label"]) / 2 for row in known]
     assert found is not None
@@ -517,7 +661,7 @@ def test_every_verdict_is_acted_on_and_explained(page, tmp_path):
         [f"a{i}" for i in range(number)], verdict=every, copies=[], reason=["r"] * number
     )
     page = write(tmp_path, without_pictures(report))
-    assert "2 can be trusted, 2 should be looked at, 3 should be left out" in page.words
+    assert "2 can be trusted, 2 should be looked at, 3 should be left out." in page.words
     actions = page.words[page.words.index("What to do", 100) : page.words.index("Those to act")]
     assert actions.count("(1 annotator)") == 5
     for verdict in Verdict:

@@ -169,9 +169,9 @@ def test_copies_are_named_with_their_original(worlds):
 
 def parsed(reason):
     """What a sentence says in figures: right, low, high, chance, of use (NaN where it does not)."""
-    right = re.search(rf"right on {SHARE} \({SHARE} to {SHARE}\)", reason)
+    right = re.search(rf"{SHARE} \({SHARE} to {SHARE}\) of [\d,]+ votes are right", reason)
     chance = re.search(rf"{SHARE} expected by chance", reason)
-    use = re.search(rf"{SHARE} that would be of use", reason)
+    use = re.search(rf"{SHARE} needed to be of use", reason)
     numbers = [float(x) for x in right.groups()] if right else [np.nan] * 3
     return (*numbers, *(float(x[1]) if x else np.nan for x in (chance, use)))
 
@@ -195,19 +195,19 @@ def contradictions(report):
             # The first is of being better than chance, the second of being of use.
             fits &= len(p) == 2 and p[0] >= 0.05 and p[1] <= 0.05
         elif verdict == "adversarial":
-            points = re.search(r"([\d.]+) points less than", reason)
+            points = re.search(r"([\d.]+) points below the", reason)
             if points:
                 fits &= known and high < chance and len(p) == 1 and p[0] <= 0.05
                 fits &= abs(chance - right - float(points[1])) < 1e-6
             else:
                 fits &= known and low <= chance and high < use and len(p) == 2 and max(p) <= 0.05
         elif verdict == "always says one class":
-            there = re.search(r"on (\d+) of the (\d+) items that are something else", reason)
+            there = re.search(r"on (\d+) of the (\d+) items that belong to another class", reason)
             fits &= int(there[1]) >= 0.9 * int(there[2]) and p[0] <= 0.05
         elif verdict in ("expert", "ordinary"):
-            if "more than the" in reason and "in another order" not in reason:
+            if "above the" in reason:
                 fits &= low > chance
-            elif "in another order" in reason:
+            elif "in random order" in reason:
                 fits &= low <= chance and p[0] <= 0.05
             else:
                 fits &= "seem to be of one class" in reason
@@ -217,7 +217,8 @@ def contradictions(report):
             fits &= low <= chance and "not enough to tell" in reason
         elif verdict == "copied or copying":
             agreed = re.search(
-                r"on (?:all )?(\d+)(?: of (\d+))? common items, (\d+) expected", reason
+                r"on (?:all )?(\d+)(?: of (\d+))? common items, (\d+) expected",
+                re.sub(r"(?<=\d),(?=\d)", "", reason),
             )
             fits &= known and int(agreed[3]) <= int(agreed[1]) <= int(agreed[2] or agreed[1])
             fits &= p[0] <= 0.01
@@ -238,10 +239,10 @@ def test_no_sentence_contradicts_its_interval(worlds):
 def test_a_contradiction_would_be_found(worlds):
     """A parser that reads nothing finds nothing."""
     sentences = {
-        "random": "Of 90 labels right on 64% (56% to 70%), 50% expected by chance. That is not shown to be "
-        "more than chance (p = 0.2), and shown to be less than the 71% that would be of use (p = 0.03).",
-        "ordinary": "Of 90 labels right on 64% (56% to 70%), more than the 60% expected by chance; a "
-        "label carries 0.1 nats.",
+        "random": "64% (56% to 70%) of 90 votes are right, against 50% expected by chance. This is not shown to "
+        "be better than chance (p = 0.2), and is shown to be below the 71% needed to be of use (p = 0.03).",
+        "ordinary": "64% (56% to 70%) of 90 votes are right, above the 60% expected by chance. A vote "
+        "carries 0.1 nats of information.",
     }
     report = worlds["binary"][0].report
     for verdict, reason in sentences.items():
@@ -271,7 +272,7 @@ def test_all_of_a_crowd_who_say_the_same_are_one_voice(classes, knows, number):
     for m, reason in enumerate(report.reason):
         assert all(name in reason for name in names[:m] + names[m + 1 :]) or number > 3
         assert "on all 150 common items" in reason
-        assert "who was first, the votes cannot tell" in reason
-    assert f"One voice: {names[0]}, {names[1]}" in str(report)
+        assert "the votes cannot tell who was first" in reason
+    assert f"Count as one voice ({number} annotators): {names[0]}, {names[1]}" in str(report)
     assert "Most doubtful" not in str(report)
     assert contradictions(report) == []

@@ -368,13 +368,13 @@ def test_report_measures_on_other_gold_labels_only(trainer_of, crowd, partly, tm
     trainer.train()
     trainer.report(partly, tmp_path / "own")
     page = (tmp_path / "own" / "report.html").read_text(encoding="utf-8")
-    assert f"The training used {KNOWN} gold labels. Nothing here is measured against" in page
+    assert f"The training used {KNOWN} gold labels. No figure here is measured on them." in page
     assert "no gold labels to compare with" in page
     assert "training never saw them" not in page
     trainer.report(crowd, tmp_path / "others")
     page = (tmp_path / "others" / "report.html").read_text(encoding="utf-8")
-    assert f"used {KNOWN} gold labels. Of items among these that had one, the figures" in page
-    assert "gold labels say" in page
+    assert f"used {KNOWN} gold labels. Figures on items whose gold label was used" in page
+    assert "by gold labels " in page
 
 
 # Checkpoints
