@@ -211,7 +211,7 @@ def test_page_says_what_was_found(page):
         assert words in page.words, words
     row = page.words[page.words.index("eve random") :]
     worst = make_report().confusion[4].diagonal()
-    share = f"{CLASSES[worst.argmin()]} {100 * worst.min():.0f} %"
+    share = f"{CLASSES[worst.argmin()]} ({100 * worst.min():.0f} % right)"
     assert row.startswith(f"eve random 35 % 30\u201340 % {share} 0.010 171 because of eve")
 
 
