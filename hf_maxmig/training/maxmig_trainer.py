@@ -24,16 +24,16 @@ from .wrapped import wrap_classifier
 class MaxMIGTrainer(CrowdTrainer):
     """Train a classifier and an aggregator together by Max-MIG.
 
-    With `use_gold_labels=True` a gold label on a training item counts as the answer of one more
-    annotator, who is trusted (`hf_maxmig.training.gold`). Results on the training set leave these gold labels
-    out, and its forecasts include them. A subset of the training set or a copy in another order cannot
-    be recognised.
+    With `use_gold_labels=True` the gold label of a training item counts as the vote of one more, trusted
+    annotator (`hf_maxmig.training.gold`). Results on the training set leave out the items with these gold
+    labels; forecasts of the training set include the gold labels. A subset of the training set, or a copy
+    in another order, is not recognised as such.
 
     Args:
         model: a `MaxMIGModel`; or a classifier of transformers or timm, which is wrapped in one:
             annotators and classes are read off the training set's features, divergence, prior and
-            aggregator off `args`. It may have adapters of PEFT (`get_peft_model`, LoRA): only they
-            are trained, and what else is not frozen; saved they are merged.
+            aggregator off `args`. It may have adapters of PEFT (`get_peft_model`, LoRA): then only the
+            adapters and what is not frozen are trained, and adapters are merged on saving.
         args: the arguments.
         train_dataset: with crowd columns.
         **kwargs: as in `CrowdTrainer`.
@@ -72,25 +72,25 @@ class MaxMIGTrainer(CrowdTrainer):
         title: str | None = None,
         metrics: dict[str, float] | None = None,
     ) -> AnnotatorReport:
-        """Tell the owner of a data set whom to trust and which labels to look at again.
+        """Report which annotators to trust and which items to check again.
 
-        Writes `report.html`, one page that needs nothing beside it, `annotators.csv`,
-        `relabelled.parquet` and `relabelled.csv` (see `relabel`).
+        Writes `report.html`, a single self-contained page, `annotators.csv`, `relabelled.parquet` and
+        `relabelled.csv` (see `relabel`).
 
         Args:
-            dataset: items with votes; gold labels, where it has them, are only measured against.
-            folder: where the files go; `_report` in the output folder by default, which
-                `push_to_hub` leaves out: the files name people and hold the data.
+            dataset: items with votes; gold labels, where it has them, only measure results.
+            folder: folder of the files. By default `_report` in the output folder, which
+                `push_to_hub` does not upload: the files name people and hold the data.
             title: of the page; the output folder's name by default.
-            metrics: measured on other items, as `evaluate` returns them; shown beside.
+            metrics: results on other items, as `evaluate` returns them; shown beside.
 
         Returns:
-            What is known of each annotator; printing it gives a few lines.
+            What is known of each annotator; its `str` is a short summary.
 
         Raises:
             ImportError: if matplotlib, which draws the page, is not installed.
             TypeError: if `dataset` is not a `datasets.Dataset`.
-            ValueError: if it has no crowd columns, or has a column of `relabel` already.
+            ValueError: if it has no crowd columns, or already has a column of `relabel`.
         """
         need_matplotlib()
         summary = describe(dataset)
@@ -99,7 +99,7 @@ class MaxMIGTrainer(CrowdTrainer):
         told = self._relabel(dataset, output, folder / "relabelled.parquet")
         model = self.crowd_model
         with torch.no_grad(), whole_parameters(model):
-            # A vote for another class speaks against one that nobody voted for.
+            # A vote for another class is evidence against a class without votes.
             left_out = model.prior.left_out[:, None]
             judged = judge_annotators(
                 torch.from_numpy(output.predictions[0]),

@@ -1,4 +1,4 @@
-"""Measuring: what a crowd model says of items, in the order of the data set, beside votes and gold labels."""
+"""Measuring: a crowd model's posteriors in the order of the data set, compared with votes and gold labels."""
 
 import contextlib
 import os
@@ -48,9 +48,9 @@ logger = logging.get_logger(__name__)
 
 
 class MeasuringTrainer(TunedTrainer):
-    """`Trainer`, as far as it predicts, measures and relabels.
+    """The part of the trainer that predicts, measures and relabels.
 
-    Of the items of the training set it gives what is known of them (`known_items.py`).
+    For items of the training set it uses what is known of them (`known_items.py`).
     """
 
     _watch: Watch
@@ -62,9 +62,9 @@ class MeasuringTrainer(TunedTrainer):
     ) -> None:
         self._user_metrics = compute_metrics
         self.start = Start("keep")  # what the last training started from
-        self._gold_read: tuple[Any, Tensor] | None = None  # of which data set, see `gold_labels`
+        self._gold_read: tuple[Any, Tensor] | None = None  # the data set and its `gold_labels`
         self._known = KnownItems(None)
-        self._of_training = False  # whether items of the training set are what is predicted now
+        self._of_training = False  # whether items of the training set are predicted now
         super().__init__(compute_metrics=self._crowd_metrics, **kwargs)
         self._watch = Watch(self.crowd_model, self.args, on=False)
 
@@ -92,7 +92,7 @@ class MeasuringTrainer(TunedTrainer):
 
     @property
     def known(self) -> KnownItems:
-        """What is known of the items of the training set."""
+        """What is known of the items of the training set beside the model's posteriors."""
         now = self.train_dataset, self.start.items, self.gold_labels
         kept = self._known
         if any(a is not b for a, b in zip((kept.dataset, kept.found, kept.gold), now, strict=True)):
@@ -114,7 +114,7 @@ class MeasuringTrainer(TunedTrainer):
 
         Returns:
             As `Trainer.evaluate`. With votes on two items or more, over the whole set: `eval_gain`
-            in nats, `eval_gain_ceiling`, the gain of a perfect pair, and `eval_gain_low` and
+            in nats, `eval_gain_ceiling`, the gain of a perfect model, and `eval_gain_low` and
             `eval_gain_high`, its 95 % interval. With gold labels `eval_accuracy`,
             `eval_aggregator_accuracy` and `eval_forecast_accuracy`.
         """
@@ -129,9 +129,9 @@ class MeasuringTrainer(TunedTrainer):
         return metrics
 
     def evaluation_loop(self, dataloader: DataLoader, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """Evaluate as `Trainer` does; in half precision, the weights get theirs back.
+        """Evaluate as `Trainer` does, and put the predictions in the order of the data set.
 
-        What is predicted is put in the order of the data set.
+        After an evaluation in half precision the weights get their precision back.
         """
         half = self.args.bf16_full_eval or self.args.fp16_full_eval
         keeping = weights_kept(self.model) if half and not self.is_in_train else None
@@ -151,9 +151,9 @@ class MeasuringTrainer(TunedTrainer):
         """Compute the three posteriors of a batch, with or without gold labels or annotations.
 
         Returns:
-            No loss; (B, C) log-probabilities of h, g and the forecast (without annotations, or if
-            the method has no g, that is the prior and the forecast is h); gold labels (-100 for
-            none), which items have a g, and which items they are.
+            No loss; (B, C) log-probabilities of h, g and the forecast; gold labels (-100 for none),
+            which items have a g, and their row numbers. Without annotations, or if the method has no
+            g, the prior stands for g, and the forecast is h.
         """
         inputs = self._prepare_inputs(inputs)
         labels, rows = inputs.pop("labels", None), inputs.pop(ROW, None)
@@ -181,7 +181,7 @@ class MeasuringTrainer(TunedTrainer):
         if self._of_training and self._gold_labels_used:
             metrics["gold_labels_used"] = self._gold_labels_used
             logger.warning_once(
-                f"{self._gold_labels_used} gold labels of the training set were used in the training: accuracies on it "
+                f"The training used {self._gold_labels_used} gold labels of the training set: accuracies on that set "
                 "leave them out."
             )
         if self._user_metrics is not None:
@@ -218,7 +218,7 @@ class MeasuringTrainer(TunedTrainer):
             the training used; `metrics`.
 
         Raises:
-            ValueError: if not each item was predicted, or it is not known which were.
+            ValueError: if some items were not predicted once each, or their row numbers are unknown.
         """
         output = super().predict(test_dataset, ignore_keys, metric_key_prefix)
         if output.label_ids is None:
@@ -227,10 +227,9 @@ class MeasuringTrainer(TunedTrainer):
         return output._replace(label_ids=output.label_ids[0])
 
     def posteriors_of(self, dataset: Any) -> Iterator[tuple[Posteriors, Tensor, Tensor]]:
-        """Yield what the model makes of the items, the same on all devices.
+        """Yield the posteriors of the items, part by part, with their annotators and annotations.
 
-        The posteriors of part of the items, and their annotators and annotations. Nothing is computed
-        before the first is asked for.
+        All devices get the same. Nothing is computed before the first part is asked for.
         """
         loader = self._own_dataloader(dataset)
         with swapped(self, "compute_metrics", None):
@@ -240,22 +239,22 @@ class MeasuringTrainer(TunedTrainer):
         yield from beside_votes(posteriors, self.crowd_of(dataset))
 
     def relabel(self, dataset: Dataset, path: str | os.PathLike[str] | None = None) -> Dataset:
-        """Clean the labels: what the pair makes of each item, the most suspect ones first.
+        """Clean the labels: list the model's forecast of each item, the most suspect items first.
 
         Args:
-            dataset: items with votes, without, or with votes on some.
-            path: the Parquet file to write, in which annotators and classes go by their names; a CSV
-                of the same name lies beside it. `_report/relabelled.parquet` in the output folder
-                by default, where `push_to_hub` leaves it out.
+            dataset: items with votes, without votes, or with votes on some.
+            path: the Parquet file to write, with annotators and classes by name; a CSV of the same
+                name is written beside it. By default `_report/relabelled.parquet` in the output
+                folder, which `push_to_hub` does not upload.
 
         Returns:
             The data set with the columns of `hf_maxmig.judging.relabel.relabelled`, among them `forecast`,
-            `confidence` and `suspect`, sorted as the file is: items where the plurality of the
-            votes and the forecast differ come first, the surest of them on top.
+            `confidence` and `suspect`, sorted as the file is: items whose forecast differs from the
+            plurality of the votes come first, the most confident forecasts on top.
 
         Raises:
             TypeError: if `dataset` is not a `datasets.Dataset`.
-            ValueError: if it has one of these columns already.
+            ValueError: if it already has one of these columns.
         """
         return self._relabel(dataset, self._posteriors(dataset), path)
 
@@ -283,11 +282,11 @@ class MeasuringTrainer(TunedTrainer):
 
     @property
     def _report_folder(self) -> Path:
-        # What starts with an underscore `push_to_hub` leaves out: this names people and holds data.
+        # `push_to_hub` leaves out what starts with an underscore: the report names people and holds data.
         return Path(self.args.output_dir, "_report")
 
     def _by_name(self, dataset: Any) -> Any:
-        """Check the names of a data set, or of each of a dict, and number its gold labels as the model does."""
+        """Check the names of a data set, or of a dict of them, and number its gold labels as the model does."""
         self._check_names(dataset)
         classes = self.crowd_model.config.class_names
         if isinstance(dataset, dict):
@@ -302,7 +301,7 @@ class MeasuringTrainer(TunedTrainer):
         """Match the names of the data set first; no item is dropped, whatever training does."""
         if not isinstance(eval_dataset, str):
             eval_dataset = self._by_name(eval_dataset)
-        # With persistent workers `Trainer` keeps one loader, and takes it for any data set.
+        # With persistent workers `Trainer` keeps one loader and uses it for any data set.
         kept = getattr(self, "_eval_dataloaders", {})
         key = eval_dataset if isinstance(eval_dataset, str) else "eval"
         asked = self.eval_dataset if eval_dataset is None else eval_dataset
@@ -320,7 +319,7 @@ class MeasuringTrainer(TunedTrainer):
             return super().get_test_dataloader(self._by_name(test_dataset))
 
     def _own_dataloader(self, dataset: Any) -> DataLoader:
-        """Make batches of what is predicted for the training: what it can train on it can predict."""
+        """Make batches for the trainer's own predictions: a batch that fits in training also fits here."""
         args = self.args
         size = max(args.per_device_train_batch_size, args.per_device_eval_batch_size)
         with swapped(args, "per_device_eval_batch_size", size):

@@ -1,6 +1,6 @@
-"""What is refused before a training: what would come out only after hours, or never.
+"""Checks before a training of what would otherwise fail only after hours, or go unnoticed.
 
-What arguments are refused for themselves is in `refusals.py`; here they meet a model, data and devices.
+`refusals.py` checks the arguments by themselves; this file checks them with the model, the data and the devices.
 """
 
 import copy
@@ -24,7 +24,7 @@ from .training_args import MaxMIGTrainingArguments
 logger = logging.get_logger(__name__)
 
 
-# What a user has not touched, the gain may choose: see `MaxMIGTrainingArguments.select_by_gain`.
+# The gain selects the epoch if the user has set none of these: see `MaxMIGTrainingArguments.select_by_gain`.
 LEFT_OPEN = (
     "eval_strategy", "save_strategy", "save_steps", "save_total_limit", "save_only_model", "load_best_model_at_end",
     "metric_for_best_model",
@@ -32,14 +32,14 @@ LEFT_OPEN = (
 
 
 def settled(args: MaxMIGTrainingArguments, dataset: Any) -> MaxMIGTrainingArguments:
-    """Settle what the arguments leave open; a user may give theirs to another trainer, so they stay.
+    """Fill in what the arguments leave open.
 
     Args:
-        args: as they were given.
+        args: as the user gave them; never changed, for the user may give them to another trainer.
         dataset: the training set.
 
     Returns:
-        The same, or a copy.
+        The same arguments, or a changed copy.
     """
     if args.num_train_epochs is None:
         args = copy.copy(args)
@@ -47,8 +47,8 @@ def settled(args: MaxMIGTrainingArguments, dataset: Any) -> MaxMIGTrainingArgume
         args.num_train_epochs = args.epochs_for(len(dataset) if sized else None)
     if args.dataloader_persistent_workers:
         logger.warning_once(
-            "`dataloader_persistent_workers` is ignored: no checkpoint holds the random states of workers "
-            "that outlive an epoch, and a resumed training would come to other weights."
+            "`dataloader_persistent_workers` is ignored: checkpoints do not hold the random states of workers "
+            "that outlive an epoch, so a resumed training would end with other weights."
         )
         args = copy.copy(args)
         args.dataloader_persistent_workers = False
@@ -56,13 +56,13 @@ def settled(args: MaxMIGTrainingArguments, dataset: Any) -> MaxMIGTrainingArgume
 
 
 def selected_by_gain(args: MaxMIGTrainingArguments) -> MaxMIGTrainingArguments:
-    """Let the gain on the evaluation set choose the epoch, if the arguments leave that open.
+    """Let the gain on the evaluation set select the epoch, if the arguments leave that open.
 
     Args:
-        args: as they were given.
+        args: as the user gave them.
 
     Returns:
-        A copy that evaluates and saves each epoch; the same, if they say anything of that.
+        A copy that evaluates and saves each epoch; the same arguments if any of `LEFT_OPEN` is set.
     """
     defaults = TrainingArguments.__dataclass_fields__
     if any(getattr(args, name) != defaults[name].default for name in LEFT_OPEN):
@@ -84,13 +84,13 @@ def selected_by_gain(args: MaxMIGTrainingArguments) -> MaxMIGTrainingArguments:
 def short_arguments(
     args: MaxMIGTrainingArguments, num_items: int, share: float, seed: int | None = None
 ) -> MaxMIGTrainingArguments:
-    """Make the arguments of a short training before a training, which writes and says nothing.
+    """Make the arguments of a short, silent training before the training itself; it writes no files.
 
     Args:
-        args: of the training.
-        num_items: that the short one has.
-        share: of the training's epochs or steps; an epoch or `LEAST_STEPS` at the least.
-        seed: of the batches and what drops out; that of the training by default.
+        args: of the training itself.
+        num_items: how many items the short training has.
+        share: of the training's epochs or steps; at least an epoch or `LEAST_STEPS`.
+        seed: of the batches and of dropout; that of the training by default.
 
     Example:
         >>> args = MaxMIGTrainingArguments("out", num_train_epochs=50, use_cpu=True, report_to="none")
@@ -98,7 +98,7 @@ def short_arguments(
         5.0
     """
     args = copy.copy(args)
-    # Of few items an epoch, of many what is enough to learn something.
+    # At least an epoch of few items; of many, enough steps to learn something.
     steps = math.ceil(num_items / (args.train_batch_size * args.world_size))
     least = min(1.0, LEAST_STEPS * args.gradient_accumulation_steps / steps)
     args.num_train_epochs = max(least, share * (args.num_train_epochs or 1.0))
@@ -108,7 +108,7 @@ def short_arguments(
     args.use_gold_labels = False
     args.report_to, args.disable_tqdm, args.init = [], True, "keep"
     args.eval_on_start, args.skip_memory_metrics = False, True
-    args.neftune_noise_alpha = None  # a copy of the model has this training's noise already
+    args.neftune_noise_alpha = None  # a copy of the model already has this training's noise
     args.seed = args.seed if seed is None else seed
     return args
 
@@ -121,7 +121,7 @@ def check_devices(
     fsdp: bool,
     deepspeed: bool,
 ) -> None:
-    """Refuse what several devices cannot do.
+    """Raise if the arguments ask for what several devices cannot do.
 
     Args:
         args: of the training.
@@ -132,27 +132,28 @@ def check_devices(
         deepspeed: whether DeepSpeed does.
 
     Raises:
-        ValueError: if devices are to share the items of a batch, several to evaluate a stream, or
-            adapters to be spread.
+        ValueError: if devices are to share the items of a batch, if several devices are to evaluate a
+            stream, or if adapters are to be spread.
     """
     ways = getattr(accelerator, "parallelism_config", None)
     if ways is not None and ways.non_data_parallel_size > 1:
         raise ValueError(
-            "`parallelism_config` must share out items only, got devices that share those of one batch "
-            f"({ways.non_data_parallel_size} each): an item would be compared with itself. Use FSDP for a large model."
+            "`parallelism_config` must only divide the items among devices, got devices that share the items of one "
+            f"batch ({ways.non_data_parallel_size} each): an item would be compared with itself. Use FSDP for a large "
+            "model."
         )
     for part in dataset.values() if isinstance(dataset, dict) else [dataset]:
         check_can_evaluate(args, part)
     if args.fsdp and args.world_size > 1 and not fsdp:
         logger.warning_once(
-            "`fsdp` is ignored: accelerate spreads no parameters over processes without accelerators."
+            "`fsdp` is ignored: accelerate does not spread parameters over processes without accelerators."
         )
     if not adapter_layers(model):
         return
     if fsdp or deepspeed:
         raise ValueError(
             "a classifier with adapters must be whole on each device, got FSDP or DeepSpeed: adapters are merged "
-            "when the pair is saved. Leave `fsdp` and `deepspeed` off."
+            "when the model is saved. Leave `fsdp` and `deepspeed` off."
         )
     outputs = output_layers(model.classifier, model.config.num_labels)
     if outputs and not any(layer.weight.requires_grad for layer in outputs):
@@ -162,14 +163,14 @@ def check_devices(
 
 
 def check_can_evaluate(args: MaxMIGTrainingArguments, dataset: Any) -> None:
-    """Refuse to evaluate a stream on several devices.
+    """Raise if a stream is to be evaluated on several devices.
 
     Args:
         args: of the training.
         dataset: to be evaluated.
 
     Raises:
-        ValueError: if it is a stream, and there are several.
+        ValueError: if it is a stream and there are several devices.
     """
     if isinstance(dataset, IterableDataset) and args.world_size > 1:
         raise ValueError(
@@ -182,7 +183,7 @@ def check_can_evaluate(args: MaxMIGTrainingArguments, dataset: Any) -> None:
 def check_training(
     args: MaxMIGTrainingArguments, model: CrowdModel, dataset: Any, held_out: Any, own_metrics: bool
 ) -> None:
-    """Refuse what arguments, model and data cannot do together.
+    """Raise if arguments, model and data do not go together.
 
     Args:
         args: of the training.
@@ -192,8 +193,8 @@ def check_training(
         own_metrics: whether the user adds metrics.
 
     Raises:
-        ValueError: if batches are too small, or no evaluation has the metric or no item the column
-            that is asked for.
+        ValueError: if batches are too small, if no evaluation has the metric of the arguments, or if
+            the training set does not have their column of lengths.
     """
     items = args.train_batch_size * (args.world_size if args.gather_across_devices else 1)
     if items < model.least_items:
@@ -217,7 +218,7 @@ def check_training(
 
 
 def check_items(dataset: Any, held_out: Any, collate: Any) -> None:
-    """Read the first item of each data set: what is wrong with all of them shows at once.
+    """Read the first item of each data set, so that an error in every item shows at once.
 
     Args:
         dataset: the training set.
@@ -233,12 +234,12 @@ def check_items(dataset: Any, held_out: Any, collate: Any) -> None:
 
 
 def check_names(model: CrowdModel, known: list[str] | None, dataset: Any) -> None:
-    """Refuse other names than the model's: annotator 7 of a data set must be annotator 7 of the model.
+    """Raise unless a data set's names are the model's: its annotator 7 must be the model's annotator 7.
 
     Args:
-        model: whose classes they are.
+        model: the model whose classes are compared.
         known: the names of its annotators, if they have any.
-        dataset: any; without names it is let through.
+        dataset: any data set; one without names passes.
 
     Raises:
         ValueError: if its annotators or its classes are not the model's, in the model's order.

@@ -1,6 +1,6 @@
-"""What a trainer saves, and what it takes to the Hub: the pair, the card, as much of the crowd as may be seen.
+"""What a trainer saves and pushes to the Hub: the model, its card, and the part of the crowd that may be shared.
 
-Nothing pickled goes up, and no secret. What the card says is in `model_card.py`.
+Nothing pickled is uploaded, and no secret. The text of the card is in `model_card.py`.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ logger = logging.get_logger(__name__)
 
 RESULTS = "results.json"
 MODEL_FILES = (CONFIG, "generation_config.json")  # beside the weights
-# In the output folder, for `hf upload`: the Hub leaves out what such a file names.
+# In the output folder, for `hf upload`, which leaves out what this file names.
 IGNORED = ".gitignore"
 NOT_FOR_OTHERS = """\
 # Reports name people and hold the data, checkpoints have pickles: `hf upload` leaves them out.
@@ -55,7 +55,7 @@ _LISTED = (
 
 
 class SharingTrainer(CheckpointingTrainer):
-    """`Trainer`, as far as it saves and shares crowd models."""
+    """The part of the trainer that saves and shares crowd models."""
 
     callback_handler: DiscreetHandler
 
@@ -66,8 +66,8 @@ class SharingTrainer(CheckpointingTrainer):
             super().__init__(**kwargs)
         self._check_sharing(self.args, self.crowd_model)
         self._results: dict[str, float] = {}
-        self._counted: dict[str, int] = {}  # on how many items each of them was measured
-        self._items: dict[str, int] = {}  # the same of the evaluation at work
+        self._counted: dict[str, int] = {}  # how many items each of them was measured on
+        self._items: dict[str, int] = {}  # the same for the evaluation in progress
         self._description: Description | None = None  # of the training set
         self._judged: AnnotatorReport | None = None
         self._shared_as = "names"
@@ -86,19 +86,19 @@ class SharingTrainer(CheckpointingTrainer):
             check_trackers(self.callback_handler.callbacks)
 
     def add_callback(self, callback: Any) -> None:
-        """Add a callback as `Trainer` does; it sees no names if the Hub does not, and uploads none."""
+        """Add a callback as `Trainer` does; if the Hub gets no names, the callback sees and uploads none."""
         super().add_callback(callback)
         if self.args.hub_annotators != "names":
             check_trackers(self.callback_handler.callbacks)
 
     @property
     def annotator_names(self) -> list[str] | None:
-        """The names of the model's annotators, also while a callback sees none."""
+        """The names of the model's annotators, even while they are hidden from a callback."""
         names = self.callback_handler.hidden or self.crowd_model.config.annotators
         return None if names is None else list(names)
 
     def listed_arguments(self) -> dict[str, Any]:
-        """Tell what the card says of the training."""
+        """List the training arguments for the model card."""
         values = {name: getattr(self.args, name) for name in _LISTED}
         return {name: getattr(value, "value", value) for name, value in values.items()}
 
@@ -119,9 +119,9 @@ class SharingTrainer(CheckpointingTrainer):
         self._keep_from_uploads()
 
     def _keep_from_uploads(self) -> None:
-        """Have `hf upload` of the output folder leave out what does not go up: it knows nothing of ours."""
+        """Write the file that tells `hf upload` which parts of the output folder to leave out."""
         if not self.args.should_save or self._shared_as != "names":
-            return  # what is shared has a folder of its own
+            return  # the shared files have a folder of their own
         path = Path(self.args.output_dir, IGNORED)
         lines = NOT_FOR_OTHERS if self.args.hub_annotators == "names" else NOTHING_FOR_OTHERS
         if not path.exists():
@@ -129,21 +129,21 @@ class SharingTrainer(CheckpointingTrainer):
             path.write_text(lines, encoding="utf-8")
         elif path.read_text(encoding="utf-8", errors="replace") != lines:
             logger.warning_once(
-                f"{path} is another than this training would write, and stays: `hf upload` may take the reports "
-                "along, which name people and hold the data."
+                f"{path} differs from the file that this training would write, and is kept: `hf upload` may upload "
+                "the reports, which name people and hold the data."
             )
 
     # Sharing
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         if self.args.hub_annotators != "names":
-            return  # a checkpoint has the names; what may be seen is pushed at the end
+            return  # a checkpoint has the names; the part that may be shared is pushed at the end
         if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
             return
         pushing = self.push_in_progress is not None and not self.push_in_progress.is_done()
         if pushing and not self.args.hub_always_push:
-            return  # as `Trainer` does; it reads what is there
-        # `Trainer` copies the files of the model one by one, over those of an earlier one.
+            return  # as `Trainer` does: the upload in progress reads these files
+        # `Trainer` copies the model's files one by one over those of an earlier model.
         checkpoint = Path(checkpoint_folder)
         with written_whole(Path(self.args.output_dir)) as staging:
             for path in checkpoint.iterdir():
@@ -166,21 +166,20 @@ class SharingTrainer(CheckpointingTrainer):
         salt: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Upload as `Trainer` does; a branch that is not there yet is made, as models do.
+        """Upload as `Trainer` does; create the branch if it does not exist, as models do.
 
-        The names of the annotators may be personal data. With hashes for them, or without the
-        aggregator, only what `Trainer` would write is uploaded, from a folder of its own: the output
-        folder keeps the whole pair.
+        The names of the annotators may be personal data. With `hashed` and `dropped`, the upload comes
+        from a separate folder and holds only what `Trainer` itself would write; the output folder keeps
+        the whole model.
 
         Args:
             commit_message: as in `Trainer`.
-            blocking: as in `Trainer`; where names are not shared it always waits.
+            blocking: as in `Trainer`; always waits if the names are not shared.
             token: as in `Trainer`.
             revision: the branch.
             private: as in `Trainer`.
-            annotators: `names`, `hashed` or `dropped`; that of the arguments by default,
-                `hub_annotators`.
-            salt: of the hashes; that of the arguments by default, `hub_salt`.
+            annotators: `names`, `hashed` or `dropped`; by default `hub_annotators` of the arguments.
+            salt: of the hashes; by default `hub_salt` of the arguments.
             **kwargs: go to `create_model_card`.
 
         Returns:
@@ -203,7 +202,7 @@ class SharingTrainer(CheckpointingTrainer):
 
     @contextlib.contextmanager
     def _sharing(self, annotators: str, salt: str | None) -> Iterator[None]:
-        """Be, for a while, a trainer of what may be seen, with an output folder of its own."""
+        """Work temporarily on the part that may be shared, with a separate output folder."""
         whole = functools.partial(whole_parameters, self.model)
         with (
             self.callback_handler.showing(),
@@ -214,7 +213,7 @@ class SharingTrainer(CheckpointingTrainer):
                 return
             if annotators == "dropped" and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
                 raise ValueError(
-                    "`annotators` must not be 'dropped' where the weights are spread over devices: load the saved pair "
+                    "`annotators` must not be 'dropped' where the weights are spread over devices: load the saved model "
                     "and use `save_classifier`."
                 )
             name = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
@@ -227,7 +226,9 @@ class SharingTrainer(CheckpointingTrainer):
                 yield
 
     def create_model_card(self, **metadata: Any) -> None:
-        """Write `README.md`: what the pair is, what was measured, how to use it; and `results.json`.
+        """Write the model card, `README.md`, and `results.json`.
+
+        The card describes the model, its results and its use.
 
         Args:
             **metadata: `model_name`, `license`, `language`, `dataset` and the like, as in
@@ -266,7 +267,7 @@ class SharingTrainer(CheckpointingTrainer):
 def arguments_in_json(
     args: MaxMIGTrainingArguments, folder: str | os.PathLike[str]
 ) -> Iterator[None]:
-    """Have the arguments written as JSON, never pickled: a pickle runs code when it is read."""
+    """Write the arguments as JSON instead of a pickle, which can run code when it is loaded."""
     if args.should_save:
         path = Path(folder, "training_args.json")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -277,7 +278,7 @@ def arguments_in_json(
 
 
 class _ShutilWithoutCopies:
-    """shutil as `Trainer` sees it while it pushes: what it would copy is there already."""
+    """Stands in for shutil while `Trainer` pushes: the files are in place already."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(shutil, name)
@@ -287,12 +288,12 @@ class _ShutilWithoutCopies:
 
 
 class _TorchWithoutArguments:
-    """torch as `Trainer` sees it while it saves: it pickles the arguments on its way."""
+    """Stands in for torch while `Trainer` saves, so that it does not pickle the arguments."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
 
     def save(self, what: Any, *args: Any, **kwargs: Any) -> None:
-        """Save, but not arguments."""
+        """Save anything but training arguments."""
         if not isinstance(what, TrainingArguments):
             torch.save(what, *args, **kwargs)

@@ -61,18 +61,18 @@ logger = logging.get_logger(__name__)
 class CrowdTrainer(MeasuringTrainer):
     """Train a crowd model: a classifier learns from the columns `annotators` and `annotations`.
 
-    Gold labels, where the data set has them, are only measured against, unless `use_gold_labels=True` says
-    that those of the training set are to be learned from. Everything else of `Trainer` works as ever, with
-    two defaults more:
+    Gold labels, where the data set has them, only measure results, unless `use_gold_labels=True` lets the
+    model learn from those of the training set. `Trainer` works as usual, with two more defaults:
 
-    - Where it can be (`init="cross_fit"`), networks that have not seen an item say what it is before the
-      training, and the classifier learns that (`hf_maxmig.training.cross_fit`). Of the items of `train_dataset`
-      `predict`, `evaluate`, `relabel` and `report` then give what those networks say.
-    - Elsewhere, if the method maximises the gain, `eval_dataset` is a `datasets.Dataset` with votes, and
-      the arguments say nothing of evaluating and saving, both happen each epoch, one checkpoint is kept,
-      and the epoch with the highest gain on that set is what `train` ends with (`select_by_gain=False`
-      turns it off); whatever the arguments say of those, W is then given the strength that these votes
-      say (`search_strength=False`).
+    - Where it applies (`init="cross_fit"`), networks that have not seen an item estimate its class before
+      the training, and the classifier learns from these estimates and the votes
+      (`hf_maxmig.training.cross_fit`). For the items of `train_dataset`, `predict`, `evaluate`, `relabel` and
+      `report` then use these networks in the classifier's place.
+    - Elsewhere, if the method maximises the gain and `eval_dataset` is a `datasets.Dataset` with votes,
+      each epoch is evaluated and saved, one checkpoint is kept, and `train` ends with the epoch whose gain
+      on that set is highest. This needs the arguments for evaluating and saving at their defaults;
+      `select_by_gain=False` turns it off. W is then multiplied by the strength that the votes of that set
+      suggest, whatever these arguments are; `search_strength=False` turns that off.
 
     Args:
         model: a crowd model.
@@ -83,17 +83,17 @@ class CrowdTrainer(MeasuringTrainer):
         processing_class: the image processor, or the tokenizer; saved with the model.
         compute_metrics: further metrics. Its `predictions` are the three (N, C) log-probabilities
             of h, g and the forecast, its `label_ids` the gold labels, -100 where there are none.
-        start_from: whose votes start the aggregator and name the classes: a number of items, the
-            first of the training set; or a data set with crowd columns, of which nothing else is
-            read. All training items by default: a stream is read once more for either.
+        start_from: the items whose votes start the aggregator and name the classes: a number, for the
+            first items of the training set; or a data set, of which only the crowd columns are read.
+            All training items by default. A stream is read one more time for this.
         **kwargs: as in `Trainer`.
 
     Raises:
         TypeError: if `args` are not `MaxMIGTrainingArguments`.
-        ValueError: if a data set's annotators or classes are not the model's; if `start_from` is no
-            positive number; if `use_gold_labels` is set and the method uses none, or `train_dataset` is no
-            `datasets.Dataset` or has none; or where several devices cannot do what is asked: evaluate a stream,
-            share the items of a batch, spread adapters.
+        ValueError: if a data set's annotators or classes are not the model's; if `start_from` is a number
+            below 1; if `use_gold_labels` is set, but the method uses no gold labels, or `train_dataset` is
+            not a `datasets.Dataset` or has none; or if several devices are to evaluate a stream, share the
+            items of a batch or spread adapters.
     """
 
     args: MaxMIGTrainingArguments
@@ -116,8 +116,8 @@ class CrowdTrainer(MeasuringTrainer):
         args = MaxMIGTrainingArguments() if args is None else args
         if not isinstance(args, MaxMIGTrainingArguments):
             raise TypeError(
-                f"`args` must be MaxMIGTrainingArguments, got {type(args).__name__}: they say how the aggregator is "
-                "trained."
+                f"`args` must be MaxMIGTrainingArguments, got {type(args).__name__}: the aggregator is trained by its "
+                "arguments."
             )
         args = settled(args, train_dataset)
         if isinstance(start_from, int) and start_from < 1:
@@ -135,7 +135,7 @@ class CrowdTrainer(MeasuringTrainer):
         def wrap(model: nn.Module) -> PreTrainedModel:
             # A search over hyperparameters changes them.
             now = self.args if hasattr(self, "args") else cast(MaxMIGTrainingArguments, args)
-            # Of a pair that is made here, not of one that was given, the search may choose the parts.
+            # The search may choose the parts of a model that is made here, not of one that was given.
             self.pair_is_ours = not is_crowd_model(model)
             return made_ready(
                 model, now, train_dataset, start_from, data_collator, processing_class, self.as_crowd_model
@@ -165,7 +165,7 @@ class CrowdTrainer(MeasuringTrainer):
                 vocabulary=getattr(self.crowd_model.classifier.config, "vocab_size", None),
             )
         self.found_strength: float | None = None  # of the aggregator, after training
-        # What the features of a classifier lack for a start by them, as far as it is known.
+        # What a classifier's features lack for a start from features, as far as it is known.
         self._unread: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()
         by_gain = self.crowd_model.loss_is_minus_gain and self.init != "cross_fit"
         if args.select_by_gain and by_gain and has_votes(eval_dataset):
@@ -173,7 +173,7 @@ class CrowdTrainer(MeasuringTrainer):
         self._check_names(start_from)
         self.train_dataset = self._by_name(train_dataset)
         self.eval_dataset = self._by_name(eval_dataset)
-        _ = self.gold_labels  # what cannot be used is refused now
+        _ = self.gold_labels  # unusable ones raise now
         self._check_devices()
 
     def _check_devices(self) -> None:
@@ -186,7 +186,7 @@ class CrowdTrainer(MeasuringTrainer):
     def as_crowd_model(
         model: nn.Module, args: MaxMIGTrainingArguments, dataset: Any
     ) -> PreTrainedModel:
-        """Turn what the user passed into a crowd model; here it must be one already."""
+        """Turn the user's model into a crowd model; in this class it must be one already."""
         if not is_crowd_model(model):
             raise TypeError(
                 f"`model` must be a crowd model, got {type(model).__name__}: `MaxMIGTrainer` wraps "
@@ -209,19 +209,19 @@ class CrowdTrainer(MeasuringTrainer):
         """Train; a fresh run first starts the aggregator from the training crowd.
 
         Args:
-            resume_from_checkpoint: as in `Trainer`; True takes this training's last checkpoint in the
-                output folder that is whole.
+            resume_from_checkpoint: as in `Trainer`; True takes this training's last complete checkpoint in
+                the output folder.
             trial: as in `Trainer`.
             ignore_keys_for_eval: as in `Trainer`.
 
         Returns:
-            As `Trainer.train`; the metrics also have what the search chose.
+            As `Trainer.train`; the metrics also hold what the search chose.
 
         Raises:
-            FileNotFoundError: if the checkpoint is not there.
-            OSError: if the output folder may not be written, or has no room.
-            ValueError: if the checkpoint is not whole or of another crowd or model; there is none of this training; or
-                another training is at work in the output folder.
+            FileNotFoundError: if the checkpoint does not exist.
+            OSError: if the output folder cannot be written, or has no room.
+            ValueError: if the checkpoint is incomplete, or of another crowd or model; if there is none of this
+                training; or if another training is using the output folder.
         """
         with self._one_training(resume_from_checkpoint, trial) as checkpoint:
             return self._train(checkpoint, trial, ignore_keys_for_eval)
@@ -233,7 +233,7 @@ class CrowdTrainer(MeasuringTrainer):
         self._unread.clear()
         self._resumed_from, self.found_strength = checkpoint, None
         self._started = False
-        self._results.clear()  # of an earlier pair
+        self._results.clear()  # of an earlier model
         output = super().train(checkpoint, trial, ignore_keys_for_eval)
         changed = self._temper()
         start = self.start
@@ -252,7 +252,7 @@ class CrowdTrainer(MeasuringTrainer):
             output.metrics["aggregator_strength"] = self.found_strength
             changed |= self.found_strength != 1.0
         if self._results and (changed or self.args.load_best_model_at_end) and trial is None:
-            self.evaluate()  # the card tells of the pair as it is, not of the last epoch's
+            self.evaluate()  # the card describes the final model, not that of the last epoch
         self._judge_trial(trial)
         return output
 
@@ -277,11 +277,11 @@ class CrowdTrainer(MeasuringTrainer):
         self._watch.begin(self.train_dataset)
 
     def _strengthen(self) -> float | None:
-        """Multiply W by what the votes of the evaluation set say, if it has any."""
+        """Multiply W by the strength that the votes of the evaluation set suggest, if it has any."""
         model, dataset = self.crowd_model, self.eval_dataset
         asked = self.args.search_strength and model.loss_is_minus_gain
         if not asked or self.start.items is not None or not has_votes(dataset):
-            return None  # left-out votes have said it, or nobody can
+            return None  # left-out votes have decided it, or no votes can
         log_h, log_g = voted_posteriors(self.posteriors_of(dataset))
         with torch.no_grad(), whole_parameters(self.model):
             log_p = model.log_prior().cpu()
@@ -292,19 +292,19 @@ class CrowdTrainer(MeasuringTrainer):
         return strength
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        # After a `model_init` and before anything wraps the model, unless it is trained again.
-        # Nor when a smaller batch is tried, which `auto_find_batch_size` does.
+        # After a `model_init` and before anything wraps the model, unless it is trained again, or
+        # `auto_find_batch_size` tries a smaller batch.
         if self._fresh and self.args.init != "keep" and not self._started:
             self._started = True
             with whole_parameters(self.model):
                 self._begin()
-        # What was found stays: W has no part in the loss.
+        # W stays as it was found: it has no part in the loss.
         stays = [] if self.start.items is None else self.crowd_model.crowd_parameters()
         with without_gradient(stays):
             return super()._inner_training_loop(*args, **kwargs)
 
     def _begin(self) -> None:
-        """Find out what the training starts from, and start from it: nowhere else is it applied."""
+        """Find the start of the training and apply it; this is the only place that does."""
         training, model = self._training(), self.crowd_model
         self.start = find_start(
             training, self.args.disable_tqdm or not self.is_local_process_zero()
@@ -318,7 +318,7 @@ class CrowdTrainer(MeasuringTrainer):
             initialize_from_votes(training, model)
 
     def _use_parts(self) -> None:
-        """Take the kinds of prior and aggregator that were found."""
+        """Switch to the kinds of prior and aggregator that were found."""
         model, start = self.crowd_model, self.start
         if start.aggregator not in (None, model.config.aggregator):
             model.use_aggregator(start.aggregator)
@@ -326,7 +326,7 @@ class CrowdTrainer(MeasuringTrainer):
             model.use_prior(start.prior, [])
 
     def _training(self) -> Training:
-        """What those see of this training who find out what it starts from."""
+        """The parts of this training that the search for its start needs."""
         return Training(
             model=self.crowd_model, args=self.args, train_dataset=self.train_dataset,
             eval_dataset=self.eval_dataset, start_from=self.start_from, gold=lambda: self.gold_labels,
@@ -347,7 +347,7 @@ class CrowdTrainer(MeasuringTrainer):
 
     @property
     def init(self) -> str:
-        """How a fresh run starts, also where the arguments leave it open."""
+        """How a fresh run starts, even if the arguments leave it open."""
         return way(self._training())
 
     @property
@@ -356,7 +356,7 @@ class CrowdTrainer(MeasuringTrainer):
         return aggregator_rate(self.args, self.crowd_model, self.start.rate)
 
     def _note_rates(self, state: TrainerState) -> None:
-        """Put what was tried in the log."""
+        """Log the settings that were tried."""
         if self._fresh and self.start.tried:
             self.log(self.start.logs())
         ended = not self._fresh and state.global_step >= state.max_steps
@@ -383,13 +383,13 @@ class CrowdTrainer(MeasuringTrainer):
     def short_trainer(
         self, model: CrowdModel, rows: list[int], share: float, seed: int | None = None
     ) -> "CrowdTrainer":
-        """Make a trainer of another model for part of this training, which writes and says nothing.
+        """Make a silent trainer of another model for part of this training; it writes no files.
 
         Args:
-            model: what it trains, from where it is.
+            model: the model to train, from its present state.
             rows: the training items it has.
-            share: of this training's epochs or steps; an epoch or 200 steps at the least.
-            seed: of the batches and what drops out; that of this training by default.
+            share: of this training's epochs or steps; at least an epoch or 200 steps.
+            seed: of the batches and of dropout; that of this training by default.
         """
         trainer = CrowdTrainer(
             model=model,
@@ -402,7 +402,7 @@ class CrowdTrainer(MeasuringTrainer):
         return trainer
 
     def features_of(self, model: CrowdModel, dataset: Any) -> Tensor | None:
-        """Compute what a model's output layer reads of each item: (N, D); None if it reads no vector."""
+        """Compute the input of a model's output layer for each item: (N, D); None if it is no vector."""
         batches = map(self._prepare_inputs, self._own_dataloader(dataset))
         with self.autocast_smart_context_manager():
             return features_of(
@@ -433,7 +433,7 @@ class CrowdTrainer(MeasuringTrainer):
             super()._track_num_input_tokens(inputs)
             return
         logger.warning_once(
-            "`include_num_input_tokens_seen` counts all input: nothing says what is padding in it."
+            "`include_num_input_tokens_seen` also counts padding: there is no attention mask or padding token."
         )
         with swapped(self.args, "include_num_input_tokens_seen", "all"):
             super()._track_num_input_tokens(inputs)
@@ -441,14 +441,14 @@ class CrowdTrainer(MeasuringTrainer):
     def _gather(self, tensor: Tensor) -> Tensor:
         if not self.args.gather_across_devices:
             return tensor
-        # Batches that are balanced by their lengths have any number of items.
+        # Batches that are balanced by length have any number of items.
         balanced = self.args.train_sampling_strategy == "batch_rebalance"
         return gather_with_gradient(tensor, None if balanced else self._train_batch_size)
 
     def get_train_dataloader(self) -> DataLoader:
-        """Load what the method has prepared; over several devices without the incomplete last batch.
+        """Load what the method has prepared; on several devices, drop an incomplete last batch.
 
-        Filling it up, as accelerate does, would compare an item with itself.
+        accelerate would fill it up with items that are in it already, and compare them with themselves.
 
         Raises:
             ValueError: if there is no full batch.
@@ -474,7 +474,7 @@ class CrowdTrainer(MeasuringTrainer):
         is_training: bool = False,
         dataloader_key: str | None = None,
     ) -> DataLoader:
-        """Load items as `Trainer` does; each batch knows which they are (`hf_maxmig.data.numbered`)."""
+        """Load items as `Trainer` does; each batch carries the row numbers of its items (`hf_maxmig.data.numbered`)."""
         if not is_training:
             check_can_evaluate(self.args, dataset)
         keep = not is_training or self.start.items is not None or self.gold_labels is not None
@@ -492,7 +492,7 @@ class CrowdTrainer(MeasuringTrainer):
             )
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler | None:
-        """Read from the first item to the last, whatever the order of training is."""
+        """Read from the first item to the last, whatever the order of the training."""
         alone = has_length(eval_dataset) and self.args.world_size <= 1
         return SequentialSampler(eval_dataset) if alone else None
 
@@ -501,11 +501,11 @@ class CrowdTrainer(MeasuringTrainer):
     ) -> tuple[int, int]:
         done = super()._init_training_state(max_steps, steps, epochs, checkpoint, trial)
         if checkpoint is not None and self.state.global_step >= max_steps:
-            return epochs, 0  # `Trainer` would go on in that epoch, and take a step more
+            return epochs, 0  # `Trainer` would continue in that epoch and take one more step
         if checkpoint is None or has_length(self.train_dataset):
             return done
-        # `Trainer` takes all steps for one pass; how many passes over a stream there were, and what
-        # share of all steps the last one had, is in `epoch`.
+        # `Trainer` takes all steps for one pass. `epoch` holds how many passes over a stream there were,
+        # and what share of all steps the last one had.
         passes = int(self.state.epoch)
         batches = (self.state.epoch - passes) * max_steps * self.args.gradient_accumulation_steps
         return passes, 0 if self.args.ignore_data_skip else round(batches)
@@ -514,7 +514,7 @@ class CrowdTrainer(MeasuringTrainer):
         return swapped(self.args, "dataloader_drop_last", drop)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Build the optimizer of `Trainer`; the crowd's parameters get their rate and no decay."""
+        """Build the optimizer of `Trainer`; the crowd's parameters get their own rate and no weight decay."""
         if self.optimizer is not None:
             return self.optimizer
         optimizer = super().create_optimizer(model)
@@ -527,7 +527,7 @@ class CrowdTrainer(MeasuringTrainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> LRScheduler:
-        """Build the schedule of `Trainer`; where the gain is maximised, W's rate has its own rise."""
+        """Build the schedule of `Trainer`; where the gain is maximised, W's rate also has a warmup."""
         if self.lr_scheduler is not None:
             return self.lr_scheduler
         with swapped(self.args, "lr_scheduler_kwargs", schedule_settings(self.args)):
@@ -538,7 +538,7 @@ class CrowdTrainer(MeasuringTrainer):
         return scheduler
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log what the method has beside the loss; say once if steps had too few annotated items."""
+        """Also log the method's own values; warn once if steps had too few annotated items."""
         if "loss" in logs:
             if self.crowd_model.loss_is_minus_gain and self.start.items is None:
                 logs["gain"] = -logs["loss"]
@@ -555,7 +555,7 @@ class CrowdTrainer(MeasuringTrainer):
         """Find the order of the classes that fits the votes on the training items best.
 
         Returns:
-            (C,) int64, `order`: place r belongs to what is class `order[r]` now; 0..C-1 if the names
+            (C,) int64, `order`: place r belongs to the present class `order[r]`; 0..C-1 if the names
             are right already, or the method's loss tells the classes apart.
         """
         gold = self.gold_labels if self.start_from is None else None
@@ -570,8 +570,8 @@ class CrowdTrainer(MeasuringTrainer):
         swapped.
 
         Returns:
-            The names that the classes had before, in their new order; None if they were right
-            already, or the method's loss tells the classes apart.
+            The previous names of the classes, in their new order; None if they were right already,
+            or the method's loss tells the classes apart.
         """
         model, order = self.crowd_model, self.class_order()
         if torch.equal(order, torch.arange(len(order))):
@@ -581,7 +581,7 @@ class CrowdTrainer(MeasuringTrainer):
             return rename_classes(model, order, inputs)
 
     def listed_arguments(self) -> dict[str, Any]:
-        """Tell what the card says of the training, with what the search found."""
+        """List the training arguments for the model card, with what the search found."""
         listed = super().listed_arguments() | {"init": self.init}
         maximises = self.crowd_model.loss_is_minus_gain and self.init != "cross_fit"
         if maximises:  # else these change nothing

@@ -100,17 +100,18 @@ class MaxMIGTrainingArguments(TrainingArguments):
         name_classes: name the classes after training by the votes.
         select_by_gain: with an evaluation set that has votes, keep the epoch with the highest gain on
             it.
-        search_strength: with an evaluation set that has votes, multiply W by the strength at which the
-            gain on it is highest, when training has ended; see `strength.best_strength`.
-        mixup_alpha: of the Beta distribution of the share in which two items are blended (mixup); 0 for
-            none.
-        use_gold_labels: learn from the gold labels of the training items, too (`hf_maxmig.training.gold`).
+        search_strength: with an evaluation set that has votes, multiply W after training by the strength
+            at which the gain on that set is highest; see `strength.best_strength`.
+        mixup_alpha: parameter of the Beta distribution from which mixup draws the share of each of two
+            blended items; 0 for no mixup.
+        use_gold_labels: also learn from the gold labels of the training items (`hf_maxmig.training.gold`).
         guards: warn about what almost certainly went wrong.
         preset: the paper's protocol for one of its data sets.
-        hub_annotators: what the Hub sees of the crowd; other than with `names`, no callback sees them
-            either, and trackers that upload checkpoints are refused.
-        hub_salt: of the hashes. It is written and shown nowhere, and neither is `hub_token`: printed,
-            copied by `dataclasses.asdict` or pickled, the arguments have masks in their places.
+        hub_annotators: what the Hub sees of the crowd. With `hashed` or `dropped`, callbacks do not see
+            the names either, and trackers that upload checkpoints are refused.
+        hub_salt: salt of the hashes. It is never written or shown, and neither is `hub_token`: the
+            arguments have masks in their places when they are printed, pickled or copied by
+            `dataclasses.asdict`.
 
     Raises:
         ValueError: if a value is out of range, or an option of the parent cannot go with crowd
@@ -339,12 +340,12 @@ class MaxMIGTrainingArguments(TrainingArguments):
         self.check_sharing()
 
     def check_sharing(self) -> None:
-        """See that what may be shared is clear: found out after the training, it would come too late.
+        """Check before the training what may be shared: after it, an error would come too late.
 
         Raises:
-            TypeError: if the salt is no text.
-            ValueError: if `hub_annotators` is none of the three, the salt is missing, too short or not
-                asked for, or checkpoints would go up.
+            TypeError: if the salt is not a string.
+            ValueError: if `hub_annotators` is none of the three values, if the salt is missing, too short
+                or not needed, or if checkpoints would be uploaded.
         """
         if self.hub_annotators not in SHARED_AS:
             raise ValueError(
@@ -360,12 +361,12 @@ class MaxMIGTrainingArguments(TrainingArguments):
         if self.push_to_hub and self.hub_strategy in _STRATEGIES_OF_CHECKPOINTS:
             raise ValueError(
                 f"`hub_strategy` must be 'end' or 'every_save', got '{HubStrategy(self.hub_strategy).value}': what a "
-                "checkpoint needs beside the model is pickled, and a pickle that somebody pulls can run any code. "
+                "checkpoint holds beside the model is pickled, and a pickle can run any code when it is loaded. "
                 "Resume from the output folder."
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Tell everything but the secrets."""
+        """Return all fields, with the secrets masked."""
         return {name: masked(value) for name, value in super().to_dict().items()}
 
     def __str__(self) -> str:
@@ -393,10 +394,10 @@ class MaxMIGTrainingArguments(TrainingArguments):
         return self.search_rate and self.aggregator_learning_rate is None
 
     def epochs_for(self, num_items: int | None) -> float:
-        """How many epochs to train, where none are given: few items are seen more often.
+        """Compute how many epochs to train, if none are given: the fewer items, the more epochs.
 
         Args:
-            num_items: of the training set; None if it does not know.
+            num_items: of the training set; None if its length is unknown.
         """
         if num_items is None:
             return LEAST_EPOCHS

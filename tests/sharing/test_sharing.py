@@ -112,7 +112,7 @@ def test_users_own_ignore_file_stays(make_trainer, tmp_path, caplog):
     (tmp_path / "out" / ".gitignore").write_text("mine\n")
     make_trainer().save_model()
     assert (tmp_path / "out" / ".gitignore").read_text() == "mine\n"
-    assert ".gitignore is another than this training would write" in caplog.text
+    assert ".gitignore differs from the file that this training would write" in caplog.text
 
 
 def test_no_pickle_goes_up_and_no_token(hub, ann, make_trainer, tmp_path):

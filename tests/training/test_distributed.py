@@ -267,7 +267,7 @@ def test_devices_that_share_items_are_refused(crowd, make_model, make_args, monk
     trainer._check_devices()
     ways = SimpleNamespace(non_data_parallel_size=2)
     monkeypatch.setattr(Accelerator, "parallelism_config", ways, raising=False)
-    with pytest.raises(ValueError, match=r"must share out items only.*\(2 each\)"):
+    with pytest.raises(ValueError, match=r"must only divide the items among devices.*\(2 each\)"):
         trainer._check_devices()
 
 
