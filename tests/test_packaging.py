@@ -79,7 +79,7 @@ def test_files_that_are_begun_first_are_there(root):
     assert len({*LONGEST}) == len(LONGEST)
 
 
-@pytest.mark.parametrize("target", ["test", "test-all", "test-full", "lint", "types"])
+@pytest.mark.parametrize("target", ["test", "test-all", "test-full", "lint", "types", "docs"])
 def test_contributing_says_what_each_target_runs(target, root):
     """A target in no table is one that nobody runs."""
     assert f"\n{target}:" in (root / "Makefile").read_text("utf-8")
@@ -89,7 +89,7 @@ def test_contributing_says_what_each_target_runs(target, root):
 @pytest.fixture
 def copy(root, tmp_path):
     """The checkout without what was made in it."""
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", ".git", "out", "build", ".*_cache", ".hypothesis")  # fmt: skip
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", ".git", "out", "build", "_build", ".*_cache", ".hypothesis")  # fmt: skip
     return shutil.copytree(root, tmp_path / "copy", ignore=ignored)
 
 
