@@ -19,6 +19,7 @@ QUOTED = (  # written once, in no English that anybody speaks
     "wrong as everybody is",
     "but a permission",
     "left out of account",
+    "which is often too sure",
 )
 
 
