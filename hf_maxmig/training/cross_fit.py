@@ -1,10 +1,10 @@
-"""What is found out before a training: how much each annotator counts, and what each item is.
+"""Cross-fitting before a training: it finds how much each annotator counts, and the class of each item.
 
-Networks on features of the items are trained by the gain, together with W, and each item is judged by
-networks that have not seen it (`fold_networks`). Left-out votes say which setting is best, how much the
-networks count and how much the votes do (`left_out`). What comes of it is a value, a `CrossFitted`: the
-trainer applies it in one place and keeps it whole in its checkpoints. No gold label is looked at, but those
-that the user hands over for it (`gold`).
+Networks on features of the items are trained by the gain, together with W. Each item is judged by networks
+that have not seen it (`fold_networks`). Left-out votes decide which setting is best, and how much the
+networks and the votes count (`left_out`). The result is a value, a `CrossFitted`, which the trainer applies
+in one place and keeps whole in its checkpoints. No gold label is used, except those that the user hands
+over (`gold`).
 """
 
 import hashlib
@@ -37,37 +37,37 @@ from .training_args import MaxMIGTrainingArguments
 
 logger = logging.get_logger(__name__)
 
-STEPS, STEPS_A_STEP = 600, 0.5  # of the networks, at the most and a step of the training
-LEAST_STEPS = 200  # of what is trained before the training, if an epoch has as many
-BRIEF = 60  # steps of those that only say how much annotators count
-MULTIPLES = (10.0, 100.0)  # of the networks' rate: W's; what is usual first
-LOOKS = (0.25, 1.0)  # where networks and annotators err alike, all gets worse while the gain rises
+STEPS, STEPS_A_STEP = 600, 0.5  # steps of the networks: at most, and per step of the training
+LEAST_STEPS = 200  # of a short training before the training, if an epoch has as many
+BRIEF = 60  # steps of the networks that only weigh annotators
+MULTIPLES = (10.0, 100.0)  # rates of W, as multiples of the networks' rate; the usual one first
+LOOKS = (0.25, 1.0)  # if networks and annotators err alike, all gets worse while the gain rises
 MOST_JUDGED = 2_500  # items whose votes judge the settings of the race
-FIRST_STRENGTH = 0.5  # of the first W: shares of votes are surer than they should be
-# Nats between the votes' class shares and equal ones, above which they say how often a class occurs. What lies
-# below can be a leaning of the annotators to some classes; one class of 1 : 3 is 0.13, of 1 : 7 0.31.
+FIRST_STRENGTH = 0.5  # scale of the first W: vote shares are overconfident
+# Nats between the votes' class shares and equal ones, above which the votes' shares are taken for those of the
+# classes. Smaller differences may be a bias of the annotators: 0.13 is one class of 1 : 3, 0.31 one of 1 : 7.
 UNEVEN = 0.05
-TELLS_APART = 3.0  # standard errors by which it must foretell votes better to tell annotators apart
-BY_CHANCE = 1e-6  # how unlikely votes for one class only must be
-MOST_CELLS = 2**22  # of W, M C^2, that are raced in all settings at once
+TELLS_APART = 3.0  # standard errors by which telling annotators apart must predict votes better
+BY_CHANCE = 1e-6  # how improbable votes for one class only must be
+MOST_CELLS = 2**22  # cells of W, M C^2, that may be raced in all settings at once
 
 
 @dataclass(frozen=True)
 class CrossFitted:
-    """What is known before a training; items in the order of the training set.
+    """The result of cross-fitting, with items in the order of the training set.
 
     Args:
-        targets: (N, C), what each item is by its votes and by networks that have not seen it: what
-            the classifier learns. Zeros for an item without votes.
-        log_h: (N, C), log-probabilities of those networks alone, as much as they count.
+        targets: (N, C), the targets of the classifier: class probabilities of each item by its votes and
+            by networks that have not seen it. Zeros for an item without votes.
+        log_h: (N, C), log-probabilities by those networks alone, tempered by how much they count.
         weight: (M, C, C), W: annotator, scored class, reported class.
         log_p: (C,), log of the class prior.
-        classifier: how much a classifier counts beside the votes: what its logits are multiplied by.
-        likelihoods: of each setting that was tried, the mean log-likelihood of a left-out vote.
-        tells_apart: whether left-out votes are foretold clearly better where annotators are told apart
-            than where all votes count alike; if not, that is what `targets` and `weight` do.
-        gold: (N,) int64, the gold labels that were used, -1 for an item without; None if none was.
-        votes: digest of the votes that it was found by (`cross_fitted.votes_digest`); empty if unknown.
+        classifier: how much a classifier counts beside the votes: the factor of its logits.
+        likelihoods: for each setting that was tried, the mean log-likelihood of a left-out vote.
+        tells_apart: whether left-out votes are predicted clearly better if annotators are told apart
+            than if all votes count the same; if not, all votes count the same in `targets` and `weight`.
+        gold: (N,) int64, the gold labels that were used, -1 for an item without; None if none were.
+        votes: digest of the votes that were used (`cross_fit.votes_digest`); empty if unknown.
     """
 
     targets: Tensor
@@ -121,24 +121,24 @@ def cross_fit(
     quiet: bool = True,
     gold: Tensor | None = None,
 ) -> CrossFitted:
-    """Find out how much each annotator counts, and what each item is.
+    """Find how much each annotator counts, and the class of each item.
 
     Args:
         features: (N, D), of the items.
         crowd: (N, K) annotators and annotations, int64, padded with -1.
         num_annotators: M.
         num_classes: C.
-        prior: (C,) log prior, if it is given; else the uniform one where the votes are nearly even
-            (`UNEVEN`), and where they are not, theirs, unless the uniform one foretells left-out votes
-            clearly better.
-        seed: of all that is drawn.
+        prior: (C,) log prior, if it is given. By default it is uniform if the votes are nearly even
+            (`UNEVEN`). If they are not, it is that of the votes, unless the uniform prior predicts
+            left-out votes clearly better.
+        seed: of all random numbers.
         steps: of the networks.
-        quiet: whether to show no progress.
-        gold: (N,) int64, gold labels that the user hands over (`hf_maxmig.training.gold`); negative where
-            there is none. None is used without them.
+        quiet: whether to hide the progress bar.
+        gold: (N,) int64, gold labels that the user hands over (`hf_maxmig.training.gold`); negative
+            for an item without. By default no gold label is used.
 
     Returns:
-        The start.
+        The result, in all C classes.
 
     Raises:
         ValueError: if the votes name fewer than two classes.
@@ -191,7 +191,7 @@ def _find(
     if trusted is not None:
         labelled |= (trusted != 0).any(dim=1)
     C, seed = fitted.num_classes, fitted.seed
-    # Who says one class whatever the item is tells nothing of it, and is foretold by anything.
+    # Constant annotators tell nothing about items, and any forecast predicts their votes.
     silent = constant(annotators, annotations, M, C)
     annotations = torch.where(silent[annotators.clamp(min=0)], -1, annotations)
     crowd = Votes(annotators, annotations)
@@ -200,31 +200,31 @@ def _find(
     )
     uniform = torch.full((C,), -math.log(C))
     priors = {"given": given} if given is not None else _priors(share, uniform)
-    known = fitted.fold >= 0  # what the networks learn from is enough to judge by
+    known = fitted.fold >= 0  # the items that the networks learn from are enough to judge by
     rows = _drawn(known, trusted, seed)
     votes, groups, best, likelihoods = _best_setting(
         fitted, crowd, weight, priors, steps, rows, trusted
     )
     combined, log_p, log_h = best[0], best[1].log_p, best[1].log_h
-    drawn_to = log_p  # what a classifier says that does not count
-    shift = torch.zeros(C)  # of the classes' scores: only gold labels know it
+    drawn_to = log_p  # the posterior of a classifier that does not count
+    shift = torch.zeros(C)  # of the classes' scores: only gold labels can show it
     if trusted is not None:
         combined, _, shift = GoldLabels(votes, log_h[rows], log_p).best(combined)
 
     def counted() -> Tensor:
-        """Let the networks count as much as was found: (N, C) scores."""
+        """Temper the networks by how much they count: (N, C) scores."""
         return combined.classifier * log_h + (1 - combined.classifier) * drawn_to + shift
 
     def forecasts() -> Tensor:
-        """Say what each item is, by `log_h` and what `combined` has found: (N, C), zeros without votes."""
+        """Forecast each item by `log_h` and `combined`: (N, C), zeros without votes."""
         log_g = aggregate(combined.weight, log_p, annotators, annotations)
         log_forecast = forecast(counted().log_softmax(dim=-1), log_g, log_p)
         log_forecast = with_trusted(log_forecast, trusted)
-        log_forecast[rows] = combined.log_forecast  # where a voice counts by who else has voted
+        log_forecast[rows] = combined.log_forecast  # here copies share a vote only if both voted
         return torch.where(labelled[:, None], log_forecast.exp(), 0.0)
 
     fitted.seed = seed + 1
-    # Two are surer than one, and each was asked without the items that it has learned.
+    # Two trainings are better than one; neither judges items that it has learned from.
     both = torch.stack([log_h, fitted.learn(forecasts(), steps)])
     log_h = both.logsumexp(dim=0).log_softmax(dim=-1)
     combined = votes.best(log_h[rows], log_p, log_h[rows].exp()[votes.item])
@@ -268,7 +268,7 @@ def first_weight(
     scale: float,
     trusted: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Weigh annotators by how far they agree with networks that have not seen the item; these then learn that.
+    """Weigh annotators by their agreement with networks that have not seen the item; the networks then learn that.
 
     Args:
         fitted: the networks; they are trained.
@@ -276,11 +276,11 @@ def first_weight(
         num_annotators: M.
         brief: steps of the networks, each time.
         smoothing: pseudo-votes in each cell of the confusions.
-        scale: what W is multiplied by.
+        scale: of W.
         trusted: (N, C) of `trusted_columns`; None without gold labels.
 
     Returns:
-        (N, C), the share of votes in which those count who agree, and (M, C, C), the W of it.
+        (N, C), the vote share weighted by agreement, and (M, C, C), the W that starts from it.
     """
     share = informed_share(
         [crowd], num_annotators, fitted.num_classes,
@@ -304,8 +304,8 @@ def _best_setting(
     """Race all settings, and judge them by left-out votes on some of the items.
 
     Returns:
-        The votes that judge, who copies whom as (M,) numbers of groups, the best setting and what came
-        of it, and the likelihood of a left-out vote with each prior.
+        The votes that judge; the groups of copies, (M,) numbers; the best setting with its result; and
+        the likelihood of a left-out vote with each prior.
     """
     settings = [(log_p, multiple) for log_p in priors.values() for multiple in MULTIPLES]
     raced = fitted.race(crowd, weight, settings, steps, LOOKS, trusted)
@@ -322,7 +322,7 @@ def _best_setting(
         of_prior = [(_judge(votes, one, rows), one) for one in raced if one.log_p is log_p]
         judged = max(of_prior, key=lambda pair: pair[0].score)
         likelihoods[f"search_prior_{name}"] = judged[0].score
-        # What was tried later must be clearly better.
+        # A later setting must be clearly better.
         if best is None or votes.clearly_better(judged[0], best[0]):
             best = judged
     assert best is not None
@@ -330,7 +330,7 @@ def _best_setting(
 
 
 def _priors(share: Tensor, uniform: Tensor) -> dict[str, Tensor]:
-    """Name the priors to try: theirs first, where the votes are uneven."""
+    """List the priors to try: that of the votes first if they are uneven."""
     of_votes = vote_share_prior(share.sum(dim=0))
     if float((of_votes.exp() * (of_votes - uniform)).sum()) > UNEVEN:
         return {"votes": of_votes, "uniform": uniform}
@@ -340,7 +340,7 @@ def _priors(share: Tensor, uniform: Tensor) -> dict[str, Tensor]:
 def _drawn(known: Tensor, trusted: Tensor | None, seed: int) -> Tensor:
     """Draw the items that settings are judged by, those with gold labels before the others.
 
-    Not the first ones: data sets are often sorted by class.
+    They are drawn at random because data sets are often sorted by class.
     """
     order = torch.randperm(len(known), generator=torch.Generator().manual_seed(seed))
     worth = known.int() if trusted is None else known.int() + (trusted != 0).any(dim=1)
@@ -349,14 +349,14 @@ def _drawn(known: Tensor, trusted: Tensor | None, seed: int) -> Tensor:
 
 
 def _judge(votes: LeftOutVotes, one: Raced, rows: Tensor) -> Judged:
-    """Judge what a setting of the race came to, on these items."""
+    """Judge the result of a setting of the race on these items."""
     log_h = one.log_h[rows]
     _, without = votes.forecasts(log_h, one.weight, 1.0)
     return votes.best(log_h, one.log_p, without.exp())
 
 
 def network_steps(args: MaxMIGTrainingArguments, num_items: int) -> int:
-    """Say how long the networks are trained: more steps than this change little, fewer teach too little.
+    """Return how many steps the networks are trained: more change little, fewer teach too little.
 
     Args:
         args: of the training.
@@ -373,7 +373,7 @@ def network_steps(args: MaxMIGTrainingArguments, num_items: int) -> int:
 
 
 def votes_digest(crowd: Votes) -> str:
-    """Hash votes in the order of the items: who said what of which.
+    """Hash the votes, with their annotators, in the order of the items.
 
     Args:
         crowd: (N, K) annotators and annotations, int64, padded with -1 to the widest K.
@@ -394,10 +394,10 @@ def votes_digest(crowd: Votes) -> str:
 
 
 def has_votes_of(found: CrossFitted, dataset: Any) -> bool:
-    """Tell whether the votes of a data set are those that a start was found by; all are read for it.
+    """Check whether a start was found by the votes of a data set; all of them are read.
 
     Args:
-        found: the start; of one that does not know its votes this is taken for granted.
+        found: the start; one that does not know its votes passes.
         dataset: with crowd columns.
     """
     if not found.votes:
@@ -407,49 +407,50 @@ def has_votes_of(found: CrossFitted, dataset: Any) -> bool:
 
 
 def check_found_for(found: CrossFitted, dataset: Any, gold: Tensor | None = None) -> None:
-    """Refuse to go on with what was found out about other items, or by other gold labels.
+    """Raise if a checkpoint's start was found for other items, by other votes or by other gold labels.
 
     Args:
-        found: of a checkpoint.
+        found: the start of the checkpoint.
         dataset: the training set.
         gold: (N,) int64, its gold labels that the user hands over, -1 for an item without.
 
     Raises:
-        ValueError: if the items are not as many as the start has, nobody knows how many, or they have
-            other votes; or if other gold labels were used.
+        ValueError: if the start has another number of items, if that number is unknown, if the items have
+            other votes, or if other gold labels were used.
     """
     items = len(dataset) if has_length(dataset) else None
     if items != len(found.targets):
         raise ValueError(
             f"the training set must be that of the checkpoint, N = {len(found.targets)} items, got "
-            f"{'a stream' if items is None else items}: what the classifier learns was found out for each of them."
+            f"{'a stream' if items is None else items}: the checkpoint holds the classifier's targets for each of them."
         )
     if not has_votes_of(found, dataset):
         raise ValueError(
             "the training set must be that of the checkpoint, with its votes in its order, got other votes on as many "
-            "items: what the classifier learns was found out by those. Train anew, without `resume_from_checkpoint`."
+            "items: the classifier's targets were found by the votes of the checkpoint. Train anew, without "
+            "`resume_from_checkpoint`."
         )
     used = torch.full((items,), -1) if found.gold is None else found.gold
     if not torch.equal(used, torch.full((items,), -1) if gold is None else gold):
         counts = [int((g >= 0).sum()) if g is not None else 0 for g in (found.gold, gold)]
         raise ValueError(
-            f"the gold labels that are used must be those of the checkpoint, {counts[0]} of them, got "
+            f"the gold labels in use must be those of the checkpoint, {counts[0]} of them, got "
             f"{f'others on {counts[1]} items' if counts[1] else 'none'}: set `use_gold_labels` as it was, or train anew."
         )
 
 
 def temper(classifier: nn.Module, found: CrossFitted, inputs: dict[str, Tensor]) -> bool:
-    """Make a trained classifier as sure as left-out votes say, in its own last layer.
+    """Temper a trained classifier by its last layer, as left-out votes suggest.
 
     Args:
         classifier: it has learned the targets of the start.
         found: the start.
-        inputs: a batch for the classifier, on which to see that just this happened.
+        inputs: a batch for the classifier, to check that its outputs change as they should.
 
     Returns:
         Whether the classifier has changed.
     """
-    # Where all votes count alike it is drawn to equal probabilities: see `LeftOutVotes.alike`.
+    # If all votes count the same, it is drawn towards equal probabilities: see `LeftOutVotes.alike`.
     even = torch.where(found.log_p > NO_MASS, 0.0, NO_MASS)
     shift = (1 - found.classifier) * (found.log_p if found.tells_apart else even)
     if scale_outputs(classifier, found.classifier, shift, inputs):
@@ -458,8 +459,8 @@ def temper(classifier: nn.Module, found: CrossFitted, inputs: dict[str, Tensor])
         )
         return True
     logger.warning(
-        "The classifier is surer than left-out votes allow, but its output layer was not found: forecasts of new "
-        "items count it too much."
+        "The classifier is more confident than left-out votes justify, but its output layer was not found: forecasts "
+        "of new items give it too much weight."
     )
     return False
 
@@ -467,11 +468,10 @@ def temper(classifier: nn.Module, found: CrossFitted, inputs: dict[str, Tensor])
 def constant(
     annotators: Tensor, annotations: Tensor, num_annotators: int, num_classes: int
 ) -> Tensor:
-    """Tell who says one class whatever the item is: (M,) bool.
+    """Find the annotators who name one class whatever the item is: (M,) bool.
 
-    Someone all of whose votes name one class may have seen no other. They are constant only if as many
-    votes in a row would come about by chance less than once in a million times, at the class's share
-    among all votes.
+    An annotator whose votes all name one class may have seen no other class. They are constant only if
+    the class's share among all votes would make so many equal votes less probable than one in a million.
 
     Args:
         annotators: (N, K) int64, padded with -1.
@@ -480,7 +480,7 @@ def constant(
         num_classes: C.
 
     Returns:
-        Nobody, where there would be nobody left.
+        True for constant annotators; all False if every annotator with votes is constant.
 
     Example:
         >>> who, truth = torch.arange(2).repeat(90, 1), torch.arange(90) % 3
@@ -497,7 +497,7 @@ def constant(
 
 
 def _one_voice(raced: list[Raced], crowd: Votes) -> Tensor:
-    """Find who copies whom, in the light of the setting that sees most of it: (M,) numbers of groups."""
+    """Group annotators who copy each other, by the setting that finds most copies: (M,) group numbers."""
     found, votes = [], FlatVotes.read([crowd])
     for one in raced:
         _, groups, _ = copies_among(Evidence(one.log_h, one.weight, votes))

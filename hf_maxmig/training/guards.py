@@ -1,8 +1,8 @@
-"""Guards: what almost surely went wrong in a training, said once, with its cause and a remedy.
+"""Guards: warnings of what has almost surely gone wrong in a training, once each, with cause and remedy.
 
-Each guard is a pure function of numbers that training and evaluation have anyway, and returns a
-message or None; none looks at a gold label. A `Watch` asks them in the course of a training, and
-`guards=False` turns them off. Correct runs are silent.
+Each guard is a pure function of numbers that training and evaluation compute anyway. It returns a
+message or None, and uses no gold label. A `Watch` calls them during a training; `guards=False` turns
+them off. Correct runs are silent.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,31 +26,31 @@ from .training_args import MaxMIGTrainingArguments
 
 logger = logging.get_logger(__name__)
 
-# Nothing a user has to set. On ten digits with the paper's experts, pairs that came out right lie at
-# ten times these limits or more, those that had merged classes at a twentieth or less.
+# A user need not set these. On ten digits with the paper's experts, correct models lie at ten times
+# these limits or more, models that had merged classes at a twentieth or less.
 LOST = 0.1  # of the mass that a class should have
 ALIKE = 1e-3  # variance of P(first | one of two classes), as a share of what it is if they are told apart
-EXPECTED_ITEMS = 10  # of a class that should have fewer nothing is said: none may be there
+EXPECTED_ITEMS = 10  # a class with fewer expected items is not judged: it may have none
 RENAMED = 0.1  # by how much another name must fit the votes of a class better, on average
-GUARDED_ITEMS = 2000  # and 20 a class: how many items the guards look at
-CLASSES_FORMED = 0.75  # share of the training after which what is still merged is likely to stay so
+GUARDED_ITEMS = 2000  # how many items the guards look at, plus 20 per class
+CLASSES_FORMED = 0.75  # share of the training after which merged classes are likely to stay merged
 _SHOWN = 5  # how many classes a message lists
 
 
 def too_few_votes(votes: Tensor, items: int, num_classes: int) -> str | None:
-    """Tell whether a crowd is too thin to say whom to trust, before anything is trained.
+    """Check before the training whether there are enough votes to tell which annotators to trust.
 
-    It is if fewer than two annotators vote; or if most items have one vote (fewer than two on
-    average) while most annotators have fewer than one a class: then neither the others' votes nor
-    an annotator's own habits show who is right.
+    There are too few if fewer than two annotators vote. There are also too few if items have fewer than
+    two votes on average while most annotators have fewer than one vote per class: then neither the
+    others' votes nor an annotator's own habits show who is right.
 
     Args:
-        votes: (M,) int64, how many labels each annotator gave.
-        items: how many items have a label.
+        votes: (M,) int64, the number of votes by each annotator.
+        items: the number of items with votes.
         num_classes: C.
 
     Returns:
-        What to say, or None.
+        A warning, or None.
 
     Example:
         >>> too_few_votes(torch.tensor([30, 30]), items=30, num_classes=3)
@@ -68,9 +68,9 @@ def too_few_votes(votes: Tensor, items: int, num_classes: int) -> str | None:
     mean, few = int(votes.sum()) / max(1, items), int((active < num_classes).sum())
     if mean < 2 and few > len(active) / 2:
         return (
-            f"The votes are very few: {mean:.1f} an item, and {few} of {len(active)} annotators have "
-            f"fewer than one a class, {num_classes}. Whom to trust will be guesswork: collect a "
-            "second vote on some items, or leave such annotators out."
+            f"There are very few votes: {mean:.1f} per item, and {few} of {len(active)} annotators have "
+            f"fewer than {num_classes}, one per class. It will be guesswork which of them to trust: collect "
+            "a second vote on some items, or leave such annotators out."
         )
     return None
 
@@ -82,27 +82,31 @@ def merged_classes(
     classes: Sequence[str],
     usual: Tensor | None = None,
 ) -> str | None:
-    """Tell whether a posterior uses fewer classes than the votes do.
+    """Check whether a posterior uses fewer classes than the votes do.
 
-    A class c is lost if its mean probability is under a tenth (`LOST`) of what it should be: its
-    share of the votes, or an even share if that is less, for an annotator who always says c says
-    nothing of how often it occurs; and c is the likeliest class of fewer than `EXPECTED_ITEMS`, for
-    a class that is rare has a small mass by right, and a larger share of careless votes. Two classes c and d are one if the items do not differ in which
-    of the two they are: with J_cd = mean_i q_ic q_id, how often two answers drawn for an item are c
-    and d, the variance of P(c | c or d) is (J_cc J_dd - J_cd^2) / ((J_cc + J_cd) (J_dd + J_cd)) of
-    what it could be, and that is under `ALIKE`. The gain has such maxima: a classifier loses one of two classes that the crowd
-    confuses, and the aggregator halves them. Both rows of W are then nearly equal.
+    A class c is lost if two things hold. Its mean probability is under a tenth (`LOST`) of what it should
+    be: its share of the votes, or an even share if that is less, for the votes of an annotator who always
+    says c do not show how often it occurs. And c is the likeliest class of fewer than `EXPECTED_ITEMS`
+    items, for a rare class rightly has a small mass, and a larger share of careless votes.
+
+    Two classes c and d are merged if the items do not differ in which of the two they are. Let
+    J_cd = mean_i q_ic q_id, the probability that two answers drawn for an item are c and d. The variance
+    of P(c | c or d), as a share of what it could be, is
+    (J_cc J_dd - J_cd^2) / ((J_cc + J_cd) (J_dd + J_cd)), and c and d are merged if it is under `ALIKE`.
+
+    The gain has such maxima: the classifier loses one of two classes that the crowd confuses, and the
+    aggregator splits each evenly between the two. Both rows of W are then nearly equal.
 
     Args:
         who: whose posterior it is, for the message.
         posterior: (N, C), probabilities q of items that have votes.
         annotations: (N, K) int64, their votes, padded with -1.
         classes: C names.
-        usual: (C,), how often the classes occur by another posterior, one that uses them all; none
-            is expected more often.
+        usual: (C,), how often the classes occur by another posterior that uses all of them; no class
+            is expected more often than that.
 
     Returns:
-        What to say, or None; None if fewer than `EXPECTED_ITEMS` items should be of a class.
+        A warning, or None. None if every class should have fewer than `EXPECTED_ITEMS` items.
 
     Example:
         >>> said = torch.tensor([0, 1, 2]).repeat(20)[:, None]
@@ -148,7 +152,7 @@ def merged_classes(
 
 
 def permuted_classes(forecast: Tensor, annotations: Tensor, classes: Sequence[str]) -> str | None:
-    """Tell whether other class names fit the votes clearly better than those that classes have.
+    """Check whether other class names fit the votes clearly better than the present ones.
 
     Args:
         forecast: (N, C), probabilities zeta of items that have votes.
@@ -156,7 +160,7 @@ def permuted_classes(forecast: Tensor, annotations: Tensor, classes: Sequence[st
         classes: C names.
 
     Returns:
-        What to say, or None.
+        A warning, or None.
 
     Example:
         >>> said = torch.tensor([0, 1, 2]).repeat(20)[:, None]
@@ -185,20 +189,20 @@ def permuted_classes(forecast: Tensor, annotations: Tensor, classes: Sequence[st
 def overfitted(
     training: Sequence[float], held_out: Sequence[float], high: Sequence[float], ceiling: float
 ) -> str | None:
-    """Tell whether the gain rises on training items and falls on others.
+    """Check whether the gain rises on training items while it falls on others.
 
-    It falls if the last two evaluations lie below the best one with the whole of their intervals,
-    while the training gain is higher than it was then.
+    It falls if the whole intervals of the last two evaluations lie below the best evaluation, while the
+    training gain is higher than it was at the best one.
 
     Args:
-        training: one number an evaluation, the mean gain of the training
-            steps since the one before, in nats.
+        training: for each evaluation, the mean gain of the training steps since the previous one, in
+            nats.
         held_out: the gain of the evaluations.
         high: the upper ends of their intervals.
-        ceiling: the gain of a perfect pair.
+        ceiling: the gain of a perfect model.
 
     Returns:
-        What to say, or None.
+        A warning, or None.
 
     Example:
         >>> overfitted([0.5, 0.6, 0.7], [0.4, 0.5, 0.6], [0.5, 0.6, 0.7], ceiling=0.7)
@@ -211,7 +215,7 @@ def overfitted(
         return None
     return (
         f"The model memorises the training items: its gain is {training[-1]:.3f} nats there, of "
-        f"at most {ceiling:.3f}, and on held-out items fell from {held_out[best]:.3f} to "
+        f"at most {ceiling:.3f}, and on held-out items it fell from {held_out[best]:.3f} to "
         f"{held_out[-1]:.3f}. Train for fewer epochs, set `load_best_model_at_end=True`, or lower "
         "`aggregator_learning_rate`."
     )
@@ -219,10 +223,10 @@ def overfitted(
 
 @dataclass
 class Guards:
-    """What was said in one training, and what must be remembered to say more.
+    """The warnings given in one training, and the numbers that further warnings need.
 
     Args:
-        on: whether anything is said at all.
+        on: whether to warn at all.
     """
 
     on: bool
@@ -233,13 +237,13 @@ class Guards:
     _evaluations: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
 
     def say(self, guard: str, message: str | None) -> None:
-        """Warn, once a guard."""
+        """Warn, once per guard."""
         if self.on and message is not None and guard not in self._said:
             self._said.add(guard)
             logger.warning(message)
 
     def note_step(self, gain: Tensor) -> None:
-        """Remember the gain of a training step, where it is."""
+        """Remember the gain of a training step, without moving it to the host."""
         if self.on:
             self._sum, self._steps = self._sum + gain.detach(), self._steps + 1
 
@@ -251,19 +255,19 @@ class Guards:
         self._evaluations.setdefault(name, []).append((self._training, gain, high))
 
     def overfitted(self, name: str, ceiling: float) -> str | None:
-        """Ask `overfitted` of the evaluations of the set of that name."""
+        """Call `overfitted` on the evaluations of the set of that name."""
         training, held_out, high = zip(*self._evaluations[name], strict=True)
         return overfitted(training, held_out, high, ceiling)
 
 
 class Watch:
-    """Watches over one training: when the guards are asked, and of which numbers.
+    """Calls the guards in the course of one training, each at its time and on its numbers.
 
     Args:
-        model: what is trained.
+        model: the model that is trained.
         args: of the training.
-        on: whether anything is looked at.
-        speaks: whether anything is said; of several processes only one does.
+        on: whether to call any guard.
+        speaks: whether to warn; only one of several processes does.
     """
 
     def __init__(
@@ -277,18 +281,18 @@ class Watch:
         self._empty_steps_told = False
 
     def tell_empty_steps(self) -> None:
-        """Say once, also where nothing else is said, if steps had too few items with votes."""
+        """Warn once if steps had too few items with votes, even with the guards off."""
         if not self._empty_steps_told and int(self._empty_steps):
             self._empty_steps_told = True
             logger.warning(
-                "%d step(s) had fewer than %d items with annotations, which %s needs, and taught nothing. Use larger "
-                "batches, or leave out items without labels.",
+                "%d step(s) had no effect: they had fewer than the %d items with votes that %s needs. Use larger batches, "
+                "or leave out items without votes.",
                 int(self._empty_steps), self.model.least_items, self.model.method,
             )  # fmt: skip
 
     def begin(self, dataset: Any) -> None:
-        """Before training: are there votes enough?"""
-        # Of a stream all would be read for it.
+        """Before the training: check whether there are enough votes."""
+        # A stream would have to be read to its end.
         if not self.on or not has_crowd_columns(dataset):
             return
         config, items = self.model.config, 0
@@ -300,23 +304,24 @@ class Watch:
         self.guards.say("votes", too_few_votes(votes, items, config.num_labels))
 
     def step(self, loss: Tensor, empty: Tensor) -> None:
-        """After a training step: remember its gain, and whether there was anything to learn."""
+        """After a training step: note its gain, and whether there was anything to learn."""
         self._empty_steps = self._empty_steps + empty
         if self.on and self.model.loss_is_minus_gain:
             self.guards.note_step(-loss)
 
     def see(self, posteriors: Posteriors) -> None:
-        """While an evaluation is measured: keep what it predicted."""
+        """While an evaluation is measured: keep its predictions."""
         if self.on:
             self._seen = posteriors
 
     def evaluated(
         self, dataset: Any, prefix: str, metrics: dict[str, float], progress: float
     ) -> None:
-        """After an evaluation in training: are the items memorised, what became of the classes?
+        """After an evaluation in training: check for memorised items and for lost or exchanged classes.
 
         Args:
-            dataset: that was evaluated; of a dictionary each has been here already.
+            dataset: the data set that was evaluated; a dictionary is skipped, for each of its data sets
+                has been passed already.
             prefix: of the metrics.
             metrics: of the evaluation.
             progress: the share of the training that is done.
@@ -343,7 +348,7 @@ class Watch:
         dataset: Any,
         predict: Callable[[Any], Iterable[tuple[Posteriors, Tensor, Tensor]]],
     ) -> None:
-        """After training: look at some training items, if no evaluation has shown the classes.
+        """After the training: check the classes on some training items, if no evaluation has.
 
         Args:
             dataset: the training set.

@@ -1,9 +1,9 @@
-"""A start from information: whom to listen to first, asked of a classifier that is briefly trained.
+"""A start from information: annotators are weighed by their agreement with a briefly trained classifier.
 
-Equation 2 of the paper starts the aggregator from the vote share, in which a majority that always
-says the same counts most, and two classes that few annotators can tell apart come out merged. Here
-each annotator's vote counts as much as it agrees, beyond chance, with what a classifier predicts
-that has not seen the item: one that says the same of everything counts nothing.
+Equation 2 of the paper starts the aggregator from the vote share. In it a majority that always gives
+the same answer counts most, and two classes that few annotators can tell apart come out merged. Here
+an annotator's votes count as much as they agree, beyond chance, with the predictions of a classifier
+that has not seen the items. An annotator who gives the same answer for every item counts nothing.
 """
 
 import copy
@@ -27,12 +27,12 @@ from .training import Training
 
 Crowd = Sequence[Votes]
 
-BRIEF = 0.05  # of the training: a classifier that is briefly trained
-LOOKED_AT = 100_000  # items at the most, by which annotators are weighed
+BRIEF = 0.05  # share of the training for which a classifier is briefly trained
+LOOKED_AT = 100_000  # most items by which annotators are weighed
 FOLDS = 2  # each item is predicted by a classifier that was trained on the other half
-ROUNDS = 2  # the second classifier no longer learns from whom the first found out
-FAINT = 0.02  # of the largest weight: less is noise
-# Labels that an annotator is taken to have given like everybody else, of which the likeliest is chosen.
+ROUNDS = 2  # the second classifier learns without the annotators that the first gave no weight
+FAINT = 0.02  # share of the largest weight; weights below it are noise
+# Concentrations of the Dirichlet prior, in votes, from which the likeliest is chosen.
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0)
 
 
@@ -40,7 +40,7 @@ class BriefModel(TargetModel):
     """A classifier that learns from given shares: (N, C), set as `shares` before it is trained."""
 
     method = "Soft vote"  # as errors and logs call it
-    reference = "the share of each class among an item's labels"
+    reference = "the share of each class among an item's votes"
     shares: Tensor
 
     def prepare(self, dataset: Any, crowd: Any) -> WithPosterior:
@@ -48,10 +48,10 @@ class BriefModel(TargetModel):
         return WithPosterior(dataset, self.shares.numpy())
 
     def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the (B, C) shares; zeros for an item without labels."""
+        """Return the (B, C) shares; zeros for an item without votes."""
         if POSTERIOR_COLUMN not in batch:
             raise ValueError(
-                f"`data_collator` must hand on `{POSTERIOR_COLUMN}`, got {', '.join(batch)}: the classifier's start is "
+                f"`data_collator` must pass on `{POSTERIOR_COLUMN}`, got {', '.join(batch)}: the classifier's start is "
                 "learned from it. Use a `CrowdCollator`, or set `init='vote_share'`."
             )
         return batch[POSTERIOR_COLUMN]
@@ -60,15 +60,15 @@ class BriefModel(TargetModel):
 def agreement(sums: ConfusionSums) -> Tensor:
     """Measure how far each annotator agrees with a posterior beyond chance.
 
-    mean_i q_{i, y_i^m} - sum_r P_m(r) mean_i q_ir, over the items that annotator m labelled, where
-    q is the posterior and P_m(r) the share of label r among theirs: the covariance between what
-    they say and what the posterior says, zero for one who always says the same.
+    mean_i q_{i, y_i^m} - sum_r P_m(r) mean_i q_ir, over the items that annotator m voted on, where q is
+    the posterior and P_m(r) the share of class r among m's votes. This is the covariance between the
+    annotator's votes and the posterior; it is zero for an annotator who always votes for the same class.
 
     Args:
         sums: of the posterior.
 
     Returns:
-        (M,), zero for an annotator without labels.
+        (M,), zero for an annotator without votes.
 
     Example:
         >>> posterior = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
@@ -93,8 +93,8 @@ def weighted_vote_share(
         num_classes: C.
 
     Returns:
-        (N, C), rows summing to one; the plain share where no vote has weight, zeros where there is
-        none.
+        (N, C), rows summing to one; the plain share if no vote on an item has weight, zeros if it has
+        no votes.
 
     Example:
         >>> who, said = torch.tensor([[0, 1], [1, -1]]), torch.tensor([[0, 1], [1, -1]])
@@ -111,19 +111,20 @@ def weighted_vote_share(
 
 
 def shrunk_weight(counts: Tensor, smoothing: float | Tensor) -> Tensor:
-    """Start W from confusion counts, those of who gave few labels drawn towards everybody's.
+    """Start W from confusion counts, shrunk towards those of all annotators together.
 
-    A row of annotator m is taken for a draw from a Dirichlet distribution around the row of all
-    annotators together, worth s labels; of `STRENGTHS`, s is the one under which the counts are
-    likeliest. Where annotators are alike, or labels few, all start nearly alike; where they differ,
-    each starts from their own.
+    Each row of an annotator is modelled as a draw from a Dirichlet distribution around the pooled row of
+    all annotators, with a concentration of s votes. s is the value of `STRENGTHS` under which the counts
+    are likeliest. If annotators are alike or votes are few, all start nearly alike; if annotators differ,
+    each starts from their own counts.
 
     Args:
         counts: (M, C, R), `confusion_counts` of a share; R = C, unless reports were put together.
-        smoothing: pseudo-labels added to each cell, more than zero; or (R,) of them.
+        smoothing: pseudo-votes added to each cell, more than zero; or (R,) of them.
 
     Returns:
-        (M, C, R): annotator, scored class, reported class; that of everybody for who has no labels.
+        (M, C, R): annotator, scored class, reported class; the pooled rows for an annotator without
+        votes.
 
     Example:
         >>> alike = torch.tensor([[[8.0, 2.0], [2.0, 8.0]], [[7.0, 3.0], [1.0, 9.0]]])
@@ -139,13 +140,13 @@ def shrunk_weight(counts: Tensor, smoothing: float | Tensor) -> Tensor:
 
 
 def _log_likelihoods(counts: Tensor, concentrations: Tensor) -> Tensor:
-    """Log-likelihood of (M, C, R) counts, each row Dirichlet-multinomial, but for a constant: (S,) for (S, C, R)."""
+    """Log-likelihoods of (M, C, R) counts with Dirichlet-multinomial rows, up to a constant: (S,) for (S, C, R)."""
     likely = concentrations.new_zeros(len(concentrations))
     least, prior = torch.lgamma(concentrations), concentrations.sum(dim=2)
     least_rows = torch.lgamma(prior)
-    for chunk in counts.split(max(1, 2**18 // counts[0].numel())):  # float64 of many takes room
+    for chunk in counts.split(max(1, 2**18 // counts[0].numel())):  # in float64 all take much room
         some = chunk.double()
-        some = some[some.sum(dim=(1, 2)) > 0]  # of the others all are equally likely
+        some = some[some.sum(dim=(1, 2)) > 0]  # annotators without votes change no likelihood
         cells = torch.lgamma(some + concentrations[:, None]).sum(dim=1) - len(some) * least
         rows = len(some) * least_rows - torch.lgamma(some.sum(dim=2) + prior[:, None]).sum(dim=1)
         likely += rows.sum(dim=1) + cells.sum(dim=(1, 2))
@@ -155,23 +156,23 @@ def _log_likelihoods(counts: Tensor, concentrations: Tensor) -> Tensor:
 def informed_share(
     crowd: Crowd, num_annotators: int, num_classes: int, predict: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Compute the vote share in which those count who agree with what the items show.
+    """Compute the vote share with annotators weighed by their agreement with classifiers of the items.
 
     Args:
         crowd: the training crowd, as pairs of (n, K) annotators and annotations padded with -1.
         num_annotators: M.
         num_classes: C.
         predict: turns (N, C) shares into (N, C) log-probabilities of classifiers that have learned
-            from the shares of other items; minus infinity for an item that was not looked at.
+            from the shares of other items; minus infinity for an item without a prediction.
 
     Returns:
-        (N, C), rows summing to one, zeros for an item without labels.
+        (N, C), rows summing to one, zeros for an item without votes.
     """
     share = _shares(crowd, torch.ones(num_annotators), num_classes)
     for _ in range(ROUNDS):
         sums = confusion_sums(_parts(crowd, predict(share).exp()), num_annotators, num_classes)
         weights, labels = agreement(sums).clamp(min=0), sums.said.sum(dim=1)
-        # Of who labelled no item that was looked at nothing is known: they count like the others.
+        # Annotators without a vote on a predicted item are unknown: they get the average weight.
         usual = (weights * labels).sum() / labels.sum().clamp(min=torch.finfo(labels.dtype).tiny)
         weights = torch.where(labels > 0, weights, usual)
         weights = torch.where(weights > FAINT * weights.max(), weights, 0.0)
@@ -192,12 +193,12 @@ def start_from_share(
     """Start aggregator and prior from a share, see `shrunk_weight`.
 
     Args:
-        model: the pair.
+        model: it is changed.
         crowd: the training crowd, as pairs of (n, K) annotators and annotations padded with -1.
         share: (N, C), as from `informed_share`.
-        smoothing: pseudo-labels in each cell.
-        scale: what W is multiplied by.
-        weigh: what makes log-probabilities of confusion counts.
+        smoothing: pseudo-votes in each cell.
+        scale: of W.
+        weigh: turns confusion counts into log-probabilities.
         gold: (N,) int64, gold labels that the user hands over: they name classes, as votes do.
     """
     mass = model.aggregator.start_from(_parts(crowd, share), smoothing, scale, weigh)
@@ -208,7 +209,7 @@ def start_from_share(
 
 
 def start_from_votes_and_gold(training: Training) -> None:
-    """Start aggregator and prior by equation 2, with the trusted annotator's answers among the votes.
+    """Start aggregator and prior by equation 2, with the trusted annotator's votes among the others.
 
     Args:
         training: with `gold_labels`.
@@ -222,14 +223,14 @@ def start_from_votes_and_gold(training: Training) -> None:
 
 
 def start_from_information(training: Training, seed: int) -> None:
-    """Start the model: aggregator and prior from the informed share, the classifier warm.
+    """Start aggregator and prior from the informed share, and warm the classifier up on it.
 
     Args:
         training: its model is changed; its training set is a `datasets.Dataset`.
-        seed: of the halves, the batches and what drops out.
+        seed: of the halves, the batches and dropout.
 
     Raises:
-        ValueError: if no item has a label.
+        ValueError: if no item has a vote.
     """
     args, model, dataset = training.args, training.model, training.train_dataset
     crowd = list(training.crowd_of(dataset))
@@ -255,20 +256,20 @@ def start_from_information(training: Training, seed: int) -> None:
 def briefly_trained(
     training: Training, rows: list[int], share: Tensor, seed: int
 ) -> tuple[nn.Module, Callable[[Any], PredictionOutput]]:
-    """Train a copy of the classifier for a while on what some items are said to be.
+    """Train a copy of the classifier briefly on the shares of some items.
 
     Args:
         training: its model stays as it is.
         rows: the items.
         share: (N, C), of all items.
-        seed: of the batches and what drops out.
+        seed: of the batches and of dropout.
 
     Returns:
-        The copy, and what predicts a data set by it.
+        The copy, and a function that predicts a data set by it.
     """
     model, config = training.model, training.model.config
     brief = BriefModel.from_classifier(
-        copy.deepcopy(model.classifier_alone()),  # called as the pair's classes are now
+        copy.deepcopy(model.classifier_alone()),  # with the present class names of the model
         config.num_annotators,
         annotators=config.annotators,
         id2label=config.id2label,
@@ -279,13 +280,13 @@ def briefly_trained(
 
 
 def warm_up(training: Training, share: Tensor, seed: int) -> None:
-    """Train the model's own classifier for a while, on all items: see `briefly_trained`."""
+    """Train the model's own classifier briefly on all items: see `briefly_trained`."""
     classifier, _ = briefly_trained(training, list(range(len(share))), share, seed)
     training.model.classifier.load_state_dict(classifier.state_dict())
 
 
 def folds(num_items: int, seed: int) -> list[tuple[list[int], list[int]]]:
-    """Divide the items: which each classifier learns from, and which it predicts: not too many."""
+    """Divide the items: those that each classifier learns from, and those, limited in number, that it predicts."""
     rows = torch.randperm(num_items, generator=torch.Generator().manual_seed(seed))
     return [
         (torch.cat([rows[k::FOLDS] for k in range(FOLDS) if k != fold]).tolist(), rows[fold::FOLDS][: LOOKED_AT // FOLDS].tolist())
@@ -298,7 +299,7 @@ def _shares(crowd: Crowd, weights: Tensor, num_classes: int) -> Tensor:
 
 
 def _parts(crowd: Crowd, posterior: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Give each part of the crowd what is thought of its items."""
+    """Yield each part of the crowd with the posteriors of its items."""
     parts = posterior.split([len(who) for who, _ in crowd])
     for part, (who, said) in zip(parts, crowd, strict=True):
         yield part, who, said

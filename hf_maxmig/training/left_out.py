@@ -1,12 +1,12 @@
-"""Judging by votes that were left out: how much the classifier counts, how much the votes do, and by which W.
+"""Left-out votes: they decide how much the classifier counts, how much the votes count, and which W is used.
 
-A vote is foretold from the other votes on its item and from a classifier that has not learned from the
-item. How well it is foretold needs no gold label, and nothing that is judged by it has seen it:
+Each vote is predicted from the other votes on its item and from a classifier that has not learned from the
+item. This needs no gold label, and nothing that a vote judges has seen it:
 
     L = mean over votes of log sum_c zeta_-m(c) P(m says r | c),
 
-where zeta_-m is the forecast without the votes of m and of whoever copies m, and P(. | c, m) is counted
-on other items. The gain cannot take its place: where classifier and annotators err on the same items, it
+where zeta_-m is the forecast without the votes of m and of the annotators who copy m, and P(. | c, m) is
+counted on other items. The gain cannot replace L: where classifier and annotators err on the same items, it
 rewards W for the errors that they share.
 """
 
@@ -21,25 +21,26 @@ from ..judging.evidence import voices, without_voice
 from ..model.votes import Votes
 from .informed_start import shrunk_weight
 
-SMOOTHING = 0.01  # pseudo-votes in each cell of everybody's confusion
+SMOOTHING = 0.01  # pseudo-votes in each cell of the pooled confusion
 CLASSIFIER_COUNTS = (0.1, 0.25, 0.5, 0.75, 1.0)
 VOTES_COUNT = (0.5, 0.75, 1.5)  # or 1.0
 ITERATIONS = 10
-OWN = 0.5  # of what a vote says of its item, in counting it: see `LeftOutVotes.learn`
-# Of the classifier and of a vote, where all votes count alike; the first of each overrules the fewest.
+OWN = 0.5  # weight of a vote's own evidence when it is counted: see `LeftOutVotes.learn`
+# Factors of the classifier and of a vote, if all votes count the same; the first of each overrules the fewest votes.
 ALIKE_CLASSIFIER, ALIKE_VOTE = (0.1, 0.25, 0.5, 1.0), (3.0, 1.0, 0.5, 0.25)
 
 
 class Judged(NamedTuple):
-    """One way to combine a classifier and the votes, and how well it foretells a vote.
+    """One way to combine a classifier and the votes, and how well it predicts a vote.
 
     Args:
         score: L, the mean log-likelihood of a left-out vote, in nats.
-        parts: (V,), of each vote.
+        parts: (V,), the log-likelihood of each vote.
         classifier: how much the classifier counts, s_h.
         votes: how much the votes count, s_g.
-        weight: (M, C, C), W with all of this in it: annotator, scored class, reported class.
-        log_forecast: (N, C), of the items with all votes, in log-probabilities.
+        weight: (M, C, C), W, multiplied by s_g and by each annotator's share of a vote: annotator, scored
+            class, reported class.
+        log_forecast: (N, C), log-probabilities of the items by all votes.
     """
 
     score: float
@@ -58,12 +59,13 @@ class LeftOutVotes:
         annotations: (N, K) int64, padded with -1.
         num_annotators: M.
         num_classes: C.
-        groups: (M,) int64, who is one voice: copies have one number. Everyone alone by default.
+        groups: (M,) int64, group numbers: annotators who copy each other share one. By default every
+            annotator is a group.
         seed: of the two halves that confusions are counted on.
         trusted: (N, C), scores by gold labels, which stay when votes are left out: see `gold.trusted_columns`.
 
     Example:
-        Three annotators of whom one says anything; the classifier knows nothing.
+        Two of three annotators are right, the third votes at random; the classifier knows nothing.
 
         >>> generator = torch.Generator().manual_seed(0)
         >>> truth = torch.arange(300) % 2
@@ -92,7 +94,7 @@ class LeftOutVotes:
         self.num_items, self.num_annotators = len(annotators), num_annotators
         self.num_classes = num_classes
         self.groups = torch.arange(num_annotators) if groups is None else groups
-        # Votes of a group on an item are left out together, and are one vote between them.
+        # The votes of a group on an item are left out together, and count as one vote together.
         _, self.voice = voices(votes, self.groups)
         self.share = (1 / torch.bincount(self.voice))[self.voice].float()
         generator = torch.Generator().manual_seed(seed)
@@ -100,27 +102,27 @@ class LeftOutVotes:
 
     @property
     def each(self) -> Tensor:
-        """A W that counts all votes alike: (M, C, C)."""
+        """The W that counts all votes the same: (M, C, C)."""
         return torch.eye(self.num_classes).expand(self.num_annotators, -1, -1)
 
     def count(self, posterior: Tensor, share: Tensor | None = None) -> Tensor:
-        """Count what annotators say: (M, C, C), from a (V, C) posterior of each vote's item."""
+        """Count annotators' votes: (M, C, C), from the (V, C) posterior of each vote's item."""
         cell = self.annotator * self.num_classes + self.annotation
         counts = posterior.new_zeros(self.num_annotators * self.num_classes, self.num_classes)
         counts.index_add_(0, cell, posterior * (self.share if share is None else share)[:, None])
         return counts.view(-1, self.num_classes, self.num_classes).transpose(1, 2)
 
     def columns(self, weight: Tensor) -> Tensor:
-        """Give the column of an (M, C, C) W that each vote picks: (V, C)."""
+        """Return the column of an (M, C, C) W that each vote picks: (V, C)."""
         return weight[self.annotator, :, self.annotation]
 
     def forecasts(self, base: Tensor, weight: Tensor, strength: float) -> tuple[Tensor, Tensor]:
-        """Add votes to what is known of the items without them.
+        """Add the votes to the scores of the items.
 
         Args:
-            base: (N, C), scores.
+            base: (N, C), scores without votes.
             weight: (M, C, C), W.
-            strength: what W is multiplied by.
+            strength: factor of W.
 
         Returns:
             (N, C) scores with all votes, and (V, C) log-probabilities without the votes of the
@@ -134,17 +136,17 @@ class LeftOutVotes:
         return total, without_voice(total, own, self.item, self.voice)
 
     def learn(self, base: Tensor, posterior: Tensor, iterations: int = ITERATIONS) -> Tensor:
-        """Let the votes teach each other (EM, with rows drawn to everybody's).
+        """Estimate confusions from the votes by EM, with each row shrunk towards that of all annotators.
 
-        Each vote is counted by what the others say of its item, and by half of what it says itself (`OWN`).
-        Counted by the others alone, who are never sure, confusions come out flatter than they are, and
-        flatter with each iteration, until votes say nothing; counted by all that it says, votes by those
-        who err alike confirm each other.
+        Each vote is counted by the other votes on its item and by half of its own evidence (`OWN`).
+        Without its own evidence, confusions come out flatter than they are, and flatter with each
+        iteration until votes say nothing, for the other votes never settle an item. With all of it,
+        annotators who err alike confirm each other.
 
         Args:
             base: (N, C), scores of the items without votes.
-            posterior: (V, C), the probabilities of each vote's item to start from.
-            iterations: how many.
+            posterior: (V, C), the first class probabilities of each vote's item.
+            iterations: of EM.
 
         Returns:
             (M, C, C), log P(annotator says r | class c).
@@ -157,7 +159,7 @@ class LeftOutVotes:
         return log_rows
 
     def foretold(self, without: Tensor) -> Tensor:
-        """Foretell each vote from (V, C) log-probabilities without it: (V,) log-likelihoods."""
+        """Predict each vote from (V, C) log-probabilities without it: (V,) log-likelihoods."""
         found = without.new_zeros(len(self.item))
         for half in (0, 1):
             counts = self.count(without.exp(), self.share * (self.half != half))
@@ -167,15 +169,15 @@ class LeftOutVotes:
         return found
 
     def best(self, log_h: Tensor, log_p: Tensor, posterior: Tensor) -> Judged:
-        """Find how much a classifier and the votes count, by the votes that are left out.
+        """Find how much a classifier and the votes count, by left-out votes.
 
         Args:
             log_h: (N, C), log-probabilities of classifiers that have not learned from the item.
             log_p: (C,), log of the class prior.
-            posterior: (V, C), the probabilities of each vote's item to learn from first.
+            posterior: (V, C), the first class probabilities of each vote's item, see `learn`.
 
         Returns:
-            The best way.
+            The combination with the highest score.
         """
         weight = self.learn(0.5 * (log_h + log_p), posterior)
         tried = [self._judged(log_h, log_p, weight, how, 1.0) for how in CLASSIFIER_COUNTS]
@@ -195,38 +197,38 @@ class LeftOutVotes:
         return Judged(score, parts, classifier, votes, weight, total.log_softmax(dim=-1))
 
     def _voices(self) -> Tensor:
-        """How much of a voice each annotator is on average, (M,): copies share one."""
+        """Each annotator's average share of a vote, (M,): copies share one vote."""
         votes = torch.zeros(2, self.num_annotators)
         votes.index_add_(1, self.annotator, torch.stack([self.share, torch.ones_like(self.share)]))
         return torch.where(votes[1] > 0, votes[0] / votes[1].clamp(min=1), 1.0)
 
     def again(self, found: Judged, base: Tensor, weight: Tensor) -> Judged:
-        """Combine as was found to be best for some of these items.
+        """Combine these votes in the way that was best for some of these items.
 
         Args:
-            found: the way.
-            base: (N, C), scores of the items without votes, with the classifier in them.
+            found: that way.
+            base: (N, C), scores of the items by the classifier, without votes.
             weight: (M, C, C), log P(annotator says r | class c), of all these votes.
 
         Returns:
-            The way, with W and forecasts of these votes; score and parts are those that were found.
+            The same way, with W and forecasts of these votes; score and parts stay as they were.
         """
         total, _ = self.forecasts(base, weight, found.votes)
         weight = weight * (found.votes * self._voices())[:, None, None]
         return found._replace(weight=weight, log_forecast=total.log_softmax(dim=-1))
 
     def alike(self, log_h: Tensor) -> Judged:
-        """Count all votes alike: the plurality, with a classifier that breaks ties.
+        """Count all votes the same: the plurality, with a classifier that breaks ties.
 
-        However little the classifier counts, its likeliest class is the one that it was: it is drawn
-        towards equal probabilities, not towards the prior, which would overrule it.
+        The classifier is drawn towards equal probabilities, not towards the prior. So its likeliest class
+        stays the same, however little it counts; the prior would overrule it.
 
         Args:
             log_h: (N, C), log-probabilities of classifiers that have not learned from the item.
 
         Returns:
-            Of the ways in which no item comes out as a class that fewer have voted for, the one that
-            foretells left-out votes best.
+            The combination that predicts left-out votes best among those that never overrule the
+            plurality of an item's votes.
         """
         each = self.each
         votes, _ = self.forecasts(torch.zeros_like(log_h), each, 1.0)
@@ -244,7 +246,7 @@ class LeftOutVotes:
         return found._replace(weight=each * (found.votes * self._voices())[:, None, None])
 
     def clearly_better(self, one: Judged, other: Judged, errors: float = 1.0) -> bool:
-        """Whether one foretells votes better, by more than so many standard errors of the difference."""
+        """Whether one predicts votes better, by more than `errors` standard errors of the difference."""
         difference = (one.parts - other.parts) * self.share
         spread = float((difference - difference.mean()).square().sum()) ** 0.5
         return float(difference.sum()) > errors * spread

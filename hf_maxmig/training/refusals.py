@@ -1,7 +1,7 @@
-"""What arguments are refused, each with its reason: nothing that is asked for is silently left undone.
+"""Arguments that are refused, each with its reason: an argument without effect raises instead of being ignored.
 
-`docs/training_arguments.md` lists every field of `TrainingArguments`: which work, which are refused
-here, which have no bearing on crowd labels.
+`docs/training_arguments.md` lists every field of `TrainingArguments`: those that work, those that are
+refused here, and those that have no bearing on crowd labels.
 """
 
 import math
@@ -28,7 +28,7 @@ FIXED: dict[str, tuple[Any, str]] = {
     "liger_kernel_config": (None, "Liger has kernels for language models, none for crowd models"),
     "label_smoothing_factor": (0.0, "gold labels never reach the loss"),
 }
-# Must be such a number, where it is given: (least, whether that one is allowed, below what).
+# Limits of the numbers that are given: (least, whether the least itself is allowed, below what).
 _NUMBERS: dict[str, tuple[float, bool, float]] = {
     "learning_rate": (0.0, True, math.inf),
     "aggregator_learning_rate": (0.0, False, math.inf),
@@ -57,7 +57,7 @@ _AT_ONE_RATE = {
     if "lomo" in name.value or name.value.endswith("_layerwise") or "apollo" in name.value
 }
 _NEEDS_TARGETS = {name for name in OptimizerNames if "galore" in name.value}
-# What each reads of `optim_args`; what it does not read it takes in silence.
+# Keys of `optim_args` that each optimizer reads; it ignores all others silently.
 _OPTIM_ARGS: dict[str, set[str]] = {
     "adamw_torch": set(),
     "adamw_torch_fused": set(),
@@ -66,7 +66,7 @@ _OPTIM_ARGS: dict[str, set[str]] = {
     "adagrad": {"lr_decay", "weight_decay", "eps"},
     "rmsprop": {"momentum", "alpha", "eps", "weight_decay", "centered"},
 }
-_SCHEDULES = {  # and one of the keywords that each needs
+_SCHEDULES = {  # and the keywords of which each needs one
     "cosine_with_min_lr": ("min_lr", "min_lr_rate"),
     "cosine_warmup_with_min_lr": ("min_lr", "min_lr_rate"),
     "warmup_stable_decay": ("num_decay_steps",),
@@ -81,13 +81,13 @@ _GOLD = {"label", "labels"}
 
 
 def refuse_as_given(args: Any) -> None:
-    """Refuse what `TrainingArguments` itself would fail at, with an error of somebody else's.
+    """Raise for arguments at which `TrainingArguments` would fail with an error that does not name them.
 
     Args:
         args: the arguments, before they are converted.
 
     Raises:
-        ValueError: for the first of them.
+        ValueError: for the first such argument.
     """
     if args.ddp_backend is not None and "WORLD_SIZE" not in os.environ:
         raise ValueError(
@@ -103,13 +103,13 @@ def refuse_as_given(args: Any) -> None:
 
 
 def refuse(args: Any) -> None:
-    """Refuse what cannot be kept with crowd labels, or would be left undone without a word.
+    """Raise for arguments that do not go with crowd labels, or that would be ignored silently.
 
     Args:
         args: the arguments, or those that a search over hyperparameters has set.
 
     Raises:
-        ValueError: for the first of them.
+        ValueError: for the first such argument.
 
     Example:
         >>> from hf_maxmig import MaxMIGTrainingArguments
@@ -138,12 +138,12 @@ def refuse(args: Any) -> None:
     _refuse_data(args)
     if any(getattr(option, "value", option) == "tpu_metrics_debug" for option in args.debug):
         raise ValueError(
-            "`debug` must not have 'tpu_metrics_debug', got it: crowd models are not trained on TPUs."
+            "`debug` must not contain 'tpu_metrics_debug', got it: crowd models are not trained on TPUs."
         )
     if "loss" in args.include_for_metrics:
         raise ValueError(
-            "`include_for_metrics` must not have 'loss', got it: there is one loss of the whole set, minus the gain, "
-            "and none of an item."
+            "`include_for_metrics` must not contain 'loss', got it: the loss is minus the gain of the whole set, and "
+            "single items have none."
         )
     if args.init == "information" and (args.fsdp or args.deepspeed):
         raise ValueError(
@@ -164,7 +164,7 @@ def check_metric(args: Any, loss_is_minus_gain: bool) -> None:
         loss_is_minus_gain: whether evaluations have a loss.
 
     Raises:
-        ValueError: if no evaluation has that metric.
+        ValueError: if evaluations do not have that metric.
     """
     name = args.metric_for_best_model
     if name is None or getattr(args.eval_strategy, "value", args.eval_strategy) == "no":
@@ -177,36 +177,34 @@ def check_metric(args: Any, loss_is_minus_gain: bool) -> None:
 
 
 def check_model(args: Any, model: Any) -> None:
-    """Check what a model must be able to do, before it is trained.
+    """Check before the training that the model can do what the arguments ask for.
 
     Args:
         args: the arguments.
         model: the crowd model.
 
     Raises:
-        ValueError: if its classifier reads words or the method takes no blends, and there is to be
-            mixup; or the classifier has no word embeddings for NEFTune, or cannot compute its
-            activations again.
+        ValueError: if mixup is on and the classifier reads words or the method takes no blends; if the
+            classifier has no word embeddings for NEFTune; or if it cannot recompute its activations.
     """
     kind = type(model.classifier).__name__
     if args.mixup_alpha and model.main_input_name == "input_ids":
         raise ValueError(
-            f"`mixup_alpha` must be 0 for {kind}, got {args.mixup_alpha}: it reads the numbers of words, which cannot be "
-            "blended."
+            f"`mixup_alpha` must be 0 for {kind}, got {args.mixup_alpha}: it reads token numbers, which cannot be blended."
         )
     if args.mixup_alpha and not model.takes_blends:
         raise ValueError(
-            f"`mixup_alpha` must be 0 for {model.method}, got {args.mixup_alpha}: what it makes of an item is only of "
-            "the item's own annotators."
+            f"`mixup_alpha` must be 0 for {model.method}, got {args.mixup_alpha}: its loss of an item depends on the "
+            "item's own annotators, so two items cannot be blended."
         )
     if args.neftune_noise_alpha is not None and model.get_input_embeddings() is None:
         raise ValueError(
-            f"`neftune_noise_alpha` must be left out for {kind}, got {args.neftune_noise_alpha}: it has no embeddings of "
-            "words to add noise to."
+            f"`neftune_noise_alpha` must be left out for {kind}, got {args.neftune_noise_alpha}: it has no word embeddings "
+            "to add noise to."
         )
     if args.activation_checkpointing and not model.supports_gradient_checkpointing:
         raise ValueError(
-            f"`activation_checkpointing` must be left out for {kind}, got True: it cannot compute its activations again."
+            f"`activation_checkpointing` must be left out for {kind}, got True: it cannot recompute its activations."
         )
 
 
@@ -240,23 +238,23 @@ def _refuse_schedule(args: Any) -> None:
         )
     if kind in _BY_METRIC and args.aggregator_warmup_ratio:
         logger.warning_once(
-            "`aggregator_warmup_ratio` has no effect with lr_scheduler_type=%r, which goes by a metric: W's rate does not "
-            "rise from zero.",
+            "`aggregator_warmup_ratio` has no effect with lr_scheduler_type=%r, which follows a metric: the rate of W "
+            "does not rise from zero.",
             kind,
         )
 
 
 def schedule_settings(args: Any) -> dict[str, Any] | None:
-    """Tell a schedule that goes by a metric which way is better, and to compare differences.
+    """Set the direction of a schedule that follows a metric, and let it compare absolute differences.
 
-    PyTorch's defaults take less for better, whatever the metric is, and differences in proportion to
-    it: of a loss that is negative, as minus a gain is, no change counts as an improvement then.
+    By default PyTorch takes a lower metric for the better one and compares relative differences. Under
+    a negative loss, such as minus a gain, no change would then count as an improvement.
 
     Args:
-        args: the arguments; what they say themselves stays.
+        args: the arguments; settings of the user's stay.
 
     Returns:
-        `lr_scheduler_kwargs`, with that.
+        `lr_scheduler_kwargs` with these settings.
     """
     kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     given: dict[str, Any] | None = args.lr_scheduler_kwargs
@@ -269,8 +267,8 @@ def schedule_settings(args: Any) -> dict[str, Any] | None:
 def _refuse_optimizer(args: Any) -> None:
     if args.optim in _AT_ONE_RATE:
         raise ValueError(
-            f"`optim` must be an optimizer with groups of parameters, got {args.optim.value!r}: it has one rate for all, "
-            "and the aggregator needs its own."
+            f"`optim` must be an optimizer with groups of parameters, got {args.optim.value!r}: it has one rate for all "
+            "parameters, and the aggregator needs its own."
         )
     given = (args.optim_args or "").replace(" ", "")
     names = {part.partition("=")[0] for part in given.split(",")} if given else set()

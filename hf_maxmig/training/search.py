@@ -1,9 +1,9 @@
-"""What is found out before a training: a start that merges no classes, rate and prior.
+"""The search before a training: for a start that merges no classes, a rate and a prior.
 
-Where small networks on features can stand in for the classifier, they race in all settings at once
-(`raced`). Elsewhere the classifier itself is trained for a while, once for each setting. Nothing here
-looks at a gold label: what is tried is judged by the gain on the votes of items that were kept back, and by
-whether the classifier uses all the classes that the votes do.
+If small networks on features can stand in for the classifier, they are trained in all settings at once
+(`raced`). Otherwise the classifier itself is trained briefly, once for each setting. No gold label is used:
+settings are judged by the gain on the votes of held-out items, and by whether the classifier uses all
+classes that the votes use.
 """
 
 import copy
@@ -35,15 +35,15 @@ from .training import Training
 
 logger = logging.get_logger(__name__)
 
-# Multiples of the classifier's rate. The gain has one maximum over them (see `recipes/benchmarks/defaults.py`):
-# from the middle one goes up, and down if up was worse.
+# Multiples of the classifier's rate. The gain has a single maximum over them (see `recipes/benchmarks/defaults.py`):
+# the search starts in the middle, tries the higher one, and the lower one only if the higher was worse.
 MIDDLE, UP, DOWN = 10.0, 100.0, 1.0
 PAPERS_AGGREGATOR = "weighted_average"
-SHORT = 0.4  # of the epochs; with a fifth what is best is not yet clearly ahead
-SEARCHED_ITEMS = 20_000  # at the most
-HELD_OUT = 0.2  # of these, unless there is an evaluation set with votes
-RACED_ITEMS = 5 * LEAST_ITEMS  # with votes, at the least
-STARTS = 2  # if the first merges classes, another half of the items may not
+SHORT = 0.4  # share of the epochs; after a fifth the best setting is not yet clearly ahead
+SEARCHED_ITEMS = 20_000  # at most
+HELD_OUT = 0.2  # share of these, unless there is an evaluation set with votes
+RACED_ITEMS = 5 * LEAST_ITEMS  # fewest items with votes
+STARTS = 2  # if the first start merges classes, one from other halves of the items may not
 
 
 class Try(NamedTuple):
@@ -51,10 +51,10 @@ class Try(NamedTuple):
 
     Args:
         rate: of the aggregator.
-        prior: of the pair.
-        aggregator: of the pair.
+        prior: of the model.
+        aggregator: of the model.
         gain: on held-out votes, in nats; NaN if the training diverged.
-        parts: of each of these items, `gain_parts`; none if it diverged.
+        parts: `gain_parts` of each of these items; empty if the training diverged.
         merged: whether the classifier uses fewer classes than these votes do.
     """
 
@@ -74,7 +74,7 @@ class Try(NamedTuple):
 
     @property
     def tells_something(self) -> bool:
-        """Whether the gain is above zero, that of knowing nothing, by more than a standard error."""
+        """Whether the gain exceeds zero, the gain of knowing nothing, by more than a standard error."""
         return self.is_finite and self.gain > float(self.parts.std()) / len(self.parts) ** 0.5
 
     @property
@@ -84,13 +84,13 @@ class Try(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its gain is called in the log."""
+        """The name of its gain in the log."""
         name = f"gain_{self.rate:g}" + ("_learned_prior" if self.prior == "learned" else "")
         return name + (f"_{self.aggregator}" if self.on_trial else "")
 
     @property
     def on_trial(self) -> bool:
-        """Whether the aggregator is kept only where it gains clearly more than the paper's."""
+        """Whether the aggregator is kept only if its gain is clearly higher than that of the paper's."""
         return AGGREGATORS[self.aggregator].on_trial
 
 
@@ -99,7 +99,7 @@ def can_start_from_information(training: Training) -> bool:
     args, dataset = training.args, training.train_dataset
     if args.fsdp or args.deepspeed or not isinstance(dataset, Dataset):
         return False
-    # Over several devices an incomplete batch is left out, and one must be there.
+    # Several devices drop an incomplete batch, so there must be a complete one.
     least = args.train_batch_size * args.world_size if args.world_size > 1 else 1
     return len(dataset) // FOLDS >= least and has_votes(dataset)
 
@@ -107,8 +107,8 @@ def can_start_from_information(training: Training) -> bool:
 def can_race(training: Training) -> bool:
     """Whether small networks on features can stand in for the classifier in the search: see `raced`.
 
-    A `HeadClassifier` is such a network itself. What is raced is the paper's aggregator by the paper's
-    divergence, on one device; and features are what an output layer reads.
+    A `HeadClassifier` is such a network itself. A race needs the paper's aggregator and divergence, one
+    device, and an output layer whose input are the features.
     """
     model, config = training.model, training.model.config
     return (
@@ -130,11 +130,11 @@ def start_by_race(training: Training) -> list[Try]:
     """Warm the classifier up on the votes, and start W and the prior from a race on its features.
 
     Args:
-        training: its pair is started.
+        training: its model is started.
 
     Returns:
-        With each prior, the best of what was raced; empty, and W and prior as they were, if its output
-        layer reads no features, or none that tell items apart.
+        The best setting with each prior. Empty if the input of the output layer is no vector, or the
+        same for all items; W and the prior are then unchanged.
     """
     args, model, dataset = training.args, training.model, training.train_dataset
     config = model.config
@@ -159,10 +159,10 @@ def start_by_race(training: Training) -> list[Try]:
     )  # fmt: skip
     judged = [(one, _judged(training, one, crowd[1], held_out)) for one in raced]
     logger.info(
-        "Raced, and the gain on held-out votes: %s.",
+        "Gains on held-out votes in the race: %s.",
         "; ".join(f"{o.multiple:g} times the rate, prior {t.prior}: {t.gain:.3f}" for o, t in judged),
     )  # fmt: skip
-    # Of each prior the W that gains most, however little: neither is more usual than the other.
+    # For each prior the W with the highest gain, by whatever margin: neither W is the default.
     firsts = [
         max((pair for pair in judged if pair[0].learned == learned), key=lambda pair: pair[1].gain)
         for learned in priors
@@ -173,7 +173,7 @@ def start_by_race(training: Training) -> list[Try]:
     if best.learned and config.prior != "learned":
         model.use_prior("learned", [])
     with torch.no_grad():
-        # At full strength g is so sure from the first step on that the classifier memorises its errors.
+        # Unscaled, g would be so confident from the first step that the classifier memorised its errors.
         model.aggregator.table.copy_(args.init_strength * best.weight.transpose(1, 2))
         if best.learned or config.prior == "vote_share":
             left_out = best.log_p <= NO_MASS
@@ -188,22 +188,22 @@ def _judged(training: Training, one: Outcome, annotations: Tensor, held_out: Ten
     gain = float(mutual_information_gain(log_h, log_g, one.log_p, config.divergence))
     merged = merged_classes("classifier", log_h.exp(), annotations[held_out], config.class_names)
     prior = "learned" if one.learned else config.prior
-    # Whichever rate it was raced at: now it has only to follow the classifier.
+    # Whatever its rate in the race was: from now on W only has to follow the classifier.
     rate = MIDDLE * training.args.learning_rate
     return Try(rate, prior, config.aggregator, gain, parts, merged is not None)
 
 
 def start_and_search(training: Training) -> list[Try]:
-    """Start the pair from information, and try rates from there; again, if that merged classes.
+    """Start the model from information and try rates from there; repeat both if classes were merged.
 
-    Where it can be, both are done by a race: see `start_by_race`.
+    Where a race is possible it does both: see `start_by_race`.
 
     Args:
-        training: its pair is started.
+        training: its model is started.
 
     Returns:
-        What was tried from the start that the pair has now; empty if there was nothing to try, or
-        too few items to keep any back.
+        The trainings that were tried from the model's start; empty if there was nothing to try, or too
+        few items to hold any out.
     """
     args, model = training.args, training.model
     before = copy.deepcopy(model.state_dict())
@@ -227,7 +227,7 @@ def start_and_search(training: Training) -> list[Try]:
             break
         logger.info("The start merged classes (gain %.3f): another is tried.", chosen(best).gain)
     if best and chosen(best).on_trial and not chosen(best).tells_something:
-        # Single labels tell nothing, and what the start has learned of them is noise.
+        # Single votes carry no information, and what the start has learned from them is noise.
         model.load_state_dict(before)
         crowd = training.crowd_of(training.train_dataset)
         cast(MaxMIGModel, model).initialize_crowd(crowd, args.smoothing, scale=args.init_strength)
@@ -235,13 +235,13 @@ def start_and_search(training: Training) -> list[Try]:
 
 
 def search_rate(training: Training) -> list[Try]:
-    """Train copies of the pair for a while, each with another rate, prior or aggregator.
+    """Train copies of the model briefly, each with another rate, prior or aggregator.
 
     Args:
-        training: its pair is the start of all.
+        training: all copies start from its model.
 
     Returns:
-        What was tried; empty if held-out votes give no gain, or too few items are left to train on.
+        The short trainings; empty if there are too few held-out votes, or too few items to train on.
     """
     args, dataset = training.args, training.train_dataset
     rows = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(args.seed))
@@ -266,14 +266,14 @@ def search_rate(training: Training) -> list[Try]:
     tries = [attempt(MIDDLE, given), attempt(UP, given)]
     if chosen(tries) is tries[0]:
         tries.append(attempt(DOWN, given))
-    # Only now: where W is too slow to say how often a class occurs, a prior that does is no merit.
+    # Only now: if W is too slow to learn how often classes occur, a learned prior wins for that alone.
     if args.prior == "auto" and training.is_ours:
         tries.append(attempt(chosen(tries).rate / args.learning_rate, "learned"))
-    # At one rate: pairs of labels start at random, and a slow one leaves them there.
+    # At this rate only: the parameters of pairs of votes start at random, and stay so at a low rate.
     if on_trial:
         tries.append(attempt(MIDDLE, chosen(tries).prior, config.aggregator))
     logger.info(
-        "Tried, and the gain on held-out votes: %s.",
+        "Gains on held-out votes in short trainings: %s.",
         "; ".join(f"{t.aggregator} at {t.rate:g}, prior {t.prior}: {t.gain:.3f}" for t in tries),
     )
     return tries
@@ -282,9 +282,9 @@ def search_rate(training: Training) -> list[Try]:
 def chosen(tries: list[Try]) -> Try:
     """Return the one with the highest gain, among those that clearly beat the ones before them.
 
-    What is tried later is further from what is usual: another rate than the middle one, a prior that
-    is learned, pairs of labels. A training that diverged beats nothing. Where single labels tell
-    nothing, pairs of them have only to be asked for: to find one takes longer than a short training.
+    Later trainings are further from the defaults: another rate than the middle one, a learned prior,
+    pairs of votes. A training that diverged beats nothing. If single votes carry no information, an
+    aggregator of pairs is chosen without a higher gain: a short training is too short for it to learn.
     """
     best = tries[0]
     for one in tries[1:]:

@@ -1,8 +1,9 @@
-"""How a training starts: which way, and what is found out for it, as a `Start`.
+"""How a training starts: the choice of the way, and what is found before the first step, as a `Start`.
 
-Where it can be, by cross-fitting (`cross_fit.py`); elsewhere, if the method maximises the gain, from
-information and a search (`search.py`); else from the votes (paper, equation 2). Nothing here knows the
-trainer, which applies the `Start` in one place, and the model that is trained stays as it is.
+A training starts by cross-fitting where that is possible (`cross_fit.py`). Elsewhere, if the method
+maximises the gain, it starts from information and a search (`search.py`); otherwise from the votes
+(paper, equation 2). Nothing here knows the trainer, which applies the `Start` in one place. Nothing
+here changes the model that is trained.
 """
 
 import copy
@@ -40,7 +41,7 @@ logger = logging.get_logger(__name__)
 
 
 def way(training: Training) -> str:
-    """Tell how a training starts, also where the arguments leave it open.
+    """Return how a training starts, even if the arguments leave it open.
 
     Args:
         training: before its first step.
@@ -54,23 +55,23 @@ def way(training: Training) -> str:
     rates = args.searches_rate and not training.own_optimizer
     if rates and missing_for_cross_fit(training) is None:
         return "cross_fit"
-    # A rival starts as its authors start it.
+    # Rivals start as their authors start them.
     asks_items = model.loss_is_minus_gain and training.start_from is None
     return "information" if asks_items and can_start_from_information(training) else "vote_share"
 
 
 def find_start(training: Training, quiet: bool = True) -> Start:
-    """Find out what a training starts from.
+    """Find the start of a training.
 
     Args:
         training: before its first step.
-        quiet: whether to show no progress.
+        quiet: whether to hide the progress bar.
 
     Returns:
-        The start; for `vote_share` without the parameters, which are those of `initialize_from_votes`.
+        The start. For `vote_share` it holds no parameters: `initialize_from_votes` sets them.
 
     Raises:
-        ValueError: if the start that the arguments ask for cannot be.
+        ValueError: if the start that the arguments ask for is not possible.
     """
     start = _by_cross_fitting(training, quiet) if way(training) == "cross_fit" else None
     return _by_search(training, quiet) if start is None else start
@@ -80,11 +81,11 @@ def initialize_from_votes(training: Training, model: CrowdModel) -> None:
     """Start a model from the votes alone (paper, equation 2).
 
     Args:
-        training: whose votes they are.
+        training: the training whose votes are used.
         model: it is changed.
     """
     args = training.args
-    # The scale of W is Max-MIG's own: what rivals start from are probabilities.
+    # The scale of W is Max-MIG's own: rivals start from probabilities.
     own = {"scale": args.init_strength} if model.loss_is_minus_gain else {}
     model.initialize_crowd(
         training.crowd_of(start_items(training)), args.smoothing, _voted(training), **own
@@ -101,11 +102,11 @@ def start_items(training: Training) -> Any:
 
 
 def _voted(training: Training) -> Tensor | None:
-    """Which classes the crowd has voted for, where not all of it starts the aggregator."""
+    """The classes that the whole crowd has voted for; None if the whole crowd starts the aggregator."""
     if training.start_from is None:
         return None
     num_classes = training.model.config.num_labels
-    if not has_crowd_columns(training.train_dataset):  # all of a stream would be read for it
+    if not has_crowd_columns(training.train_dataset):  # a stream would have to be read to its end
         return torch.ones(num_classes, dtype=torch.bool)
     parts = itertools.chain(
         training.crowd_of(training.train_dataset), training.crowd_of(start_items(training))
@@ -122,10 +123,10 @@ def missing_for_start(
     """Say what a training lacks for a start by cross-fitting.
 
     Args:
-        model: what is trained.
+        model: the model to be trained.
         args: of the training.
         dataset: the training set.
-        start_from: whose votes start the aggregator, as the trainer was given it.
+        start_from: the trainer's argument of that name.
 
     Returns:
         The first thing that is missing; None if nothing is.
@@ -153,7 +154,7 @@ def missing_for_start(
 
 
 def _has_features(classifier: nn.Module, num_classes: int) -> bool:
-    """Whether a classifier reads given features, or has learned some before."""
+    """Whether a classifier reads features as its input, or is pretrained and so has learned some."""
     if isinstance(classifier, HeadClassifier):
         return True
     pretrained = getattr(getattr(classifier, "config", None), "_name_or_path", None)
@@ -163,7 +164,7 @@ def _has_features(classifier: nn.Module, num_classes: int) -> bool:
 def missing_for_cross_fit(training: Training) -> str | None:
     """Say what is missing for a start by cross-fitting; None if nothing is.
 
-    What a pretrained classifier's output layer reads is looked at on two items, once.
+    The input of a pretrained classifier's output layer is checked once, on two items.
 
     Args:
         training: before its first step.
@@ -181,10 +182,10 @@ def missing_for_cross_fit(training: Training) -> str | None:
 
 
 def _by_cross_fitting(training: Training, quiet: bool) -> Start | None:
-    """Find out what each item is, and W and the prior with it.
+    """Estimate the class of each item, with W and the prior.
 
     Returns:
-        None if features show only now that it cannot be, unless `init` asks for this start.
+        The start; None if the features turn out to be unusable and `init` does not ask for this start.
     """
     args, dataset, gold = training.args, training.train_dataset, training.gold_labels
     problem, features = missing_for_cross_fit(training), None
@@ -193,13 +194,13 @@ def _by_cross_fitting(training: Training, quiet: bool) -> Start | None:
         problem = training.unread[training.model.classifier] = missing_in_features(features)
         if problem is not None and args.init is None:
             logger.warning(
-                "The training does not start as it does by default, for which it needs %s: it starts from `%s`.",
+                "The training does not start by cross-fitting, the default, which needs %s: it starts from `%s`.",
                 problem, way(training),
             )  # fmt: skip
             return None
     if problem is not None or features is None:
         raise ValueError(f"`init='cross_fit'` needs {problem}. Use another `init`.")
-    # Of the pair only what is not the classifier is copied.
+    # The copy shares the classifier with the model.
     classifier = training.model.classifier
     model = copy.deepcopy(training.model, {id(classifier): classifier})
     crowd, num_classes = padded(training.crowd_of(dataset)), model.config.num_labels
@@ -228,19 +229,19 @@ def cross_fitted(
     quiet: bool = True,
     gold: Tensor | None = None,
 ) -> CrossFitted:
-    """Find out what each item is, for a training; the model stays as it is.
+    """Cross-fit for a training; the model stays as it is.
 
     Args:
-        model: what is trained: it says how many annotators and classes there are.
+        model: the model to be trained, for its numbers of annotators and classes.
         args: of the training.
         features: (N, D), of the training items.
         crowd: (N, K) annotators and annotations, int64, padded with -1.
         prior: (C,) log prior, if it is given; else left-out votes choose one.
-        quiet: whether to show no progress.
+        quiet: whether to hide the progress bar.
         gold: (N,) int64, gold labels that the user hands over, -1 for an item without.
 
     Returns:
-        What each item is, W and the prior.
+        The estimated classes of the items, W and the prior.
     """
     config = model.config
     found = cross_fit(
@@ -293,7 +294,7 @@ def _by_search(training: Training, quiet: bool) -> Start:
 def _as_start(
     training: Training, model: CrowdModel, init: str, keep_state: bool = True, **found: Any
 ) -> Start:
-    """Take a model for what the training starts from; where the classifier is its own, that stays."""
+    """Make a start of a model's parameters, without the classifier's if that is the training's own."""
     gold, state = training.gold_labels, {}
     if keep_state:
         own = model.classifier is not training.model.classifier
@@ -311,24 +312,24 @@ def _as_start(
 
 
 def _check_information(training: Training, can: bool) -> None:
-    """Refuse a start from information that is asked for and cannot be."""
+    """Raise if a start from information is asked for and is not possible."""
     args, model = training.args, training.model
     if args.init != "information":
         return
     if not model.loss_is_minus_gain:
         raise ValueError(
-            f"`init` must be 'vote_share' or 'keep' for {model.method}, got 'information': that start is for methods "
-            "that maximise the gain."
+            f"`init` must be 'vote_share' or 'keep' for {model.method}, got 'information': only methods that maximise the "
+            "gain start so."
         )
     if not can:
         raise ValueError(
-            "`init` must be 'vote_share' or 'keep' unless the training set is a datasets.Dataset with votes, a "
-            "full batch of items in each half of it, got 'information' with "
-            f"{type(training.train_dataset).__name__}: each half of the items is predicted."
+            "`init` must be 'vote_share' or 'keep' unless the training set is a datasets.Dataset with votes and each "
+            "half of it fills a batch, got 'information' with "
+            f"{type(training.train_dataset).__name__}: a classifier of one half predicts the other."
         )
     if training.start_from is not None:
         given = training.start_from
         raise ValueError(
-            "`start_from` must not be given with `init='information'`, which asks all training items, got "
+            "`start_from` must not be given with `init='information'`, which uses all training items, got "
             f"{f'{given} items' if isinstance(given, int) else type(given).__name__}."
         )

@@ -241,7 +241,7 @@ def test_features_that_say_nothing_start_otherwise_or_are_refused(
     trainer.train()
     assert trainer.start.items is None
     assert trainer.listed_arguments()["init"] == "information"
-    assert [message in m for m in warned() if "does not start as it does by default" in m] == [True]
+    assert [message in m for m in warned() if "does not start by cross-fitting" in m] == [True]
     with pytest.raises(ValueError, match=message):
         cross_fit(init="cross_fit").train()
 

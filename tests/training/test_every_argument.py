@@ -286,8 +286,8 @@ ALSO_REFUSED = [
     ({"label_names": ["gold"]}, "`label_names` must be"),
     ({"dataloader_persistent_workers": True}, "must be False without `dataloader_num_workers`"),
     ({"ddp_backend": "gloo"}, "`ddp_backend` must be left out for a single process"),
-    ({"debug": "tpu_metrics_debug"}, "`debug` must not have 'tpu_metrics_debug'"),
-    ({"include_for_metrics": ["loss"]}, "`include_for_metrics` must not have 'loss'"),
+    ({"debug": "tpu_metrics_debug"}, "`debug` must not contain 'tpu_metrics_debug'"),
+    ({"include_for_metrics": ["loss"]}, "`include_for_metrics` must not contain 'loss'"),
 ]  # fmt: skip
 
 # These are handed on as they are, and no crowd changes anything about them.
@@ -594,7 +594,7 @@ def test_collator_that_drops_what_the_start_learns_from_is_told(make_args):
         train_dataset=plain.train_dataset,
         data_collator=plain.data_collator,
     )
-    with pytest.raises(ValueError, match="`data_collator` must hand on `crowd_posterior`"):
+    with pytest.raises(ValueError, match="`data_collator` must pass on `crowd_posterior`"):
         trainer.train()
 
 

@@ -66,7 +66,7 @@ def sure(answers, rest=0.02):
     [
         ([0, 0], 0, "No training item has a vote"),
         ([40, 0], 40, "all by one annotator"),
-        ([3, 2, 3, 60], 50, "1.4 an item, and 3 of 4 annotators have fewer than one a class, 4"),
+        ([3, 2, 3, 60], 50, "1.4 per item, and 3 of 4 annotators have fewer than 4, one per class"),
         ([3, 2, 60, 60], 100, None),  # a few strangers
         ([3, 3, 3, 3], 4, None),  # little of each, and much of an item
         ([20, 30], 50, None),  # one vote an item, by people one can get to know
