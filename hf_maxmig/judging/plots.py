@@ -143,7 +143,7 @@ def information_plot(
         if even:
             number_of_votes = f"{fewest:,}" if most == fewest else f"{fewest:,} to {most:,}"
             axes.set_xlabel(f"annotators by rank; {number_of_votes} votes each")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         else:
             axes.set_xlabel("votes")
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
@@ -419,7 +419,7 @@ def quality_plot(quality: np.ndarray) -> str:
         axes.set(xlim=(0, 1), ylim=(0, 1.05 * max(1, count.max())))
         axes.set_xlabel("label quality")
         axes.set_ylabel("items")
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         axes.yaxis.set_major_formatter(lambda y, _: f"{y:,.0f}")
 
     return _svg("quality", "How many of the crowd's labels have which label quality", draw)
