@@ -26,9 +26,9 @@ from .functional import (
 from .kept_gradients import TableRows
 from .votes import Votes
 
-LEAST_PRIOR = 1e-12  # its inverse squared, over the pairs of 100,000 items, is what float32 holds
+LEAST_PRIOR = 1e-12  # float32 just holds its inverse squared, summed over the pairs of 100,000 items
 PRIORS = ("uniform", "vote_share", "learned")
-# Tried out on seeds 0 to 7 of the crowds that `recipes/benchmarks/latent_seniors.py` measures on other seeds.
+# Chosen on seeds 0 to 7 of the crowds that `recipes/benchmarks/latent_seniors.py` measures on other seeds.
 EMBEDDING_SCALE, PAIR_DROPOUT = 0.2, 0.5
 MOST_NUMBERS = 2**27  # of a W that is written out: half a gigabyte
 _AT_A_TIME = 2**22  # numbers of the vote share
@@ -82,16 +82,16 @@ def check_prior(prior: str | list[float], num_classes: int) -> str | list[float]
 class Float32Module(nn.Module):
     """A module whose parameters stay in float32 or wider when the model around it is cast down.
 
-    The aggregator adds up the evidence of many labels: in bfloat16 an update of 1e-3 to a weight of
+    The aggregator adds up the evidence of many votes: in bfloat16 an update of 1e-3 to a weight of
     4 is lost.
     """
 
-    # Its parameters and buffers with a row per annotator.
+    # Parameters and buffers with one row per annotator.
     of_annotators: ClassVar[tuple[str, ...]] = ()
 
     @torch.no_grad()
     def reorder_annotators(self, order: Tensor) -> None:
-        """Exchange the annotators: m becomes who was `order[m]`.
+        """Reorder the annotators: m becomes the former `order[m]`.
 
         Args:
             order: (M,) int64, a permutation.
@@ -112,7 +112,7 @@ class Float32Module(nn.Module):
 
 
 def check_any_label(found: bool) -> None:
-    """Raise a ValueError if a training crowd has no label to start from."""
+    """Raise a ValueError if a training crowd has no vote to start from."""
     if not found:
         raise ValueError(
             "the training set must have at least one label by a known annotator, got none: "
@@ -129,7 +129,7 @@ class ClassPrior(Float32Module):
             or `"learned"`, which starts from the vote share and is then trained with the
             aggregator.
 
-    A class that nobody voted for has no mass, see `initialize`; but C numbers that were given stay as
+    A class that nobody voted for has no mass, see `initialize`. C numbers given by the user stay as
     they are.
 
     Example:
@@ -145,7 +145,7 @@ class ClassPrior(Float32Module):
         logits = self.initial_logits(num_classes)
         if prior == "learned":
             self.logits = nn.Parameter(logits)
-        else:  # a buffer: `from_pretrained` makes every parameter one that is trained
+        else:  # a buffer: `from_pretrained` makes every parameter trainable
             self.register_buffer("logits", logits)
 
     def initial_logits(self, num_classes: int) -> Tensor:
@@ -163,7 +163,7 @@ class ClassPrior(Float32Module):
 
     @property
     def left_out(self) -> Tensor:
-        """(C,) bool, classes without mass: their logits lie where none of another class comes."""
+        """(C,) bool, classes without mass: their logits are lower than any other class can have."""
         if isinstance(self.prior, list):
             return torch.zeros_like(self.logits, dtype=torch.bool)
         return self.logits <= 1.5 * NO_MASS
@@ -172,14 +172,15 @@ class ClassPrior(Float32Module):
     def initialize(self, shares: Tensor, voted: Tensor | None = None) -> None:
         """Follow the crowd, if this prior does, and leave out the classes that nobody voted for.
 
-        Nothing is known of such a class: not how often it occurs, nor what annotators say of it. With
-        mass it would be a spare place, to which training moves part of another class. Its log p is
+        Nothing is known about such a class, neither how often it occurs nor how annotators answer on
+        it. If it had mass, training would move part of another class to it. Its log p is
         `functional.NO_MASS`, and g leaves it out (`functional.posterior_of`). The classifier may still
-        answer it; training items teach it not to.
+        predict it; the training items teach it not to.
 
         Args:
             shares: (C,), vote share summed over the annotated items.
-            voted: (C,) bool, whether somebody voted for a class; as it was known by default.
+            voted: (C,) bool, whether somebody voted for a class; by default the classes with mass so
+                far.
         """
         if isinstance(self.prior, list):
             return
@@ -190,10 +191,10 @@ class ClassPrior(Float32Module):
 
 
 class WeightedAverageAggregator(Float32Module):
-    """The paper's aggregator g (Section 3.1): a matrix an annotator, summed over the labels given.
+    """The paper's aggregator g (Section 3.1): one matrix per annotator, summed over the votes given.
 
-    An aggregator with `on_trial` is tried, not used as given: a training that names it keeps this one
-    unless the gain on held-out votes is clearly higher with the other.
+    An aggregator class with `on_trial` is only a candidate. A training that asks for it keeps the
+    weighted average unless the candidate's gain on held-out votes is clearly higher.
 
     Args:
         num_annotators: M.
@@ -214,7 +215,7 @@ class WeightedAverageAggregator(Float32Module):
 
     def __init__(self, num_annotators: int, num_classes: int) -> None:
         super().__init__()
-        # Kept as (annotator, reported, scored): a label reads one contiguous row, see
+        # Kept as (annotator, reported, scored), so that a vote reads one contiguous row; see
         # `functional.aggregate`.
         self.table = nn.Parameter(
             torch.zeros(num_annotators, num_classes, num_classes, dtype=torch.float32)
@@ -231,28 +232,28 @@ class WeightedAverageAggregator(Float32Module):
         return aggregate(self.weight, log_p, annotators, annotations, self.read)
 
     def reset(self, init: Any) -> None:
-        """Go back to where no crowd was seen.
+        """Go back to the state before any crowd was seen.
 
         Args:
-            init: `transformers.initialization`, whose functions leave alone what was loaded.
+            init: `transformers.initialization`, whose functions leave loaded tensors alone.
         """
         init.zeros_(self.table)
 
     def initialize(self, batches: Iterable[Votes], smoothing: float, scale: float = 1.0) -> Tensor:
-        """Start W from the training crowd alone, in one pass (paper, equation 2).
+        """Initialise W from the training crowd alone, in one pass (paper, equation 2).
 
         Args:
             batches: the crowd, part by part.
             smoothing: pseudo-labels added to each cell of a confusion matrix.
-            scale: what W is multiplied by; 1 is the paper's start. Below one the first g is less
-                sure of itself than the vote share, whose labels are also the evidence, would have
-                it.
+            scale: the factor on the initial W; 1 is the paper's start. Equation 2 counts each vote
+                twice, in the vote share and as evidence, and so makes the first g too confident. A
+                scale below one corrects that.
 
         Returns:
             (C,), the vote share summed over the annotated items, which the prior starts from.
 
         Raises:
-            ValueError: if no item has a label.
+            ValueError: if no item has a vote.
         """
         num_classes = self.table.shape[-1]
         parts = (
@@ -268,20 +269,20 @@ class WeightedAverageAggregator(Float32Module):
         scale: float,
         weigh: Weigh = initial_weight,
     ) -> Tensor:
-        """Start W from what is thought of the items, in one pass.
+        """Initialise W from beliefs about the items, in one pass.
 
         Args:
             parts: triples of (n, C) probabilities of the true class and the items' (n, K) annotators
                 and annotations, padded with -1.
             smoothing: pseudo-labels added to each cell of a confusion matrix.
-            scale: what W is multiplied by.
-            weigh: what makes log-probabilities of counts.
+            scale: the factor on the initial W.
+            weigh: turns counts into log-probabilities.
 
         Returns:
             (C,), the probabilities summed over the items.
 
         Raises:
-            ValueError: if no item has a label.
+            ValueError: if no item has a vote.
         """
         num_annotators, num_classes, _ = self.table.shape
         counts = torch.zeros(num_annotators, num_classes, num_classes)
@@ -295,38 +296,38 @@ class WeightedAverageAggregator(Float32Module):
 
     @torch.no_grad()
     def strengthen(self, strength: float) -> None:
-        """Multiply W, and whatever else is added up to a score, by a number: see `strength.py`."""
+        """Multiply W, and every other term of a score, by `strength`: see `strength.py`."""
         self.table.mul_(strength)
 
     @torch.no_grad()
     def reorder_classes(self, order: Tensor) -> None:
-        """Exchange the scored classes: r becomes what was `order[r]`; what was reported stays."""
+        """Reorder the scored classes: r becomes the former `order[r]`; reported classes stay."""
         self.table.copy_(self.table[:, :, order].clone())
 
 
 class InteractionAggregator(WeightedAverageAggregator):
-    """The weighted average, and what two labels say only together.
+    """The weighted average, with scores for pairs of votes.
 
-    g(y) = softmax(sum_m W^m e(y^m) + b + sum_{a < b} A (v_a * v_b)): each label (m, r) has a row v of
-    `embedding`, the products of all pairs of an item's labels are pooled (`functional.label_pairs`),
-    and `mix` turns them into scores. The weighted average is never the posterior where a senior is
-    latent, whose answer two juniors give only between them (the paper's conclusion leaves this
-    open); here, with enough features, any function of two labels can be added.
+    g(y) = softmax(sum_m W^m e(y^m) + b + sum_{a < b} A (v_a * v_b)). Each vote (m, r) has a row v of
+    `embedding`, the products of all pairs of an item's votes are pooled (`functional.label_pairs`),
+    and `mix` turns them into scores. A latent senior's answer may follow only from two juniors' votes
+    together; the weighted average cannot express that posterior (the paper's conclusion leaves this
+    open). Here, with enough features, any function of two votes can be added.
 
     The pairs start small and at random, so that the first g is nearly that of equation 2. They must
-    not start at zero: products of zeros have no gradient, and where single labels say nothing there
-    would be no way out. Half of the pooled features are dropped in training, or the pairs
-    would be memorised.
+    not start at zero: products of zeros have no gradient, and where single votes carry no
+    information training would stay there. Half of the pooled features are dropped in training;
+    otherwise the pairs would be memorised.
 
-    `weight` is W alone. `judge_annotators` and `find_copies`, which take it, thus judge by the
-    classifier and the single labels; what pairs say is left out for everyone alike. It is a forecast
-    without the vote in question all the same, only a weaker one: who says something together with
-    another alone is random to it.
+    `weight` is W alone. `judge_annotators` and `find_copies`, which read it, therefore use only the
+    classifier and the single votes, and leave out the pairs for every annotator. The forecast still
+    excludes the vote in question, but it is weaker: an annotator whose votes are informative only
+    together with another's looks random.
 
     Args:
         num_annotators: M.
         num_classes: C.
-        num_features: D, features of a label.
+        num_features: D, features per vote.
 
     Example:
         >>> aggregator = InteractionAggregator(num_annotators=2, num_classes=2, num_features=1).eval()
@@ -352,7 +353,7 @@ class InteractionAggregator(WeightedAverageAggregator):
         self.draw_pairs(nn.init.normal_)
 
     def draw_pairs(self, normal: Callable[..., Tensor]) -> None:
-        """Start what is said of pairs: a score of a pair deviates by `EMBEDDING_SCALE` squared.
+        """Initialise the pairs: the score of a pair has standard deviation `EMBEDDING_SCALE` squared.
 
         Args:
             normal: `torch.nn.init.normal_`, or that of transformers.
@@ -361,7 +362,7 @@ class InteractionAggregator(WeightedAverageAggregator):
         normal(self.mix, std=self.mix.shape[0] ** -0.5)
 
     def reset(self, init: Any) -> None:
-        """Go back to where no crowd was seen, see `WeightedAverageAggregator.reset`."""
+        """Go back to the state before any crowd was seen, see `WeightedAverageAggregator.reset`."""
         super().reset(init)
         self.draw_pairs(init.normal_)
 
@@ -375,38 +376,38 @@ class InteractionAggregator(WeightedAverageAggregator):
 
     @torch.no_grad()
     def initialize(self, batches: Iterable[Votes], smoothing: float, scale: float = 1.0) -> Tensor:
-        """Start W by equation 2, see `WeightedAverageAggregator.initialize`, and draw the pairs anew."""
+        """Initialise W by equation 2 and redraw the pairs, see `WeightedAverageAggregator.initialize`."""
         shares = super().initialize(batches, smoothing, scale)
         self.draw_pairs(nn.init.normal_)
         return shares
 
     @torch.no_grad()
     def strengthen(self, strength: float) -> None:
-        """Multiply W and what pairs say by a number, see `WeightedAverageAggregator.strengthen`."""
+        """Multiply W and the scores of pairs, see `WeightedAverageAggregator.strengthen`."""
         super().strengthen(strength)
         self.mix.mul_(strength)
 
     @torch.no_grad()
     def reorder_classes(self, order: Tensor) -> None:
-        """Exchange the scored classes: r becomes what was `order[r]`; what was reported stays."""
+        """Reorder the scored classes: r becomes the former `order[r]`; reported classes stay."""
         super().reorder_classes(order)
         self.mix.copy_(self.mix[:, order].clone())
 
 
 class FactoredAggregator(WeightedAverageAggregator):
-    """The weighted average for crowds that are too large for a matrix each.
+    """The weighted average for crowds that are too large for one matrix per annotator.
 
     W^m = a_m P + s^m 1^T + diag(d^m), see `functional.aggregate_factored`: (C + 2 M) C + M numbers
     instead of M C^2. With C = 1,000 classes and M = 10,000 annotators that is 84 MB instead of
-    40 GB. Annotators differ in how often they are right on each class and how far they follow the
-    crowd, not in what they mistake for what; with two classes that is no restriction.
+    40 GB. Annotators differ in how often they are right on each class and in how far they follow the
+    crowd. They share which classes are mistaken for which; with two classes that is no restriction.
 
-    It starts from equation 2. P is that of all annotators together. Each annotator starts with the
-    accuracies of their own equation 2; how their mistakes spread over the classes is the crowd's. An
-    annotator without votes starts as the crowd.
+    It starts from equation 2. P is computed from all annotators together. Each annotator starts with
+    their own accuracies, and their mistakes spread over the classes as the crowd's do. An annotator
+    without votes starts as the crowd.
 
-    `weight` writes W out, a copy and not a view, as long as it has at most `MOST_NUMBERS` numbers;
-    nothing in training needs it.
+    `weight` writes W out as a copy, not a view, if it has at most `MOST_NUMBERS` numbers. Training
+    does not need it.
 
     Args:
         num_annotators: M.
@@ -433,8 +434,8 @@ class FactoredAggregator(WeightedAverageAggregator):
         self.scale = nn.Parameter(torch.ones(M, dtype=torch.float32))
         self.shift = nn.Parameter(torch.zeros(M, C, dtype=torch.float32))  # annotator, scored
         self.diagonal = nn.Parameter(torch.zeros(M, C, dtype=torch.float32))  # annotator, reported
-        # Which scored class a report speaks for: its own, until classes are exchanged. In float32,
-        # for as such `from_pretrained` reads all of an aggregator.
+        # The scored class that each report speaks for: its own, until classes are reordered. It is
+        # float32 because `from_pretrained` reads all tensors of an aggregator so.
         self.register_buffer("speaks_for", torch.arange(C, dtype=torch.float32))
         self.read = TableRows()
 
@@ -455,7 +456,7 @@ class FactoredAggregator(WeightedAverageAggregator):
         return self.weight_of(torch.arange(M, device=self.diagonal.device))
 
     def weight_of(self, annotators: Tensor) -> Tensor:
-        """Write out W of some annotators.
+        """Write out W for some annotators.
 
         Args:
             annotators: (n,) int64.
@@ -475,14 +476,14 @@ class FactoredAggregator(WeightedAverageAggregator):
         )  # fmt: skip
 
     def reset(self, init: Any) -> None:
-        """Go back to where no crowd was seen, see `WeightedAverageAggregator.reset`."""
+        """Go back to the state before any crowd was seen, see `WeightedAverageAggregator.reset`."""
         for parameter in (self.table, self.shift, self.diagonal):
             init.zeros_(parameter)
         init.ones_(self.scale)
         init.copy_(self.speaks_for, torch.arange(len(self.speaks_for), dtype=torch.float32))
 
     def initialize(self, batches: Iterable[Votes], smoothing: float, scale: float = 1.0) -> Tensor:
-        """Start from equation 2, see the class and `WeightedAverageAggregator.initialize`."""
+        """Initialise by equation 2, see the class and `WeightedAverageAggregator.initialize`."""
         step = max(1, _AT_A_TIME // len(self.speaks_for))
         parts = (
             Votes(*part)
@@ -499,9 +500,9 @@ class FactoredAggregator(WeightedAverageAggregator):
         scale: float,
         weigh: Weigh = initial_weight,
     ) -> Tensor:
-        """Start from what is thought of the items, see `WeightedAverageAggregator.start_from`.
+        """Initialise from beliefs about the items, see `WeightedAverageAggregator.start_from`.
 
-        `weigh` is asked of each annotator how often they are right, and how often wrong.
+        `weigh` gets two counts per annotator and class: how often they are right, and how often wrong.
         """
         M, C = self.diagonal.shape
         sums = confusion_sums(parts, M, C)
@@ -509,7 +510,7 @@ class FactoredAggregator(WeightedAverageAggregator):
         pooled = initial_weight(sums.pooled[None], smoothing)[0].float()
         right, diagonal = pooled.diagonal(), torch.eye(C, dtype=torch.bool)
         wrong = pooled.masked_fill(diagonal, -torch.inf).logsumexp(dim=1)
-        # Equation 2 of two reports, the right one and all C - 1 others, with their pseudo-labels.
+        # Equation 2 with two reports, the right one and all C - 1 others, with their pseudo-labels.
         smoothings = torch.tensor([smoothing, (C - 1) * smoothing])
         own = weigh(torch.stack([sums.right, sums.wrong], dim=2), smoothings)
         seen = sums.said.sum(dim=1) > 0
@@ -530,7 +531,7 @@ class FactoredAggregator(WeightedAverageAggregator):
 
     @torch.no_grad()
     def reorder_classes(self, order: Tensor) -> None:
-        """Exchange the scored classes: r becomes what was `order[r]`; what was reported stays."""
+        """Reorder the scored classes: r becomes the former `order[r]`; reported classes stay."""
         for scores in (self.table, self.shift):
             scores.copy_(scores[:, order].clone())
         self.speaks_for.copy_(torch.argsort(order)[self.speaks_for.long()])
@@ -544,13 +545,13 @@ AGGREGATORS: dict[str, type[WeightedAverageAggregator]] = {
 
 
 def check_aggregator(name: str) -> None:
-    """Check an aggregator as a config names it.
+    """Check the name of an aggregator in a config.
 
     Args:
         name: one of `AGGREGATORS`.
 
     Raises:
-        ValueError: if there is none of this name.
+        ValueError: if the name is unknown.
 
     Example:
         >>> check_aggregator("interaction")

@@ -47,13 +47,13 @@ from .wrapping import (
 class CrowdModel(PreTrainedModel):
     """A classifier h that learns from crowd labels: what all methods share.
 
-    `trainer.CrowdTrainer` never asks which method it trains. It calls these verbs, each with a
-    default but `crowd_loss`: `prepare`, `initialize_crowd`, `crowd_parameters`,
-    `prior_parameters`, `crowd_loss`, `end_epoch`, `log_prior`, `gain` and `logs`. The class
-    attributes say the rest.
+    `trainer.CrowdTrainer` never asks which method it trains. It calls these verbs: `prepare`,
+    `initialize_crowd`, `crowd_parameters`, `prior_parameters`, `crowd_loss`, `end_epoch`,
+    `log_prior`, `gain` and `logs`. All but `crowd_loss` have a default. The class attributes
+    describe everything else about a method.
 
     Args:
-        config: what the model is made of.
+        config: the model's configuration.
         classifier: h, if already built; see `from_classifier`.
     """
 
@@ -61,14 +61,14 @@ class CrowdModel(PreTrainedModel):
     reference: ClassVar[str]  # the publication
     loss_is_minus_gain: ClassVar[bool] = False
     learns_from_gold_labels: ClassVar[bool] = False  # only `true_labels`, the ceiling
-    # Whether the loss stays the same when classes are exchanged: then the votes name them.
+    # Whether the loss stays the same when classes are exchanged. If so, the votes name the classes.
     blind_to_class_names: ClassVar[bool] = False
     least_items: ClassVar[int] = 1  # with annotations, for a batch to teach anything
-    # Whether what it makes of an item's input can be compared with the votes on another item.
+    # Whether the outputs for one item's input can be compared with the votes on another item.
     takes_blends: ClassVar[bool] = True
-    # Whether `classifier` alone classifies, and nothing on top of it.
+    # Whether `classifier` classifies by itself, with nothing on top of it.
     classifies_alone: ClassVar[bool] = True
-    # Set by the package; what the Hub carries cannot write a card.
+    # Set by the package: the code that the Hub carries cannot write a card.
     pushed_with_card: ClassVar[Callable[..., contextlib.AbstractContextManager[None]] | None] = None
 
     config_class = MaxMIGConfig
@@ -98,7 +98,7 @@ class CrowdModel(PreTrainedModel):
         self.post_init()
 
     def build_crowd(self, config: MaxMIGConfig) -> None:
-        """Make the modules that know of the annotators; none here."""
+        """Build the modules that depend on the annotators; none here."""
 
     @classmethod
     def from_classifier(
@@ -109,22 +109,23 @@ class CrowdModel(PreTrainedModel):
         annotators: list[str] | None = None,
         **config_fields: Any,
     ) -> Self:
-        """Make a crowd model of a classifier; what knows of the annotators is untrained.
+        """Make a crowd model from a classifier; the parts that depend on the annotators are untrained.
 
         Args:
             classifier: any classifier of transformers, or a timm model; its weights are kept.
             num_annotators: M, if the annotators have no names.
             annotators: M names.
             **config_fields: further fields of the method's config: `id2label`, which names outputs that
-                have no names of their own yet; for Max-MIG `divergence`, `prior` and `aggregator`.
+                have no names yet; for Max-MIG also `divergence`, `prior` and `aggregator`.
 
         Returns:
             The model; the classifier is not copied.
 
         Raises:
             TypeError: if `classifier` is neither from transformers nor from timm.
-            ValueError: if neither the number nor the names of the annotators are given, the class
-                names are not as many as the classifier's outputs, or they are not what it calls them.
+            ValueError: if neither the number nor the names of the annotators are given, the number of
+                class names differs from the number of outputs, or the names differ from the
+                classifier's own.
         """
         if num_annotators is None and annotators is None:
             raise ValueError("`num_annotators` or `annotators` must be given, got neither.")
@@ -138,7 +139,7 @@ class CrowdModel(PreTrainedModel):
             classifier_class=class_name,
             num_annotators=num_annotators,
             annotators=annotators,
-            # A composite config hands its own down to its parts.
+            # A composite config passes its own value on to its parts.
             attn_implementation=hub_classifier.config._attn_implementation,
             **config_fields,
         )
@@ -150,7 +151,7 @@ class CrowdModel(PreTrainedModel):
         self.classifier._set_gradient_checkpointing(*args, **kwargs)
 
     def get_input_embeddings(self) -> nn.Module | None:
-        """Return the classifier's, for text; None for others: FSDP would spread patches twice."""
+        """Return the classifier's embeddings of text, else None: FSDP would shard patches twice."""
         try:
             embeddings = self.classifier.get_input_embeddings()
         except NotImplementedError:
@@ -166,24 +167,24 @@ class CrowdModel(PreTrainedModel):
         return_dict: bool | None = None,
         **classifier_inputs: Any,
     ) -> MaxMIGOutput | tuple[Tensor, ...]:
-        """Classify, and with annotations aggregate and forecast, if the method does.
+        """Classify. With annotations, also aggregate and forecast, if the method does.
 
         Args:
             annotators: (B, K) int64, who labelled each item, padded with -1.
-            annotations: (B, K) int64, what each of them said, padded with -1.
-            labels: (B,) gold labels; accepted because data sets have them, and never used but by
-                `true_labels`.
+            annotations: (B, K) int64, the votes of these annotators, padded with -1.
+            labels: (B,) gold labels. They are accepted because data sets have them; only
+                `true_labels` uses them.
             return_loss: also compute the loss of this batch, for training loops without a trainer.
-            return_dict: False gives a tuple.
-            **classifier_inputs: go to the classifier: `pixel_values`, `features`, `input_ids`, ...;
-                fractions in the type of its weights.
+            return_dict: False returns a tuple.
+            **classifier_inputs: passed on to the classifier: `pixel_values`, `features`, `input_ids`,
+                ...; floating-point tensors are cast to the type of its weights.
 
         Returns:
             Logits of h, g and zeta, see `MaxMIGOutput`.
 
         Raises:
-            ValueError: if only one of `annotators` and `annotations` is given, or a loss is asked
-                for without them, or with too few.
+            ValueError: if only one of `annotators` and `annotations` is given, or a loss is requested
+                without them or with too few annotated items.
         """
         if (annotators is None) != (annotations is None):
             missing = "annotators" if annotators is None else "annotations"
@@ -215,17 +216,17 @@ class CrowdModel(PreTrainedModel):
     def outputs(
         self, annotators: Tensor | None, annotations: Tensor | None, **classifier_inputs: Any
     ) -> MaxMIGOutput:
-        """Compute what `forward` returns, of inputs that it has checked."""
+        """Compute the return value of `forward` from inputs that it has checked."""
         return MaxMIGOutput(logits=logits_of(self.classifier, classifier_inputs, self._asked))
 
     # The verbs
 
     def prepare(self, dataset: Any, crowd: Iterable[Votes]) -> Any:
-        """Return the training set with what else the method needs of each item; as it is here.
+        """Add to the training set what the method needs about each item; unchanged here.
 
         Args:
             dataset: the training set.
-            crowd: its crowd, part by part, in the order of the items.
+            crowd: its votes, part by part, in the order of the items.
 
         Returns:
             A data set of as many items. It may have a further column `crowd_posterior` of C numbers
@@ -236,10 +237,10 @@ class CrowdModel(PreTrainedModel):
     def hash_annotators(self, salt: str) -> None:
         """Replace the annotators' names by salted hashes, before the model is shared.
 
-        The annotators are then in the order of their hashes, and so is all that is learned of them:
-        in the order of their names, which are mostly sorted, a list of names would give them away.
-        `hash_annotators(dataset, salt)` does the same to data. Do it before training or after: an
-        optimizer keeps its own numbers in the old order.
+        The annotators, and all that was learned about them, are then sorted by hash. In the order of
+        their names, which is mostly alphabetical, a list of names would reveal who is who.
+        `hash_annotators(dataset, salt)` does the same to data. Call it before or after training, not
+        in between: the optimizer's state stays in the old order.
 
         Args:
             salt: a secret of 16 characters or more.
@@ -250,16 +251,16 @@ class CrowdModel(PreTrainedModel):
         hash_names(self, salt)
 
     def reorder_annotators(self, order: Tensor) -> None:
-        """Exchange the annotators in all that is learned of them: m becomes who was `order[m]`.
+        """Reorder the annotators in all that was learned about them: m becomes the former `order[m]`.
 
-        Their names in the config stay. A method with parameters or buffers of annotators that are
-        in no `Float32Module` has a verb of its own.
+        Their names in the config stay. A method whose annotators have parameters or buffers outside
+        a `Float32Module` must override this.
 
         Args:
             order: (M,) int64, a permutation.
 
         Raises:
-            NotImplementedError: if the method has such, and no such verb.
+            NotImplementedError: if the method should override this and does not.
         """
         exchange_annotators(self, order)
 
@@ -267,7 +268,7 @@ class CrowdModel(PreTrainedModel):
         """Give the classifier the names of the classes, and return it.
 
         Raises:
-            ValueError: if what classifies is more than `classifier`.
+            ValueError: if the method puts more on top of `classifier` to classify.
         """
         if not self.classifies_alone:
             raise ValueError(
@@ -285,21 +286,21 @@ class CrowdModel(PreTrainedModel):
         salt: str | None = None,
         whole: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> Iterator[PreTrainedModel]:
-        """Be, for a while, what may be seen by others.
+        """Temporarily turn the model into the form that others may see.
 
         Args:
-            annotators: `names` as they are, which may be personal data; `hashed`; or `dropped`, for
-                the classifier alone.
+            annotators: `names` keeps the names, which may be personal data; `hashed` hashes them;
+                `dropped` leaves the classifier alone.
             salt: a secret of 16 characters or more, for hashes.
-            whole: has parameters whole for a while, where they are spread over devices.
+            whole: a context that gathers parameters which are sharded over devices.
 
         Yields:
-            What is to be shared: the model, or its classifier.
+            The module to share: the model, or its classifier.
 
         Raises:
-            ValueError: if `annotators` is none of the three, the salt is missing, too short or not
-                asked for, the annotators have no names to hash; or the classifier does not stand
-                alone.
+            ValueError: if `annotators` is none of the three; the salt is missing, too short or not
+                needed; the annotators have no names to hash; or the classifier does not classify by
+                itself.
         """
         check_shared_as(annotators, salt)
         if salt is None:
@@ -309,11 +310,11 @@ class CrowdModel(PreTrainedModel):
             yield self
 
     def crowd_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield what is trained at the aggregator's rate; nothing here."""
+        """Yield the parameters trained at the aggregator's rate; none here."""
         return iter(())
 
     def prior_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield what is trained at the prior's rate; nothing here."""
+        """Yield the parameters trained at the prior's rate; none here."""
         return iter(())
 
     def initialize_crowd(
@@ -322,13 +323,13 @@ class CrowdModel(PreTrainedModel):
         smoothing: float = 0.01,
         voted: Tensor | None = None,
     ) -> None:
-        """Start from the training crowd alone what `build_crowd` has made; nothing here.
+        """Initialise the modules of `build_crowd` from the training crowd alone; nothing here.
 
         Args:
             batches: the training crowd, part by part.
             smoothing: pseudo-labels added to each cell of a confusion matrix.
-            voted: (C,) bool, for which classes somebody has voted, where the batches are only part of
-                the crowd; the others get no prior mass.
+            voted: (C,) bool, the classes that somebody voted for; needed where the batches are only
+                part of the crowd. The other classes get no prior mass.
         """
 
     def crowd_loss(
@@ -345,8 +346,8 @@ class CrowdModel(PreTrainedModel):
                 `crowd_posterior`, (B, C), if `prepare` has added it; `labels`, (B,) gold labels,
                 only if the method learns from them; `crowd_trusted`, (B, C), what a trusted annotator adds to
                 log g, only if the user hands gold labels over to a method that maximises the gain.
-            gather: joins a (B, ...) tensor over the devices, with gradient; may add rows of zeros,
-                False.
+            gather: joins a (B, ...) tensor over the devices, with gradient. It may append rows of
+                zeros (False).
 
         Returns:
             The loss, and whether it is empty. With fewer than `least_items` annotated items it is
@@ -361,12 +362,12 @@ class CrowdModel(PreTrainedModel):
         mixed: Mixed,
         gather: Gather = lambda tensor: tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Compute the loss of a batch whose inputs are blends (mixup): to a share that of each of the two items.
+        """Compute the loss of a batch of blends (mixup): the two items' losses, weighted by their shares.
 
         Args:
             outputs: of `forward` on blended inputs, with the items' own annotators and annotations.
             batch: as in `crowd_loss`, of the items themselves.
-            mixed: how they are blended; the share is the same on all devices over which `gather` joins.
+            mixed: how the items are blended; the share is the same on all devices that `gather` joins.
             gather: as in `crowd_loss`.
 
         Returns:
@@ -377,17 +378,17 @@ class CrowdModel(PreTrainedModel):
         return mixed.share * own + (1 - mixed.share) * other, empty
 
     def end_epoch(self, parts: PosteriorParts, progress: float) -> None:
-        """Take what step the method takes between epochs; none here.
+        """Take the method's step between epochs; none here.
 
         Args:
-            parts: what the model makes of the training items, in evaluation mode and part by part:
-                their `Posteriors`, and their (N, K) annotators and annotations. It is computed only
-                if it is iterated, on all devices.
+            parts: the training items, part by part: their `Posteriors` in evaluation mode, and their
+                (N, K) annotators and annotations. They are computed only when iterated, which all
+                devices must do.
             progress: share of the training that is done, up to 1.
         """
 
     def log_prior(self) -> Tensor:
-        """Return (C,) log p, the belief about an item without labels; uniform here."""
+        """Return (C,) log p, the belief about an item without votes; uniform here."""
         num_classes = self.config.num_labels
         return torch.full((num_classes,), -math.log(num_classes), device=self.device)
 
@@ -398,14 +399,14 @@ class CrowdModel(PreTrainedModel):
         )
 
     def logs(self) -> dict[str, float]:
-        """Return what to log beside the loss; nothing here."""
+        """Return further values to log with the loss; none here."""
         return {}
 
     @classmethod
     def from_pretrained(
         cls, pretrained_model_name_or_path: str | os.PathLike | None, *args: Any, **kwargs: Any
     ) -> Self:
-        """Load like any model of transformers, but whole safetensors only, never a pickle.
+        """Load like any model of transformers, but only complete safetensors, never a pickle.
 
         Args:
             pretrained_model_name_or_path: a folder, or a repository of the Hub.
@@ -416,8 +417,8 @@ class CrowdModel(PreTrainedModel):
             The model, in evaluation mode.
 
         Raises:
-            ValueError: if the only weights are pickled, a file is not whole or, in a folder, not as it was saved; or
-                a tensor is missing, one too many, or has another shape.
+            ValueError: if the only weights are pickled; a file is incomplete or, in a folder, was changed after
+                saving; or a tensor is missing, unexpected, or of another shape.
         """
         name, with_info = pretrained_model_name_or_path, kwargs.pop("output_loading_info", False)
         if name is not None:
@@ -428,16 +429,16 @@ class CrowdModel(PreTrainedModel):
             model, found = super().from_pretrained(
                 name, *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
             )
-        if kwargs.get("state_dict") is None:  # else the caller says what there is
+        if kwargs.get("state_dict") is None:  # else the caller chose the tensors
             check_loaded(name, found, may_differ)
         freeze(model.classifier, model.config.frozen or ())
         loaded: Any = (model, found) if with_info else model
         return loaded
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
-        """Save like any model of transformers, but whole or not at all: see `whole_files.written_whole`.
+        """Save like any model of transformers, but completely or not at all: see `whole_files.written_whole`.
 
-        Adapters of PEFT are merged into the layers: whoever loads the model needs no PEFT.
+        PEFT adapters are merged into the layers, so that loading the model does not need PEFT.
 
         Args:
             save_directory: the folder, made if absent.
@@ -449,7 +450,7 @@ class CrowdModel(PreTrainedModel):
         check_finite(self)
         if kwargs.get("state_dict") is None and adapter_layers(self):
             merged = merge_adapters(self)
-            # It was for the adapters that the rest was frozen.
+            # The other layers were frozen only for the adapters.
             merged.classifier.requires_grad_(True)
             merged.save_pretrained(save_directory, **kwargs)
             return
@@ -463,7 +464,7 @@ class CrowdModel(PreTrainedModel):
             super().save_pretrained(staging, **kwargs)
 
     def _upload_modified_files(self, working_dir: str, *args: Any, **kwargs: Any) -> Any:
-        # The Hub has digests of its own, and there files are edited one by one.
+        # The Hub has its own digests, and its files are edited one by one.
         Path(working_dir, MANIFEST).unlink(missing_ok=True)
         return super()._upload_modified_files(working_dir, *args, **kwargs)
 
@@ -474,7 +475,7 @@ class CrowdModel(PreTrainedModel):
 
         Args:
             repo_id: name of the repository.
-            annotators: what is seen of the crowd, as in `shared_as`.
+            annotators: what others see of the crowd, as in `shared_as`.
             salt: as there.
             **kwargs: as in `PreTrainedModel.push_to_hub`.
 
@@ -486,10 +487,10 @@ class CrowdModel(PreTrainedModel):
             return push(repo_id, **kwargs)
 
     def with_card(self, annotators: str) -> contextlib.AbstractContextManager[None]:
-        """Have what is pushed take a card along; the package says which, see `sharing.model_card.pushed_with_card`.
+        """Add a model card to what is pushed; the package writes it, see `sharing.model_card.pushed_with_card`.
 
         Args:
-            annotators: what is seen of the crowd, as in `shared_as`.
+            annotators: what others see of the crowd, as in `shared_as`.
         """
         if self.pushed_with_card is None:
             return contextlib.nullcontext()
@@ -499,10 +500,10 @@ class CrowdModel(PreTrainedModel):
 class MaxMIGModel(CrowdModel):
     """A classifier h and an aggregator g, joined by a class prior p (paper, Section 3.1).
 
-    What it does with a batch is in `forward`; `CrowdModel` lists the verbs by which it is trained.
+    `forward` says what it does with a batch; `CrowdModel` lists the verbs that train it.
 
     Args:
-        config: what the model is made of.
+        config: the model's configuration.
         classifier: h, if already built; see `from_classifier`.
 
     Example:
@@ -523,13 +524,13 @@ class MaxMIGModel(CrowdModel):
     loss_is_minus_gain = True
     blind_to_class_names = True
     least_items = 2
-    # Where a method has an aggregator of its own; else the config says which.
+    # The aggregator of a method that has its own; otherwise the config names one.
     aggregator_class: ClassVar[type[WeightedAverageAggregator] | None] = None
     aggregator: WeightedAverageAggregator
     _keep_in_fp32_modules_strict = ["aggregator", "prior"]
 
     def build_crowd(self, config: MaxMIGConfig) -> None:
-        """Make the prior and the aggregator.
+        """Build the prior and the aggregator.
 
         Raises:
             ValueError: if the config asks for another aggregator than the method's own.
@@ -557,7 +558,7 @@ class MaxMIGModel(CrowdModel):
     def outputs(
         self, annotators: Tensor | None, annotations: Tensor | None, **classifier_inputs: Any
     ) -> MaxMIGOutput:
-        """Classify, and with annotations aggregate and forecast."""
+        """Classify. With annotations, also aggregate and forecast."""
         logits = logits_of(self.classifier, classifier_inputs, self._asked)
         if annotators is None or annotations is None:
             return MaxMIGOutput(logits=logits)
@@ -567,11 +568,11 @@ class MaxMIGModel(CrowdModel):
         return MaxMIGOutput(logits=logits, aggregator_logits=log_g, forecast_logits=zeta)
 
     def crowd_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield what is trained at the aggregator's rate: its own parameters."""
+        """Yield the parameters trained at the aggregator's rate: its own."""
         yield from (p for p in self.aggregator.parameters() if p.requires_grad)
 
     def prior_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield those of the prior, if it is learned."""
+        """Yield the prior's parameters, if it is learned."""
         yield from (p for p in self.prior.parameters() if p.requires_grad)
 
     def initialize_crowd(
@@ -581,15 +582,15 @@ class MaxMIGModel(CrowdModel):
         voted: Tensor | None = None,
         scale: float = 1.0,
     ) -> None:
-        """Start aggregator and prior from the training crowd alone (paper, equation 2).
+        """Initialise aggregator and prior from the training crowd alone (paper, equation 2).
 
-        The arguments are those of `CrowdModel.initialize_crowd`, and one more.
+        To the arguments of `CrowdModel.initialize_crowd` it adds `scale`.
 
         Args:
             batches: the training crowd, part by part.
             smoothing: pseudo-labels added to each cell of a confusion matrix.
-            voted: for which classes somebody has voted.
-            scale: what W is multiplied by; 1 is the paper's start.
+            voted: (C,) bool, the classes that somebody voted for.
+            scale: the factor on the initial W; 1 is the paper's start.
         """
         shares = self.aggregator.initialize(batches, smoothing, scale)
         self.prior.initialize(shares, shares > 0 if voted is None else voted)
@@ -617,10 +618,10 @@ class MaxMIGModel(CrowdModel):
         return minus_gain(outputs, batch, log_p, divergence, self.least_items, gather, joined)
 
     def use_aggregator(self, aggregator: str) -> None:
-        """Take another kind of aggregator, with the W there is; what pairs of labels say is not kept.
+        """Switch to another kind of aggregator. W is kept; the scores of pairs of votes are not.
 
         Args:
-            aggregator: as in `MaxMIGConfig`; that of the model changes nothing.
+            aggregator: as in `MaxMIGConfig`; the present kind changes nothing.
 
         Raises:
             ValueError: if `aggregator` is none of these, or one of the two is `factored`.
@@ -630,7 +631,7 @@ class MaxMIGModel(CrowdModel):
         self.config.aggregator = aggregator
 
     def use_prior(self, prior: str | list[float], crowd: Iterable[Votes]) -> None:
-        """Take another kind of prior; one that follows the crowd starts from what g makes of it.
+        """Switch to another kind of prior; one that follows the crowd starts from the mean of g.
 
         Args:
             prior: as in `MaxMIGConfig`.
@@ -644,12 +645,12 @@ class MaxMIGModel(CrowdModel):
 
     @torch.no_grad()
     def use_start(self, weight: Tensor, log_p: Tensor) -> None:
-        """Take W and a prior that were found by other means.
+        """Set W and the prior to values found by other means.
 
         Args:
             weight: (M, C, C), W: annotator, scored class, reported class.
-            log_p: (C,), log of the prior; `functional.NO_MASS` for a class that is left out. A prior of
-                other numbers than the model's own becomes one that follows the votes.
+            log_p: (C,), log of the prior; `functional.NO_MASS` for a class that is left out. If it
+                differs from the model's prior, the prior's kind becomes one that follows the votes.
         """
         self.aggregator.table.copy_(weight.transpose(1, 2))
         self.prior = prior_at(self.prior, log_p)
@@ -674,14 +675,14 @@ class MaxMIGModel(CrowdModel):
 
     @torch.no_grad()
     def reorder_classes(self, order: Tensor, inputs: dict[str, Tensor]) -> bool:
-        """Exchange classes in classifier, aggregator and prior: r becomes what was `order[r]`.
+        """Reorder the classes in classifier, aggregator and prior: r becomes the former `order[r]`.
 
         Args:
             order: (C,) int64, a permutation.
-            inputs: a batch for the classifier, on which to see that its outputs were exchanged.
+            inputs: a batch for the classifier, to verify that its outputs were reordered.
 
         Returns:
-            Whether they were; if its output layer was not found, nothing has changed.
+            Whether they were. If the output layer was not found, nothing has changed.
         """
         if not reorder_outputs(self.classifier, order, inputs):
             return False
