@@ -1,4 +1,4 @@
-"""How a batch of items reaches the model: crowd columns padded, pictures and text processed.
+"""Collate items into the model's batches: crowd columns are padded, pictures and text processed.
 
 The columns themselves are made in `columns.py`.
 """
@@ -37,11 +37,13 @@ from .inputs import (
 )
 from .readers.cells import is_lists
 
-POSTERIOR_COLUMN = "crowd_posterior"  # C numbers an item, for methods that prepare them
+POSTERIOR_COLUMN = "crowd_posterior"  # C numbers per item, for methods that prepare them
 
-_CELLS = 2**22  # places of a padded chunk: one item with very many labels must not widen a million
+_CELLS = (
+    2**22
+)  # places of a padded chunk: one item with very many votes must not widen a million rows
 
-TRUSTED_COLUMN = "crowd_trusted"  # C numbers an item, of a training with gold labels
+TRUSTED_COLUMN = "crowd_trusted"  # C numbers per item, in a training with gold labels
 NOT_INPUTS = (*CROWD_COLUMNS, POSTERIOR_COLUMN, TRUSTED_COLUMN, *GOLD_COLUMNS)
 
 FlatLists = tuple[np.ndarray, np.ndarray]  # all values in a row, and the length of each list
@@ -53,35 +55,35 @@ Columns = dict[
 class CrowdCollator:
     """Turn examples into a batch: padded crowd columns, gold labels, the classifier's inputs.
 
-    Ragged pairs come as `annotators` and `annotations`; a dense row of annotations alone (one place
-    an annotator, -1 for none) is taken too. Duplicate pairs are allowed: an annotator may label an
-    item twice. Lists, arrays and tensors are all fine.
+    Votes come as ragged lists `annotators` and `annotations`, or as a dense row of `annotations` alone
+    (one place per annotator, -1 for no vote). An annotator may vote on an item twice. Lists, arrays
+    and tensors are all accepted.
 
-    Gold labels in `labels`, or else `label`, pass through, -100 where there is none: absent, None,
-    NaN (what None becomes in the torch format), -1 or -100.
+    Gold labels in `labels`, or else `label`, pass through. An item without one gets -100; its value may
+    be absent, None, NaN (what None becomes in the torch format), -1 or -100.
 
     A column `crowd_posterior`, which some methods prepare, is stacked.
 
-    Examples that know their numbers in a data set (`hf_maxmig.data.numbered`) are called by them in
-    errors, others by their place in the batch.
+    Errors name examples by their numbers in the data set if these are known
+    (`hf_maxmig.data.numbered`), and otherwise by their place in the batch.
 
-    Inputs: a column of pictures goes through the image processor, as RGB; what a tokenizer or a
-    feature extractor knows is padded by it; other columns of numbers are stacked, float64 as
-    float32. Columns of text, dates or structures are left out.
+    Inputs: a column of pictures goes through the image processor, as RGB. A tokenizer or a feature
+    extractor pads the columns that it knows. Other columns of numbers are stacked, float64 as float32.
+    Columns of text, dates or structures are left out.
 
     Args:
         num_annotators: M.
         num_classes: C.
         processor: an image processor, a tokenizer or a feature extractor.
-        input_names: the inputs that the classifier takes; all that there are by default.
-        vocabulary: how many tokens the classifier knows, if it takes `input_ids`.
+        input_names: the inputs that the classifier takes; every column by default.
+        vocabulary: the number of tokens of the classifier, if it takes `input_ids`.
 
     Raises:
-        ValueError: naming the item: if lists differ in length, hold None, or hold a number out of
-            range, `input_ids` among them; if only part of the examples have a column; if a gold label is no class; if a
-            picture cannot be read; if an input is not finite. Naming the column: if its numbers are
-            not of one shape, there are pictures but no image processor, two columns of pictures, or
-            nothing that the classifier takes.
+        ValueError: with the number of the item, if lists differ in length, hold None, or hold a number
+            out of range (also in `input_ids`); if only some examples have a column; if a gold label is
+            not a class; if a picture cannot be read; or if an input is not finite. With the name of
+            the column, if its numbers differ in shape, there are pictures but no image processor,
+            there are two columns of pictures, or the classifier takes none of the columns.
         TypeError: if examples are not dicts.
 
     Example:
@@ -113,7 +115,7 @@ class CrowdCollator:
     def collate(
         self, examples: list[dict[str, Any]] | pa.Table, items: Sequence[int]
     ) -> dict[str, Tensor]:
-        """Collate examples whose numbers are known; `items[i]` is what errors call the i-th."""
+        """Collate examples with known numbers; errors call the i-th example `items[i]`."""
         columns = _columns(examples, items)
         batch = self._inputs(columns, items)
         if "input_ids" in batch:
@@ -162,7 +164,7 @@ class CrowdCollator:
             if (lengths != self.num_annotators).any():
                 i = int((lengths != self.num_annotators).argmax())
                 raise ValueError(
-                    "dense `annotations` must have one place an annotator, M = "
+                    "dense `annotations` must have one place per annotator, M = "
                     f"{self.num_annotators}, got {lengths[i]} at item {items[i]}: ragged ones "
                     "need a column `annotators`."
                 )
@@ -243,7 +245,7 @@ class CrowdCollator:
         if others:
             raise ValueError(
                 f"examples must have one column of pictures, got {', '.join(columns)}: remove the "
-                "others, or compute `pixel_values` yourself."
+                "other columns, or compute `pixel_values` yourself."
             )
         known = getattr(self.processor, "model_input_names", ["pixel_values"])
         if self.processor is None or "pixel_values" not in known:
@@ -264,7 +266,7 @@ class CrowdCollator:
             ) from error
 
     def _pad(self, columns: dict[str, list[Any]], items: Sequence[int]) -> dict[str, Tensor]:
-        """Let the tokenizer, or the feature extractor, pad what it knows."""
+        """Let the tokenizer or the feature extractor pad the columns that it knows."""
         for name, values in columns.items():
             check_complete(name, values, items)
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -276,8 +278,8 @@ class CrowdCollator:
             i = _first_unlike(rows) if i is None else i
             where = "" if i is None else f", got {short(rows[i])} at item {items[i]}"
             raise ValueError(
-                f"columns {', '.join(columns)} must hold what {type(self.processor).__name__} gives, lists of numbers of "
-                f"one length{where} ({type(error).__name__}: {error})."
+                f"columns {', '.join(columns)} must be as {type(self.processor).__name__} makes them, lists of numbers "
+                f"of one length{where} ({type(error).__name__}: {error})."
             ) from error
         return batch
 
@@ -285,14 +287,14 @@ class CrowdCollator:
 def crowd_batches(
     dataset: Any, collator: CrowdCollator, batch_size: int = 65_536
 ) -> Iterator[Votes]:
-    """Read only the crowd columns of a data set, chunk by chunk, as padded pairs.
+    """Read only the crowd columns of a data set, chunk by chunk, as padded votes.
 
     Args:
         dataset: a `datasets.Dataset` (read through Arrow, without its transform), an
             `IterableDataset` (from its start, even if it was resumed in the middle), or any data
             set with a length.
         collator: checks and pads.
-        batch_size: the most items in a chunk; it has fewer where an item has very many labels.
+        batch_size: the largest number of items in a chunk; fewer where an item has very many votes.
 
     Yields:
         Annotators and annotations, each (n, K) int64 padded with -1, in the order of the items.
@@ -305,14 +307,14 @@ def crowd_batches(
 
 
 def padded(crowd: Iterable[Votes]) -> Votes:
-    """Join the parts of a crowd to one of the widest K.
+    """Join the parts of a crowd, padded to the largest K.
 
     Args:
         crowd: the crowd part by part, each as `Votes` with a K of its own, as `crowd_batches` yields
             them. Read once.
 
     Returns:
-        All votes, of shape (0, 0) if there is no part.
+        All votes; of shape (0, 0) if there are no parts.
 
     Example:
         >>> one = Votes(torch.tensor([[0, 2]]), torch.tensor([[1, 0]]))
@@ -337,7 +339,7 @@ def padded_annotations(crowd: Iterable[Votes]) -> Tensor:
             them; one item or more. Read once.
 
     Returns:
-        (N, K) int64, the annotations that are given first, then -1.
+        (N, K) int64, an item's votes first, then -1.
 
     Example:
         >>> one = Votes(torch.tensor([[-1, 2]]), torch.tensor([[1, 0]]))
@@ -352,15 +354,15 @@ def gold_labels(dataset: Dataset, collator: CrowdCollator, batch_size: int = 65_
     """Read only the gold labels of a data set, through Arrow, without its transform.
 
     Args:
-        dataset: with a column `labels` or `label`, or without.
-        collator: checks them.
+        dataset: with or without a column `labels` or `label`.
+        collator: checks the gold labels.
         batch_size: items in a chunk.
 
     Returns:
         (N,) int64, -1 where there is none.
 
     Raises:
-        ValueError: naming the item, if a gold label is no class.
+        ValueError: if a gold label is not a class; the error names the item.
 
     Example:
         >>> items = Dataset.from_dict({"label": [1, None, -100]})
@@ -401,7 +403,7 @@ def _flat_chunks(dataset: Any, batch_size: int) -> Iterator[tuple[dict[str, Flat
 def _examples(dataset: Any) -> Iterator[dict[str, Any]]:
     if isinstance(dataset, IterableDataset):
         names: Any = dataset.column_names or next(iter(dataset.take(1)), {})
-        # A selection is a stream of its own: it starts at the start.
+        # A selection is a new stream, which starts from the beginning.
         return iter(dataset.select_columns([name for name in CROWD_COLUMNS if name in names]))
     if hasattr(dataset, "__len__"):
         return (dataset[i] for i in range(len(dataset)))
@@ -411,7 +413,7 @@ def _examples(dataset: Any) -> Iterator[dict[str, Any]]:
 def _narrow_chunks(
     columns: dict[str, FlatLists], items: Sequence[int], collator: CrowdCollator
 ) -> Iterator[Votes]:
-    """Pad a chunk, in halves where an item with many labels would make it too wide."""
+    """Pad a chunk, in halves where an item with many votes would make it too wide."""
     lengths = columns["annotations"][1]
     half = len(lengths) // 2
     if half and len(lengths) * int(lengths.max()) > _CELLS:
@@ -428,7 +430,7 @@ def _narrow_chunks(
 
 def _columns(examples: list[dict[str, Any]] | pa.Table, items: Sequence[int]) -> Columns:
     if isinstance(examples, pa.Table):
-        examples = examples.combine_chunks()  # a chunk an item: all columns at once
+        examples = examples.combine_chunks()  # one chunk per item: join all columns at once
         return {name: _read(name, examples[name], items) for name in examples.column_names}
     for i, example in enumerate(examples):
         if type(example) is not dict and not isinstance(example, Mapping):
@@ -446,7 +448,7 @@ def _read(name: str, column: pa.ChunkedArray, items: Sequence[int]) -> Any:
 
 
 def _values(name: str, column: pa.ChunkedArray, items: Sequence[int]) -> np.ndarray | list[Any]:
-    """Read a column: numbers of one shape as an array, anything else as Python sees it."""
+    """Read a column: numbers of one shape as an array, anything else as Python objects."""
     array = column.combine_chunks()
     if isinstance(array, pa.ExtensionArray):  # Array2D to Array5D
         array = array.storage
@@ -464,18 +466,18 @@ def _values(name: str, column: pa.ChunkedArray, items: Sequence[int]) -> np.ndar
         return column.to_pylist()
     numbers = array.to_numpy(zero_copy_only=False).reshape(shape)
     check_fits(name, numbers, items)
-    # As `datasets` formats them; a copy: what Arrow holds must not be written to.
+    # The types are those of `datasets`. It is a copy, because Arrow's memory must not be written to.
     kinds = {"f": np.float32, "b": np.bool_}
     with np.errstate(over="ignore"):  # infinity is refused with the item's number
         return numbers.astype(kinds.get(numbers.dtype.kind, np.int64))
 
 
 class ArrowRows(TorchDataset[pa.Table]):
-    """Items of a data set in tables: their numbers reach the batch without becoming Python's.
+    """Items of a data set as tables: their values reach the batch without becoming Python objects.
 
     Args:
         dataset: the data set.
-        columns: which of its columns.
+        columns: the columns to read.
     """
 
     def __init__(self, dataset: Dataset, columns: list[str]) -> None:
@@ -493,14 +495,14 @@ class ArrowRows(TorchDataset[pa.Table]):
 
 
 def arrow_rows(dataset: Any, collator: Any) -> Any:
-    """Read the items as tables where that gives the same batches: five times as fast.
+    """Read the items as tables where that gives the same batches; it is five times as fast.
 
     Args:
         dataset: any data set.
-        collator: what makes its batches.
+        collator: makes its batches.
 
     Returns:
-        `ArrowRows`; or `dataset` as it came, if a transform or a decoder must see each item, or the
+        `ArrowRows`; or `dataset` itself, if a transform or a decoder must see each item, or the
         classifier's inputs are not among its columns.
     """
     if not (isinstance(dataset, Dataset) and type(collator) is CrowdCollator):
@@ -518,7 +520,7 @@ def arrow_rows(dataset: Any, collator: Any) -> Any:
 
 
 def _flat_columns(columns: Columns, items: Sequence[int]) -> dict[str, FlatLists]:
-    """Take the crowd columns apart; dense annotations come without annotators."""
+    """Flatten the crowd columns; dense annotations come without annotators."""
     dense = "annotators" not in columns
     flat = {}
     for name in CROWD_COLUMNS[dense:]:
@@ -532,31 +534,31 @@ def _flat_rows(name: str, rows: list[Any], items: Sequence[int]) -> FlatLists:
     arrays = [_integers(row) for row in rows]
     bad = [i for i, array in enumerate(arrays) if array is None]
     if bad:
-        # Beside a None the torch format turns other rows to floats too: find the one that has it.
+        # The torch format turns all rows to floats if one has a None: find the row that has it.
         i = next((i for i in bad if _has_nan(rows[i])), bad[0])
         if rows[i] is None:
             raise ValueError(
-                f"`{name}` must be a list, got None at item {items[i]}: an item without labels "
+                f"`{name}` must be a list, got None at item {items[i]}: an item without votes "
                 "has an empty list."
             )
         raise ValueError(
             f"`{name}` must be a flat list of integers, got {short(rows[i])} at item {items[i]}: None "
-            "and NaN are no labels, leave them out."
+            "and NaN are not votes, leave them out."
         )
     flat = [array for array in arrays if array is not None]
     return np.concatenate(flat), np.array([len(array) for array in flat])
 
 
 def _array(value: Any) -> np.ndarray | None:
-    """See a value as an array; None if it is none, as lists of unequal lengths."""
+    """Turn a value into an array; None if that fails, as for lists of unequal lengths."""
     try:
         return np.asarray(value)
-    except Exception:  # what some class makes of itself is of any kind
+    except Exception:  # a class may raise anything when it is converted
         return None
 
 
 def _integers(row: Any) -> np.ndarray | None:
-    """Turn a list, an array or a tensor to (k,) integers; None if it is none of them."""
+    """Turn a list, an array or a tensor into (k,) integers; None if that is not possible."""
     array = _array(row)
     if array is None or array.ndim != 1:
         return None
@@ -566,7 +568,7 @@ def _integers(row: Any) -> np.ndarray | None:
 
 
 def _number(array: np.ndarray | None) -> float:
-    """Turn an array of one number into it; anything else into what is no class."""
+    """Turn an array of one number into that number, and anything else into minus infinity, not a class."""
     whole = array is not None and array.ndim == 0 and array.dtype.kind in "biuf"
     return float(array) if array is not None and whole else -np.inf
 
@@ -576,7 +578,7 @@ def _has_nan(row: Any) -> bool:
 
 
 def _first_unlike(rows: list[dict[str, Any]]) -> int | None:
-    """Find the first row that holds anything but numbers, of other depth, or of unlike lengths."""
+    """Find the first row with anything but numbers, another depth than most, or unequal lengths."""
     told = []
     for row in rows:
         arrays = [_array(value) for value in row.values()]
@@ -588,7 +590,7 @@ def _first_unlike(rows: list[dict[str, Any]]) -> int | None:
 
 
 def _first_failing(call: Callable[[int], Any], rows: list[Any]) -> int | None:
-    """Find the first row that fails by itself."""
+    """Find the first row that fails on its own."""
     for i in range(len(rows)):
         try:
             call(i)

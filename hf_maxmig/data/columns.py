@@ -1,8 +1,8 @@
-"""Crowd labels as two columns of a data set: their schema, and the joins that make them.
+"""Votes as two columns of a data set: their schema, and the joins that make them.
 
-`annotators` says who labelled an item, `annotations` what each of them said: ragged, of equal
-lengths, empty where an item has no labels. How a batch of them reaches the model is in
-`collator.py`. Reading files of votes is not done here, nor is any training.
+`annotators` lists who labelled an item, `annotations` their votes. Both are ragged, of equal lengths,
+and empty where an item has no votes. `collator.py` turns a batch of them into the model's input. Files
+of votes are read elsewhere.
 """
 
 import difflib
@@ -30,7 +30,7 @@ from .readers.values import Name, Rule, checked_names, class_names, rule_of
 
 logger = logging.get_logger(__name__)
 
-EVERY = range(sys.maxsize)  # the numbers of the items of a data set, as errors name them
+EVERY = range(sys.maxsize)  # the items' numbers in errors, for a whole data set
 _VOTE_COLUMNS = ("item", "annotator", "annotation")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _SHOWN = 5  # how many names an error or a warning lists
@@ -60,13 +60,13 @@ def crowd_names(dataset: Any) -> tuple[list[str] | None, list[str] | None]:
     """Read the names of annotators and classes off a data set.
 
     Args:
-        dataset: a data set with crowd columns, or without; anything that has `features`, or a torch
+        dataset: a data set with or without crowd columns; anything that has `features`, or a torch
             `Subset` of it.
 
     Returns:
-        Annotator names and class names; None where the features do not carry them. A dense column
-        of annotations (one place an annotator, -1 for none) of fixed length gives numbers for the
-        annotators' names.
+        Annotator names and class names; None where the features do not carry them. For a dense
+        column of annotations of fixed length (one place per annotator, -1 for no vote), the
+        annotators' names are their numbers.
 
     Example:
         >>> features = crowd_features(["ann", "bob"], ["cat", "dog"])
@@ -101,29 +101,29 @@ def add_annotations(
     """Join a long table of votes to a data set, as its crowd columns.
 
     Args:
-        dataset: the items, one a row. A format or a transform that is set on it stays; a transform
-            is given the columns that it had, and the rest is put beside what it returns.
-        votes: a table with columns `item`, `annotator`, `annotation`, one vote a row: a
+        dataset: the items, one per row. Its format or transform stays. A transform still gets its old
+            columns; the new ones are added to its result.
+        votes: a table with columns `item`, `annotator`, `annotation`, one vote per row: a
             `datasets.Dataset`, a pandas data frame, an Arrow table, a dict of lists or a list of
             records. Names may be text or numbers. A column `gold`, the gold label of the item or None, becomes the
-            column `label` if the data set has no gold labels of its own; an item that nobody
-            labelled gets its gold label from a row whose annotator and annotation are both None.
+            column `label` if the data set has no gold labels of its own. An item without votes gets
+            its gold label from a row whose annotator and annotation are both None.
         item_column: the column of `dataset` that the votes' `item` refers to, text or integers;
             its values must be unique.
-        classes: C class names in the order of their numbers; by default those of the votes'
-            `ClassLabel`; else those of the data set's gold labels, if they are a `ClassLabel` that has
-            all names that occur; else the names that occur, sorted; numbers as numbers.
-            Votes that are numbers from 0 to C - 1, where no class is a number, are their numbers.
+        classes: C class names in the order of their numbers. The default is the first of these that
+            exists: the names of the votes' `ClassLabel`; those of the data set's gold labels, if
+            their `ClassLabel` has all names that occur; the names that occur, sorted, numbers by
+            value. If no class name is a number, votes from 0 to C - 1 are class numbers.
         max_unknown_share: share of votes that may refer to items that `dataset` does not have;
             they are left out with a warning.
-        missing: texts or numbers that stand for no answer, in place of the usual ones, as in
-            `read_annotations`, whose rule for cells is this one's.
+        missing: texts or numbers that stand for no answer, in place of the usual ones. The rule is
+            that of `read_annotations`.
 
     Returns:
-        The data set with `annotators` and `annotations`, and `label` where the votes bring gold
-        labels (None for an item without one); items without votes have empty lists. The
-        order of an item's votes is that of the table. Annotators are sorted by name, numbers as
-        numbers, and are those of the whole table: splits joined to one table agree.
+        The data set with `annotators` and `annotations`, and with `label` if the votes have gold
+        labels (None for an item without one). Items without votes have empty lists. An item's votes
+        keep the order of the table. Annotators are those of the whole table, sorted by name, numbers
+        by value, so that splits joined to one table agree.
 
     Raises:
         TypeError: if `dataset` is not a `datasets.Dataset`, or names are neither text nor numbers.
@@ -189,8 +189,8 @@ def align_annotators(dataset: Dataset, annotators: Sequence[str]) -> Dataset:
         annotators: the model's names, `model.config.annotators`.
 
     Returns:
-        The data set with `annotators` renumbered. Labels of annotators whom the model does not
-        know stay, and add nothing; how many there are is logged.
+        The data set with `annotators` renumbered. Votes of annotators unknown to the model stay but
+        add nothing; their number is logged.
 
     Raises:
         TypeError: if `dataset` is not a `datasets.Dataset`.
@@ -213,7 +213,7 @@ def align_annotators(dataset: Dataset, annotators: Sequence[str]) -> Dataset:
     unknown = [name for name in names if name not in number]
     if unknown:
         logger.warning(
-            "%d of %d annotators are not among the model's %d, such as %s: their labels add "
+            "%d of %d annotators are not among the model's %d, such as %s: their votes add "
             "nothing.",
             len(unknown), len(names), len(number), ", ".join(map(repr, unknown[:_SHOWN])),
         )  # fmt: skip
@@ -224,9 +224,10 @@ def align_annotators(dataset: Dataset, annotators: Sequence[str]) -> Dataset:
 def hash_annotators(dataset: Dataset, salt: str) -> Dataset:
     """Replace the names of the annotators by salted hashes, before the data is shared.
 
-    A pair whose names were hashed with the same salt, `model.hash_annotators(salt)`, knows them. Both
-    number the annotators in the order of their hashes, and an item's votes are sorted by these
-    numbers: in the order of the names, which are mostly sorted, a list of names would give all away.
+    A model whose names were hashed with the same salt, by `model.hash_annotators(salt)`, knows them.
+    Both number the annotators in the order of their hashes, and each item's votes are sorted by these
+    numbers. In the order of the names, which is mostly alphabetical, a list of names would reveal who
+    is who.
 
     Args:
         dataset: with crowd columns; the features of `annotators` carry names.
@@ -234,13 +235,13 @@ def hash_annotators(dataset: Dataset, salt: str) -> Dataset:
 
     Returns:
         The data set, with the same votes on each item, under other names and in another order. A
-        list column with as many values an item as there are votes goes with them; other columns
-        stay, and it is logged if one of them also holds a name.
+        list column with one value per vote is reordered with them. Other columns stay; a warning
+        names those that also hold an annotator's name.
 
     Raises:
-        TypeError: if `dataset` is not a `datasets.Dataset`, or the salt no text.
-        ValueError: if the features of the data set do not name the annotators, the salt is short, or
-            `annotators` and `annotations` have lists of other lengths, or a number is out of range.
+        TypeError: if `dataset` is not a `datasets.Dataset`, or the salt is not text.
+        ValueError: if the features of the data set do not name the annotators, the salt is too short,
+            the lists of `annotators` and `annotations` differ in length, or a number is out of range.
 
     Example:
         >>> features = crowd_features(["ann", "bob"], ["cat", "dog"])
@@ -256,7 +257,7 @@ def hash_annotators(dataset: Dataset, salt: str) -> Dataset:
     check_range("annotators", values, lengths, len(names))
     features = {"annotators": List(ClassLabel(names=hashes))}
     row, told = np.repeat(np.arange(len(lengths)), lengths), number[values]
-    # Stable: whoever voted twice did so in this order. What fills up stays last.
+    # Stable, so that repeated votes of an annotator keep their order. Padding stays last.
     place = np.lexsort((np.where(told < 0, len(names), told), row))
     columns = {"annotators": _lists(told[place], lengths)}
     for name, lists in _of_each_vote(dataset, lengths):
@@ -267,7 +268,7 @@ def hash_annotators(dataset: Dataset, salt: str) -> Dataset:
 
 
 def _of_each_vote(dataset: Dataset, lengths: np.ndarray) -> Iterator[tuple[str, pa.Array]]:
-    """Find what goes with the votes: `annotations`, and lists that are as long as those of each item."""
+    """Find the columns with one value per vote: `annotations`, and lists of the same lengths."""
     vary = len(np.unique(lengths)) > 1
     for name, feature in dataset.features.items():
         said = name == "annotations"
@@ -275,7 +276,7 @@ def _of_each_vote(dataset: Dataset, lengths: np.ndarray) -> Iterator[tuple[str, 
             continue
         column = dataset.select_columns([name]).with_format("arrow")[:][name]
         if said:
-            flat_lists(name, column)  # it refuses what is no list of numbers
+            flat_lists(name, column)  # it refuses anything but lists of numbers
         lists = column.combine_chunks()
         widths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))
         if np.array_equal(widths, lengths):
@@ -289,8 +290,8 @@ def _of_each_vote(dataset: Dataset, lengths: np.ndarray) -> Iterator[tuple[str, 
 
 
 def _tell_names_elsewhere(dataset: Dataset, names: list[str]) -> None:
-    """Log which other columns hold an annotator's name as a text of its own."""
-    # Half a character, of a name that is no text, is in no column.
+    """Log the other columns in which a cell is an annotator's name."""
+    # No column can hold half a character, which a name that is not Unicode has.
     known = pa.array([n.encode("utf-8", "replace").decode() for n in names], pa.large_string())
     for name in dataset.column_names:
         if name == "annotators":
@@ -305,8 +306,8 @@ def _tell_names_elsewhere(dataset: Dataset, names: list[str]) -> None:
             column = pc.list_flatten(column)
         if pc.any(pc.is_in(column.cast(pa.large_string()), known)).as_py():
             logger.warning(
-                "The column `%s` also holds names of annotators, and stays as it is: remove it before the data are "
-                "shared.", name,
+                "The column `%s` also holds names of annotators and stays as it is: remove it before you share the "
+                "data.", name,
             )  # fmt: skip
 
 
@@ -332,11 +333,11 @@ def _annotator_numbers(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
 def flat_lists(
     name: str, column: pa.ChunkedArray, items: Sequence[int] = EVERY
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Take a column of lists of integers apart.
+    """Split a column of lists of integers into its values and the lengths of its lists.
 
     Args:
         name: of the column, for errors.
-        column: lists, large lists or lists of fixed length; sliced and in chunks as may be.
+        column: lists, large lists or lists of fixed length, possibly sliced or in chunks.
         items: the items' numbers, for errors.
 
     Returns:
@@ -354,7 +355,7 @@ def flat_lists(
     if lists.null_count:
         row = pc.index(lists.is_null(), True).as_py()
         raise ValueError(
-            f"`{name}` must be a list, got None at item {items[row]}: an item without labels has "
+            f"`{name}` must be a list, got None at item {items[row]}: an item without votes has "
             "an empty list."
         )
     values, lengths = lists.flatten(), np.asarray(pc.list_value_length(lists))
@@ -362,7 +363,7 @@ def flat_lists(
         place = pc.index(values.is_null(), True).as_py()
         row = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
         raise ValueError(
-            f"`{name}` must hold integers, got None at item {items[row]}: None is no label, leave "
+            f"`{name}` must hold integers, got None at item {items[row]}: None is not a vote, leave "
             "it out."
         )
     return np.asarray(values.cast(pa.int64())), lengths
@@ -371,13 +372,13 @@ def flat_lists(
 def check_range(
     name: str, values: np.ndarray, lengths: np.ndarray, number: int, items: Sequence[int] = EVERY
 ) -> None:
-    """Check a column of lists that was taken apart.
+    """Check the range of the values of a flat column of lists.
 
     Args:
         name: of the column.
         values: all values in a row.
         lengths: (n,), of the items' lists.
-        number: values must lie below, M or C.
+        number: M or C; values must be smaller.
         items: the items' numbers, for errors.
 
     Raises:
@@ -403,7 +404,7 @@ def _offsets(lengths: np.ndarray) -> pa.Array:
 
 def with_columns(dataset: Dataset, features: Features, columns: dict[str, pa.Array]) -> Dataset:
     """Add or replace columns; format, transform and the order of the columns stay."""
-    # One that goes stays until all are added: without any column nobody knows how many rows there are.
+    # A replaced column stays until all are added: a data set without columns has no number of rows.
     old = {name: f"{name}, as it was" for name in columns if name in dataset.column_names}
     joined = dataset.rename_columns(old) if old else dataset
     for name, column in columns.items():
@@ -421,7 +422,7 @@ def with_columns(dataset: Dataset, features: Features, columns: dict[str, pa.Arr
 
 
 def check_is_dataset(dataset: Any) -> None:
-    """Raise a TypeError if this is no `datasets.Dataset`; for a dict it names the splits."""
+    """Raise a TypeError unless this is a `datasets.Dataset`; for a dict the error names the splits."""
     if not isinstance(dataset, Dataset):
         hint = f"one of its splits, {', '.join(dataset)}" if isinstance(dataset, dict) else "one"
         raise TypeError(
@@ -434,7 +435,7 @@ def check_is_dataset(dataset: Any) -> None:
 
 @dataclass
 class _ReadVotes:
-    """A table of votes as its cells read: items, and what annotators, votes and gold labels say."""
+    """The cells of a table of votes: items, annotators, and annotations with gold labels."""
 
     items: pa.ChunkedArray
     annotator: Cells
@@ -445,7 +446,7 @@ class _ReadVotes:
 
 
 def _read_votes(votes: Any, rule: Rule) -> _ReadVotes:
-    """Take the cells of a table of votes; half a vote is an error."""
+    """Read the cells of a table of votes; half a vote is an error."""
     table = columns_of("`votes`", votes)
     if table is None:
         raise TypeError(
@@ -474,7 +475,7 @@ def _read_votes(votes: Any, rule: Rule) -> _ReadVotes:
     said = read_cells(columns, answers, rule, wrong(answers), answers=True)
 
     has_name, has_label = who.codes[0] >= 0, said.codes[0] >= 0
-    # Rows that only tell an item's gold label, and those whose annotation the caller calls missing.
+    # Rows that only hold an item's gold label, and those whose annotation is missing for the caller.
     nobody = ~has_name & ~has_label & (len(answers) > 1)
     if rule.is_given:
         nobody |= said.is_marker[0]
@@ -507,7 +508,7 @@ def _read_votes(votes: Any, rule: Rule) -> _ReadVotes:
 def _positions(
     dataset: Dataset, read: _ReadVotes, item_column: str, max_unknown_share: float
 ) -> np.ndarray:
-    """Row of the data set for each vote; -1 where there is none."""
+    """The data set's row for each vote; -1 where there is none."""
     items = read.items
     column = dataset.select_columns([item_column]).with_format("arrow")[:][item_column]
 
@@ -543,7 +544,7 @@ def _positions(
 
 
 def _gold_classes(dataset: Dataset, names: Sequence[Name] | None = None) -> list[str] | None:
-    """Return the classes of the data set's own gold labels, if the votes know no others."""
+    """Return the classes of the data set's own gold labels, if the votes name no other class."""
     feature = next((f for n in GOLD_COLUMNS if (f := dataset.features.get(n)) is not None), None)
     if not isinstance(feature, ClassLabel):
         return None
@@ -551,13 +552,13 @@ def _gold_classes(dataset: Dataset, names: Sequence[Name] | None = None) -> list
 
 
 def _check_share(share: Any) -> None:
-    """Raise if `max_unknown_share` is no share."""
+    """Raise a ValueError unless `max_unknown_share` lies in 0..1."""
     if not isinstance(share, int | float) or not 0 <= share <= 1:
         raise ValueError(f"`max_unknown_share` must lie in 0..1, got {share!a}.")
 
 
 def _as_numbers(items: pa.ChunkedArray, item_column: str, doubts: list[str]) -> pa.ChunkedArray:
-    """Read the items' text as whole numbers, as the data set has them; no two may become one."""
+    """Read the items' text as integers, like the data set's; two items may not become one."""
     texts = items.unique().drop_null()
     odd = pc.invert(pc.match_substring_regex(texts, r"^-?[0-9]{1,18}(\.0)?$"))
     if (at := pc.index(odd, True).as_py()) >= 0:
@@ -581,7 +582,7 @@ def _as_numbers(items: pa.ChunkedArray, item_column: str, doubts: list[str]) -> 
 
 
 def _sorted(names: Sequence[Name], codes: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """Number the names in sorted order, numbers as numbers: 2 before 10; None is -1."""
+    """Number the names in sorted order, numbers by value (2 before 10); None is -1."""
     texts = [str(name) for name in names]
     if all(_NUMBER.fullmatch(name) for name in texts):
         ordered = sorted(texts, key=lambda name: (Decimal(name), name))
@@ -612,7 +613,7 @@ def _encode_classes(
 
 
 def _check_known(what: str, codes: np.ndarray, unknown: list[str], classes: list[str]) -> None:
-    """Raise a ValueError that names the first row whose class is none of the caller's."""
+    """Raise a ValueError that names the first row with a class that the caller does not have."""
     if unknown:
         row = int((codes == -2).argmax())
         near = difflib.get_close_matches(unknown[0], classes, n=1)
@@ -625,7 +626,7 @@ def _check_known(what: str, codes: np.ndarray, unknown: list[str], classes: list
 def _label_of_each_item(
     gold: np.ndarray, position: np.ndarray, num_items: int, names: list[str], items: Any
 ) -> np.ndarray:
-    """(N,) gold labels, -1 where there is none; rows of an item must agree."""
+    """(N,) gold labels, -1 where there is none; all rows of an item must agree."""
     rows = np.flatnonzero((gold >= 0) & (position >= 0))
     label = np.full(num_items, -1)
     label[position[rows]] = gold[rows]
@@ -633,19 +634,19 @@ def _label_of_each_item(
     if len(other):
         row = int(other[0])
         raise ValueError(
-            f"`votes` must have one gold label an item, got {names[gold[row]]!r} at row {row} and "
+            f"`votes` must have one gold label per item, got {names[gold[row]]!r} at row {row} and "
             f"{names[label[position[row]]]!r} elsewhere for item {items[row].as_py()!r}."
         )
     return label
 
 
 def has_crowd_columns(dataset: Any) -> bool:
-    """Tell whether a data set of Arrow columns has a crowd; of a stream it is not known."""
+    """Tell whether a data set of Arrow columns has crowd columns; False for a stream, unknown there."""
     return isinstance(dataset, Dataset) and "annotations" in dataset.column_names
 
 
 def has_votes(dataset: Any, items: int = 2) -> bool:
-    """Tell whether a data set of Arrow columns has votes on as many items; two give a gain."""
+    """Tell whether a data set of Arrow columns has votes on at least `items` items; a gain needs two."""
     if not has_crowd_columns(dataset):
         return False
     column = dataset.select_columns("annotations").with_format(None)

@@ -1,8 +1,8 @@
-"""Items by their numbers: errors name them, and what is predicted of them goes back in their order.
+"""The items' numbers in a data set: errors name them, and predictions are put back in their order.
 
-A batch comes from a data set by the numbers of its items. They are carried along beside the examples,
-so that nothing has to assume in which order items were read: not by a sampler, a collator, workers or
-other devices. Streams have no numbers: their order is the one in which they come.
+A batch is read from a data set by the numbers of its items. The numbers travel along with the examples, so
+that no code relies on the order in which a sampler, a collator, workers or other devices read the items.
+Streams have no numbers; their order is that of reading.
 """
 
 import itertools
@@ -30,20 +30,20 @@ from ..model.votes import Votes
 from .collator import POSTERIOR_COLUMN, CrowdCollator, arrow_rows
 from .columns import CROWD_COLUMNS, EVERY, GOLD_COLUMNS
 
-ROW = "crowd_row"  # of a batch: (B,) int64, where in the data set its items stand
-UNKNOWN = -1  # where a batch does not say it
+ROW = "crowd_row"  # of a batch: (B,) int64, the rows of its items in the data set
+UNKNOWN = -1  # the row of an item whose batch does not know it
 
-_LOOKED_FOR = 100_000  # files at the most that are looked for before a training
-_COMPARED = 2**16  # numbers of a batch, at the most, by which a collator's order is checked
+_LOOKED_FOR = 100_000  # the largest number of files looked for before a training
+_COMPARED = 2**16  # the largest tensor of a batch that is compared to check a collator's order
 _PARTS: "weakref.WeakKeyDictionary[Dataset, np.ndarray]" = weakref.WeakKeyDictionary()
 
 
 def part_of(dataset: Dataset, rows: Sequence[int]) -> Dataset:
-    """Select items, which errors go on calling by the numbers that they have in the whole.
+    """Select items; errors still name them by their numbers in the whole data set.
 
     Args:
         dataset: the whole, or a part of one.
-        rows: which of its items.
+        rows: the items to select.
 
     Example:
         >>> part = part_of(Dataset.from_dict({"x": [0, 1, 2, 3]}), [3, 1])
@@ -58,7 +58,7 @@ def part_of(dataset: Dataset, rows: Sequence[int]) -> Dataset:
 
 
 def numbers(dataset: Any) -> Sequence[int]:
-    """Tell what errors call the items of a data set: their places, unless it is a `part_of` another."""
+    """Return the items' numbers for errors: their rows, or for a `part_of` those in the whole."""
     while hasattr(dataset, "dataset") and not hasattr(dataset, "indices"):
         dataset = dataset.dataset
     found = _PARTS.get(dataset) if isinstance(dataset, Dataset) else None
@@ -66,7 +66,7 @@ def numbers(dataset: Any) -> Sequence[int]:
 
 
 class Batch(NamedTuple):
-    """Examples of a batch, where in the data set they stand, and what errors call them."""
+    """Examples of a batch, their rows in the data set, and their numbers in errors."""
 
     examples: Any
     rows: Sequence[int]
@@ -76,8 +76,8 @@ class Batch(NamedTuple):
 class Examples(list[Any]):
     """Examples of a batch that know their `rows` in the data set, and their `numbers` in errors.
 
-    A collator that puts them in another order hands their rows on, so that predictions find back:
-    `batch["crowd_row"] = torch.tensor(examples.rows)[order]`.
+    A collator that puts them in another order must pass their rows on, so that predictions can be put
+    back: `batch["crowd_row"] = torch.tensor(examples.rows)[order]`.
     """
 
     rows: Sequence[int]
@@ -88,12 +88,12 @@ class NumberedItems(TorchDataset[Any]):
     """A data set whose batches know which items they hold.
 
     Args:
-        items: what is read, with a length.
-        source: the data set that was asked for, of which `items` may be another form.
+        items: the items to read, with a length.
+        source: the user's data set, of which `items` may be another form.
 
     Raises:
-        ValueError, OSError, TypeError or ImportError: naming the item, and the file if it is a
-            picture or a sound, if one cannot be read.
+        ValueError, OSError, TypeError or ImportError: if an item cannot be read. The error names the
+            item, and the file of a picture or a sound.
 
     Example:
         >>> NumberedItems([{"x": 0.5}, {"x": 1.5}]).__getitems__([1]).rows
@@ -127,7 +127,7 @@ class NumberedItems(TorchDataset[Any]):
         return Batch(examples, rows, called)
 
     def name_the_broken(self, rows: Sequence[int]) -> None:
-        """Raise the error of the first of some items that cannot be read, if any; see `unreadable`."""
+        """Raise the error of the first item that cannot be read, if any; see `unreadable`."""
         for row in rows:
             try:
                 self.items[row]
@@ -135,46 +135,46 @@ class NumberedItems(TorchDataset[Any]):
                 raise unreadable(self.source, row, self.called[row], error) from error
 
     def __getattr__(self, name: str) -> Any:
-        # What the trainer calls in each epoch, for instance: `set_epoch`.
-        if name in ("items", "source"):  # it is being unpickled
+        # For instance `set_epoch`, which the trainer calls in each epoch.
+        if name in ("items", "source"):  # not there yet while it is unpickled
             raise AttributeError(name)
         return getattr(self.items, name)
 
 
 def unreadable(dataset: Any, row: int, number: int, error: Exception) -> Exception:
-    """Make the error of an item that cannot be read, of a built-in kind.
+    """Build the error of an item that cannot be read, a built-in exception.
 
     Args:
-        dataset: which has it.
-        row: where.
-        number: what the error calls it.
-        error: what reading it raised.
+        dataset: the data set of the item.
+        row: its row there.
+        number: its number in the error.
+        error: the exception raised by reading it.
     """
     kinds = (FileNotFoundError, OSError, TypeError, ImportError)
     kind = next((kind for kind in kinds if isinstance(error, kind)), ValueError)
-    # Pillow shows the memory that it read from.
+    # Pillow's message shows the memory that it read from.
     reason = f"{type(error).__name__}: {error}"[:300]
     column, file = _broken_file(dataset, row)
     if column is None:
         return kind(f"each item of the data set must be readable, got at item {number} {reason}")
     return kind(
         f"column {column!r} must hold files that can be read, got {file or 'one without a name'} at item {number} "
-        f"({reason}): mend the file, or leave the item out."
+        f"({reason}): repair the file, or leave the item out."
     )
 
 
 def check_first(dataset: Any, collate: Any) -> None:
-    """Read the first item and collate it: what is wrong with all of them shows before a training.
+    """Read and collate the first item, so that an error common to all items shows before a training.
 
-    What is drawn at random afterwards is as if it had not been read.
+    The state of the random generators is restored afterwards.
 
     Args:
-        dataset: with a length; another is left alone, and so is one whose examples a transform makes.
-        collate: a `CrowdCollator`; another is left alone.
+        dataset: with a length. A stream, or a data set with a transform, is not checked.
+        collate: a `CrowdCollator`; with another collator nothing is checked.
 
     Raises:
-        ValueError, OSError, TypeError or ImportError: as reading and collating do; also if a file of a
-            picture or a sound is not there, of any item.
+        ValueError, OSError, TypeError or ImportError: as reading and collating do; also if the file of
+            any item's picture or sound is missing.
 
     Example:
         >>> check_first([{"x": 0.5}], CrowdCollator(num_annotators=3, num_classes=2))
@@ -191,12 +191,12 @@ def check_first(dataset: Any, collate: Any) -> None:
 
 
 def first_batch(dataset: Any, collate: Any, number: int) -> Any:
-    """Read and collate the first items; what is drawn at random afterwards is as if they had not been read.
+    """Read and collate the first items, and restore the state of the random generators afterwards.
 
     Args:
         dataset: with a length.
         collate: any collator.
-        number: of items, fewer if there are no more.
+        number: of items; all of them if there are fewer.
 
     Raises:
         ValueError, OSError, TypeError or ImportError: as reading and collating do.
@@ -217,11 +217,11 @@ def first_batch(dataset: Any, collate: Any, number: int) -> Any:
 
 
 def first_items(dataset: Any, number: int) -> Any:
-    """Take the first items, without reading any that is not asked for.
+    """Take the first items, without reading any others.
 
     Args:
         dataset: a data set or a stream.
-        number: of items, fewer if there are no more.
+        number: of items; all of them if there are fewer.
 
     Example:
         >>> list(first_items(iter("abc"), 2))
@@ -236,12 +236,12 @@ def first_items(dataset: Any, number: int) -> Any:
 
 
 def few_inputs(dataset: Any, collate: Any, device: torch.device) -> dict[str, Tensor]:
-    """Give a few items as the classifier takes them, for a look at its outputs.
+    """Return the classifier's inputs of a few items, to inspect its outputs on them.
 
     Args:
         dataset: a data set or a stream.
         collate: any collator.
-        device: where the tensors go.
+        device: the device of the tensors.
     """
     kept_back = {*CROWD_COLUMNS, "labels", POSTERIOR_COLUMN}
     batch = collate(list(first_items(dataset, 8)))
@@ -249,7 +249,7 @@ def few_inputs(dataset: Any, collate: Any, device: torch.device) -> dict[str, Te
 
 
 def _check_files(dataset: Dataset) -> None:
-    """Refuse files that are not there: found in the middle of an epoch, its time would be lost."""
+    """Refuse missing files, which would otherwise stop the training in the middle of an epoch."""
     called = numbers(dataset)
     for name, feature in dataset.features.items():
         if not isinstance(feature, Image | Audio) or not feature.decode:
@@ -258,7 +258,7 @@ def _check_files(dataset: Dataset) -> None:
             continue
         rows = dataset.with_format("arrow", columns=[name])
         if rows[0][name][0].as_py()["bytes"] is not None:
-            continue  # they lie in the data set, and to read them takes long
+            continue  # the files are stored in the data set, and reading them takes long
         for start in range(0, min(len(rows), _LOOKED_FOR), 1000):
             column = rows[start : start + 1000][name].combine_chunks()
             inside = pc.is_valid(column.field("bytes")).to_pylist()
@@ -266,13 +266,13 @@ def _check_files(dataset: Dataset) -> None:
             for row, (path, is_inside) in enumerate(zip(paths, inside, strict=True), start):
                 if path and not is_inside and is_local_path(path) and not os.path.exists(path):
                     raise FileNotFoundError(
-                        f"column {name!r} must hold files that are there, got {path} at item {called[row]}: bring it "
-                        "back, or leave the item out."
+                        f"column {name!r} must hold files that are there, got {path} at item {called[row]}: restore "
+                        "it, or leave the item out."
                     )
 
 
 def _broken_file(dataset: Any, row: int) -> tuple[str | None, str | None]:
-    """Find the column and the file of an item's picture or sound that cannot be opened."""
+    """Find the column and the file of a picture or sound of an item that cannot be opened."""
     dataset, row = _inner(dataset), _inner_row(dataset, row)
     if not isinstance(dataset, Dataset):
         return None, None
@@ -294,7 +294,7 @@ def _broken_file(dataset: Any, row: int) -> tuple[str | None, str | None]:
 
 
 def _inner(dataset: Any) -> Any:
-    """Go through what is put around a data set, as `torch.utils.data.Subset`."""
+    """Unwrap a data set, for instance from `torch.utils.data.Subset`."""
     while not isinstance(dataset, Dataset) and hasattr(dataset, "dataset"):
         dataset = dataset.dataset
     return dataset
@@ -309,15 +309,15 @@ def _inner_row(dataset: Any, row: int) -> int:
 
 
 class NumberedCollator:
-    """Hands the items' numbers past a collator, which sees the examples that it always saw.
+    """Passes the items' numbers around a collator, which sees the same examples as without it.
 
     Args:
         collate: any collator.
-        keep: whether the batch is to have `crowd_row`, for `in_order`.
+        keep: whether to add `crowd_row` to the batch, for `in_order`.
 
     Raises:
-        ValueError: if a batch that is to have it comes back in another order; one that is not of as
-            many items is left without.
+        ValueError: if such a batch comes back in another order. A batch with another number of items
+            gets no `crowd_row`.
 
     Example:
         >>> collate = NumberedCollator(CrowdCollator(num_annotators=3, num_classes=2), keep=True)
@@ -331,7 +331,7 @@ class NumberedCollator:
         self.keep = keep
 
     def __call__(self, given: Any) -> Any:
-        """Collate a `Batch`; what is none, as it is."""
+        """Collate a `Batch`; anything else goes to the collator unchanged."""
         if not isinstance(given, Batch):
             return self.collate(given)
         if isinstance(given.examples, pa.Table):
@@ -354,14 +354,14 @@ class NumberedCollator:
 
 
 def _is_of(batch: Mapping[str, Any], number: int) -> bool:
-    """Whether a batch is of so many items, as far as its tensors tell."""
+    """Whether a batch has this number of items, judged by its tensors."""
     sizes = {n: len(t) for n, t in batch.items() if isinstance(t, Tensor) and t.ndim}
     sure = {size for name, size in sizes.items() if name in (*CROWD_COLUMNS, "labels")}
     return sure == {number} if sure else number in sizes.values()
 
 
 def _check_order(batch: Mapping[str, Any], given: Batch) -> None:
-    """Refuse a batch that holds the examples in another order; what it changed in them is its own."""
+    """Refuse a batch that holds the examples in another order; changed values are allowed."""
     for name, tensor in batch.items():
         names = GOLD_COLUMNS if name in GOLD_COLUMNS else (name,)
         if not isinstance(tensor, Tensor) or not tensor.ndim or tensor.numel() > _COMPARED:
@@ -378,13 +378,13 @@ def _check_order(batch: Mapping[str, Any], given: Batch) -> None:
         for values in expected:
             place = next((k for k, row in enumerate(left) if _holds(row, values)), None)
             if place is None:
-                break  # not another order, but other values: a transform of its own
+                break  # not another order, but other values: the collator transforms them
             left.pop(place)
         else:
             i = next(i for i, (row, values) in enumerate(pairs) if not _holds(row, values))
             raise ValueError(
                 f"`data_collator` must keep the order of the examples, got another one (column {name!r}, item "
-                f"{given.numbers[i]}): what is predicted would be taken for other items'. Or let it hand on which they are: "
+                f"{given.numbers[i]}): predictions would be assigned to the wrong items. Or let it pass their rows on: "
                 f"batch[{ROW!r}] = torch.tensor(examples.rows)[order]."
             )
 
@@ -414,7 +414,7 @@ def in_order(rows: np.ndarray) -> np.ndarray:
         rows: (R,) int64, of the items that were read.
 
     Returns:
-        Places in `rows`, by rising row; all of them as they are if any is `UNKNOWN`.
+        Places in `rows`, by increasing row; all places unchanged if any row is `UNKNOWN`.
 
     Example:
         >>> in_order(np.array([2, 0, 1, 0]))
@@ -426,7 +426,7 @@ def in_order(rows: np.ndarray) -> np.ndarray:
 
 
 def taken(tables: Any, order: np.ndarray) -> Any:
-    """Take rows of each of some tables.
+    """Take the same rows of each table.
 
     Example:
         >>> taken((np.array([5, 6, 7]), np.array([[1.0], [2.0], [3.0]])), np.array([2, 0]))
@@ -447,18 +447,18 @@ def is_sequential(loader: Any) -> bool:
 
 
 def by_item(output: EvalLoopOutput, loader: Any) -> EvalLoopOutput:
-    """Put what was predicted in the order of the data set.
+    """Put predictions in the order of the data set.
 
     Args:
-        output: of an evaluation; its `label_ids` are gold labels, which items have votes, and which items
-            they are.
-        loader: that was read.
+        output: of an evaluation; its `label_ids` are the gold labels, whether each item has votes, and
+            the items' rows.
+        loader: the loader of that evaluation.
     """
     if output.label_ids is None:
         return output
     labels, annotated, rows = output.label_ids
     dataset = loader.dataset
-    # A stream comes in its order; a loader of the user's has one that can be known.
+    # A stream keeps its order, and so does a user's loader that reads sequentially.
     known = not has_length(dataset) or (is_sequential(loader) and len(rows) == len(dataset))
     if known and len(rows) and (rows < 0).all():
         rows = np.arange(len(rows))
@@ -470,11 +470,11 @@ def by_item(output: EvalLoopOutput, loader: Any) -> EvalLoopOutput:
 
 
 def check_predicted_once(label_ids: Any, dataset: Any) -> None:
-    """Check that predictions are those of the items, one each, before they meet their votes.
+    """Check that there is one prediction per item before predictions are joined with votes.
 
     Args:
         label_ids: of an evaluation, see `by_item`.
-        dataset: that was predicted.
+        dataset: the data set of the predictions.
 
     Raises:
         ValueError: as `check_each_once`.
@@ -486,14 +486,14 @@ def check_predicted_once(label_ids: Any, dataset: Any) -> None:
 def beside_votes(
     posteriors: Posteriors, crowd: Iterable[Votes]
 ) -> Iterator[tuple[Posteriors, Tensor, Tensor]]:
-    """Yield posteriors beside the votes of the same items.
+    """Yield posteriors together with the votes on the same items.
 
     Args:
         posteriors: of N items.
         crowd: their votes, part by part.
 
     Raises:
-        ValueError: if there are votes of more items or fewer.
+        ValueError: if the votes are on more or fewer items.
     """
     start = 0
     for annotators, annotations in crowd:
@@ -502,28 +502,28 @@ def beside_votes(
         start = part.stop
     if start != len(posteriors.log_h):
         raise ValueError(
-            f"the data set must have as many votes' items as it has items, got {start} and {len(posteriors.log_h)}: does "
+            f"the votes must be on as many items as were predicted, got {start} and {len(posteriors.log_h)}: does "
             "a transform leave items out?"
         )
 
 
 def check_each_once(rows: np.ndarray, number: int) -> None:
-    """Refuse predictions that are not one for each item of a data set, in its order.
+    """Refuse predictions unless there is one for each item of a data set, in its order.
 
     Args:
         rows: (R,) int64, of the items that were predicted, put back in order.
         number: of items.
 
     Raises:
-        ValueError: naming items that are missing; or if it is not known which are which.
+        ValueError: if items are missing, which the error names; or if rows are unknown.
 
     Example:
         >>> check_each_once(np.array([0, 1, 2]), 3)
     """
     if (rows < 0).any():
         raise ValueError(
-            f"each prediction must say of which item it is, got {len(rows)} that do not for {number} items: a collator that "
-            f"leaves items out, or a loader of your own that shuffles? Hand on batch[{ROW!r}], the items' numbers."
+            f"each prediction must have the row of its item, got {len(rows)} without for {number} items: does a "
+            f"collator leave items out, or a loader of your own shuffle? Pass on batch[{ROW!r}], the items' rows."
         )
     if len(rows) == number and (rows == np.arange(number)).all():
         return

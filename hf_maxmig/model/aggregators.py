@@ -26,7 +26,9 @@ from .functional import (
 from .kept_gradients import TableRows
 from .votes import Votes
 
-LEAST_PRIOR = 1e-12  # float32 just holds its inverse squared, summed over the pairs of 100,000 items
+LEAST_PRIOR = (
+    1e-12  # float32 just holds its inverse squared, summed over the pairs of 100,000 items
+)
 PRIORS = ("uniform", "vote_share", "learned")
 # Chosen on seeds 0 to 7 of the crowds that `recipes/benchmarks/latent_seniors.py` measures on other seeds.
 EMBEDDING_SCALE, PAIR_DROPOUT = 0.2, 0.5

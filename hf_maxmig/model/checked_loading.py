@@ -1,9 +1,8 @@
-"""What a saved model must be to be loaded: whole, free of pickles, and of a version that is known.
+"""Checks before and after a saved model is loaded: its files are complete, no pickles, of a known version.
 
-`whole_files` is how it is saved so. What is looked at before are files by names, sizes and, in a folder, digests;
-reading them is `from_pretrained`, of which this is the door; after, whether each tensor was there. Everything
-else that may fail (no such repository, a revision that is not there, no access, no connection) transformers
-says itself.
+`whole_files` saves such models. Before `from_pretrained` reads the files, their names, sizes and, in a folder,
+digests are checked; afterwards, that each tensor was there. Transformers itself reports all other failures
+(an unknown repository or revision, no access, no connection).
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from .version import __version__
 from .whole_files import CONFIG, check_model
 
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
-# Where to look, of all that `from_pretrained` takes.
+# The arguments of `from_pretrained` that say where to look.
 _PLACE = ("cache_dir", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
@@ -30,18 +29,18 @@ def check_weights(
     variant: str | None = None,
     **kwargs: Any,
 ) -> None:
-    """Check that what is loaded are whole safetensors: by itself transformers also takes a pickle.
+    """Check that the weights are complete safetensors: transformers by itself would also read a pickle.
 
-    Nothing is asked of the Hub that loading would not ask.
+    The Hub gets no requests beyond those of loading.
 
     Args:
         name: a folder, or a repository of the Hub.
-        use_safetensors: False asks for pickles.
+        use_safetensors: False requests pickles.
         variant: a part of the weights' file name.
         **kwargs: as in `PreTrainedModel.from_pretrained`: `revision`, `token`, `cache_dir`, ...
 
     Raises:
-        ValueError: if the only weights are pickled, pickles are asked for, or a file is not whole.
+        ValueError: if the only weights are pickled, pickles are requested, or a file is incomplete.
         OSError: by transformers, if the repository cannot be reached or has no such revision.
 
     Example:
@@ -54,7 +53,7 @@ def check_weights(
     """
     if use_safetensors is False:
         raise ValueError(
-            f"`use_safetensors` must not be False, got it for {name}: a pickle can run any code as it is read."
+            f"`use_safetensors` must not be False, got it for {name}: reading a pickle can run any code."
         )
     place = {key: kwargs[key] for key in _PLACE if kwargs.get(key) is not None}
     local = Path(name, kwargs.get("subfolder") or "")
@@ -66,18 +65,18 @@ def check_weights(
     for pickled in () if files else (PICKLED, f"{PICKLED}.index.json"):
         if has_file(name, os.path.join(folder, _named(pickled, variant)), **place):
             raise ValueError(
-                f"the weights must be safetensors, got only {_named(pickled, variant)} in {name}: a pickle can run any "
-                "code as it is read. If you trust it, read it with `torch.load(..., weights_only=True)` into a new "
-                "pair by `load_state_dict`, and save that."
+                f"the weights must be safetensors, got only {_named(pickled, variant)} in {name}: reading a "
+                "pickle can run any code. If you trust it, read it with `torch.load(..., weights_only=True)`, load it "
+                "into a new model with `load_state_dict`, and save that."
             )
     if local.is_dir() and held is None:
-        # On the Hub files are edited and replaced one by one, and it has digests of its own.
+        # The Hub has its own digests, and its files are edited one by one.
         check_model(local)
 
 
 @contextlib.contextmanager
 def damage_named(name: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Name the model, if safetensors cannot read its weights.
+    """Name the model in the error if safetensors cannot read its weights.
 
     Args:
         name: a folder, or a repository of the Hub.
@@ -88,9 +87,7 @@ def damage_named(name: str | os.PathLike[str] | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (
-            type(error).__name__ != "SafetensorError"
-        ):  # which has no other place to be imported from
+        if type(error).__name__ != "SafetensorError":  # the class cannot be imported
             raise
         raise ValueError(
             f"the weights must be whole safetensors, got a damaged file in {name}: {error}. Save, upload or download it "
@@ -101,21 +98,21 @@ def damage_named(name: str | os.PathLike[str] | None) -> Iterator[None]:
 def check_loaded(
     name: str | os.PathLike[str] | None, found: Mapping[str, Any], sizes_may_differ: bool = False
 ) -> None:
-    """Check that each tensor of a model was read, and that no other was there: what lacks starts at random.
+    """Check that exactly the tensors of a model were read: transformers would draw missing ones at random.
 
     Args:
-        name: where it was read.
-        found: of `from_pretrained(..., output_loading_info=True)`.
-        sizes_may_differ: whether `ignore_mismatched_sizes` was asked for.
+        name: where the model was read.
+        found: the second result of `from_pretrained(..., output_loading_info=True)`.
+        sizes_may_differ: whether the caller set `ignore_mismatched_sizes`.
 
     Raises:
-        ValueError: if a tensor is missing, is one too many, or has another shape.
+        ValueError: if a tensor is missing, unexpected, or of another shape.
 
     Example:
         >>> check_loaded("pair", {"missing_keys": {"aggregator.table"}})
         Traceback (most recent call last):
         ...
-        ValueError: the weights must be those of the pair that its config describes, got none for aggregator.table in pair: ...
+        ValueError: the weights must be those of the model that its config describes, got none for aggregator.table in pair: ...
     """
     shapes = [] if sizes_may_differ else [entry[0] for entry in found.get("mismatched_keys", ())]
     for what, keys in (
@@ -128,23 +125,23 @@ def check_loaded(
                 f" and {len(keys) - 3} more" if len(keys) > 3 else ""
             )
             raise ValueError(
-                f"the weights must be those of the pair that its config describes, got {what} {first} in {name}: the "
-                "files are of two models, or were not saved whole. Save it again."
+                f"the weights must be those of the model that its config describes, got {what} {first} in {name}: the "
+                "files belong to two models, or were not saved completely. Save it again."
             )
 
 
 def check_version(saved_by: str | None, unknown: Iterable[str]) -> None:
-    """Check that a config has no field from the future, which would be passed over in silence.
+    """Check that a config has no field of a newer version, which would be ignored silently.
 
-    A field that is at its default is not saved: pairs of a newer version load as long as they do not
-    use what is new.
+    A field at its default is not saved, so models of a newer version load unless they use a new
+    field.
 
     Args:
         saved_by: version that saved the config; None if it does not say.
         unknown: names of fields that this version does not know.
 
     Raises:
-        ValueError: if there are any, and a newer version has saved them.
+        ValueError: if there are any, and a newer version saved them.
 
     Example:
         >>> check_version("0.1.0", ["mine"]), check_version("99.0", [])
@@ -152,12 +149,12 @@ def check_version(saved_by: str | None, unknown: Iterable[str]) -> None:
         >>> check_version("99.0", ["temperature"])
         Traceback (most recent call last):
         ...
-        ValueError: the pair must be of hf_maxmig ... or older, got one of 99.0 with temperature: `pip install -U hf_maxmig`.
+        ValueError: the model must be of hf_maxmig ... or older, got one of 99.0 with temperature: `pip install -U hf_maxmig`.
     """
     unknown = sorted(unknown)
     if unknown and saved_by is not None and _numbers(saved_by) > _numbers(__version__):
         raise ValueError(
-            f"the pair must be of hf_maxmig {__version__} or older, got one of {saved_by} with {', '.join(unknown)}: "
+            f"the model must be of hf_maxmig {__version__} or older, got one of {saved_by} with {', '.join(unknown)}: "
             "`pip install -U hf_maxmig`."
         )
 
@@ -171,13 +168,13 @@ def _check_config(folder: Path) -> str | None:
     """Check that a folder's config is JSON; return the file of the weights, if it names one."""
     path = folder / CONFIG
     if not path.is_file():
-        return None  # transformers says so
+        return None  # transformers reports it
     try:
         named = json.loads(path.read_text(encoding="utf-8")).get("transformers_weights")
         return named if named is None else str(named)
     except (ValueError, AttributeError, RecursionError) as error:
         raise ValueError(
-            f"`{CONFIG}` must be a JSON object, got something else in {folder} ({error}): it was not saved to its end, "
+            f"`{CONFIG}` must be a JSON object, got something else in {folder} ({error}): it was not saved completely, "
             "or was damaged."
         ) from error
 
@@ -185,13 +182,13 @@ def _check_config(folder: Path) -> str | None:
 def _safetensors(
     name: str | os.PathLike[str], variant: str | None, place: dict[str, Any]
 ) -> list[Path]:
-    """Find the file of weights, or those that its index names, in a folder or on the Hub."""
+    """Find the file of weights, or the files in its index, in a folder or on the Hub."""
     found = _parts_of(name, _named(SAFE, variant), place)
     return found or _parts_of(name, _named(f"{SAFE}.index.json", variant), place)
 
 
 def _parts_of(name: str | os.PathLike[str], file_name: str, place: dict[str, Any]) -> list[Path]:
-    """Find one file, or all that it names if it is an index."""
+    """Find one file, or all files that an index names."""
 
     def find(file_name: str) -> list[Path]:
         found = cached_file(name, file_name, _raise_exceptions_for_missing_entries=False, **place)
@@ -213,15 +210,15 @@ def _parts_of(name: str | os.PathLike[str], file_name: str, place: dict[str, Any
     if missing or not parts:
         raise ValueError(
             f"all files that `{file_name}` names must be there, got no {', '.join(missing[:3]) or 'name'} in {name}: the "
-            "pair was not saved, uploaded or downloaded to its end."
+            "model was not saved, uploaded or downloaded completely."
         )
     return [path for found in paths.values() for path in found]
 
 
 def _check_size(path: Path) -> None:
-    """Compare a file's size with what its head announces, as safetensors does, but say which file.
+    """Compare a file's size with that in its header, as safetensors does, but name the file.
 
-    The head is eight bytes with its length, then JSON that says where each tensor begins and ends.
+    The header is eight bytes with its length, then JSON with the beginning and end of each tensor.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -246,8 +243,8 @@ def _check_size(path: Path) -> None:
             ) from error
     if size != announced:
         raise ValueError(
-            f"`{path.name}` must have {announced:,} bytes, as it begins, got {size:,}: it was not saved, uploaded or "
-            f"downloaded to its end ({path}). Load it with `force_download=True`, or save it again."
+            f"`{path.name}` must have {announced:,} bytes, as its header says, got {size:,}: it was not saved, uploaded "
+            f"or downloaded completely ({path}). Load it with `force_download=True`, or save it again."
         )
 
 

@@ -1,7 +1,7 @@
-"""Two lists of classes: whether they mean the same, and what to say where they do not.
+"""Compare two lists of classes, and describe how they differ.
 
-Classes are matched by name. What only has numbers, `LABEL_0` of transformers or `0` of an unnamed
-`ClassLabel`, has no names and is matched by number.
+Classes are matched by name. A list that only has numbers, `LABEL_0` of transformers or `0` of an
+unnamed `ClassLabel`, is matched by number.
 """
 
 import difflib
@@ -11,10 +11,10 @@ _SHOWN = 5  # how many names an error lists
 
 
 def in_order(id2label: Mapping[int, str]) -> list[str]:
-    """List the names of a config's table by the numbers of the classes.
+    """List the names of a config's table by class number.
 
     Args:
-        id2label: name of each class, in any order: sorted as text, 10 comes before 2.
+        id2label: name of each class, in any order; a file sorted as text has 10 before 2.
 
     Returns:
         C names.
@@ -27,7 +27,7 @@ def in_order(id2label: Mapping[int, str]) -> list[str]:
 
 
 def is_numbered(names: Sequence[str]) -> bool:
-    """Tell whether names are only the numbers of the classes, in their order.
+    """Tell whether names are only the class numbers, in order.
 
     Args:
         names: C names.
@@ -43,14 +43,14 @@ def is_numbered(names: Sequence[str]) -> bool:
 
 
 def by_number(names: Sequence[str], classes: Sequence[str]) -> bool:
-    """Tell whether two lists can only be matched by number: one has no names, and they share none.
+    """Tell whether two lists can only be matched by number: one has only numbers, and they share no name.
 
     Args:
         names: some names.
         classes: C names.
 
     Returns:
-        Whether it is so.
+        Whether that is the case.
 
     Example:
         >>> by_number(["LABEL_0", "LABEL_1"], ["cat", "dog"]), by_number(["0", "1"], ["1", "2"])
@@ -60,7 +60,7 @@ def by_number(names: Sequence[str], classes: Sequence[str]) -> bool:
 
 
 def same_names(names: Sequence[str], classes: Sequence[str]) -> bool:
-    """Tell whether two lists hold the same names, each once, in whatever order.
+    """Tell whether two lists hold the same names, each once, in any order.
 
     Args:
         names: some names.
@@ -108,10 +108,10 @@ def differences(names: Sequence[str], classes: Sequence[str]) -> str:
 
 
 def meant(name: str, classes: Sequence[str]) -> str:
-    """Guess what an unknown name should have been, for an error: ` (did you mean 'cat'?)`, or nothing.
+    """Suggest a class for an unknown name, for an error: ` (did you mean 'cat'?)`, or nothing.
 
     Args:
-        name: the unknown one.
+        name: the unknown name.
         classes: C names.
 
     Returns:
@@ -128,13 +128,13 @@ def meant(name: str, classes: Sequence[str]) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """List names for an error, the first few of many.
+    """List the first few names for an error.
 
     Args:
         names: the names.
 
     Returns:
-        Them, quoted.
+        The names, quoted.
 
     Example:
         >>> listed(["cat", "dog"])
@@ -145,15 +145,15 @@ def listed(names: Sequence[str]) -> str:
 
 
 def check_outputs(own: Sequence[str], classes: Sequence[str]) -> None:
-    """Check that a classifier has an output a class, and that these may be called by the classes' names.
+    """Check that a classifier has one output per class, and that the classes' names fit its outputs.
 
     Args:
-        own: what the classifier calls its outputs.
+        own: the classifier's names of its outputs.
         classes: C names.
 
     Raises:
-        ValueError: if there are more or fewer outputs; or both are names, and not the same ones in the
-            same order.
+        ValueError: if there are more or fewer outputs; or if both lists are names, but not the same
+            names in the same order.
 
     Example:
         >>> check_outputs(["LABEL_0", "LABEL_1"], ["cat", "dog"])
@@ -161,7 +161,7 @@ def check_outputs(own: Sequence[str], classes: Sequence[str]) -> None:
     if len(own) != len(classes):
         which = "" if by_number(own, classes) else f" ({differences(own, classes)})"
         raise ValueError(
-            f"the classifier must have one output a class = {len(classes)}, got {len(own)}{which}: load it "
+            f"the classifier must have one output per class = {len(classes)}, got {len(own)}{which}: load it "
             f"with `num_labels={len(classes)}, ignore_mismatched_sizes=True`, or give `add_annotations` its "
             "`classes`."
         )
@@ -170,7 +170,7 @@ def check_outputs(own: Sequence[str], classes: Sequence[str]) -> None:
     remedy = (
         "leave `id2label` out, and number the votes so: `add_annotations(..., classes=[...])`"
         if same_names(own, classes)
-        else "if its outputs are these classes under other names, or are to be learned anew, rename "
+        else "if its outputs are these classes under other names, or will be trained anew, rename "
         "them first, in `classifier.config.id2label`"
     )
     raise ValueError(
@@ -180,14 +180,14 @@ def check_outputs(own: Sequence[str], classes: Sequence[str]) -> None:
 
 
 def check_inverse(id2label: Mapping[int, str], label2id: Mapping[str, int]) -> None:
-    """Check that the two tables of a config say the same.
+    """Check that the two tables of a config agree.
 
     Args:
         id2label: name of each class.
         label2id: number of each name.
 
     Raises:
-        ValueError: if a name has another number in the one than in the other.
+        ValueError: if a name has different numbers in the two tables.
 
     Example:
         >>> check_inverse({0: "cat", 1: "dog"}, {"cat": 0, "dog": 1})

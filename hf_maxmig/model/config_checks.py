@@ -1,6 +1,6 @@
-"""What a config must be, whoever wrote it: a wrong one is refused at once, by its field.
+"""Checks of a config: a wrong one is refused at once, and the error names the field.
 
-A `config.json` may come from anyone: what it says decides which classes are built and how large.
+A `config.json` may come from anyone, and it decides which classes are built and how large.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from .classifiers import CLASSIFIERS
 
 MOST_ANNOTATORS, MOST_CLASSES = 2**31 - 1, 10**6
-# Far above any classifier there is: more of them would be built one by one, for hours.
+# Far above any existing classifier: larger numbers would keep a computer building layers for hours.
 _MOST_LAYERS, _MOST_OF_A_KIND = 2_000, 2**16
 _LAYERS = ("layer", "depth", "block", "repeat", "stage")
-# What transformers hands to a config beside its fields, and takes away again.
+# Arguments that transformers passes to a config besides its fields, and removes again.
 _HANDED = (
     "attn_implementation", "experts_implementation", "name_or_path", "num_labels", "output_attentions", "torch_dtype",
     "model_type", "use_return_dict",
@@ -31,13 +31,13 @@ _HANDED = (
 
 @contextlib.contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Turn whatever libraries raise inside into a ValueError that says what was wrong.
+    """Turn any exception of a library inside into a ValueError that says what was wrong.
 
     Args:
-        what: beginning of the error: what must be.
+        what: beginning of the error: the requirement.
 
     Raises:
-        ValueError: for any exception; one that this package has raised goes through as it is.
+        ValueError: for any exception; one raised by this package passes through unchanged.
 
     Example:
         >>> with refusing("`size` must be a number of pixels"):
@@ -59,15 +59,15 @@ def refusing(what: str) -> Iterator[None]:
 
 
 def check_fields(config: PreTrainedConfig, further: Mapping[str, Any]) -> None:
-    """Check that the fields of a config are of their types, and what comes beside them can be kept.
+    """Check the types of a config's fields, and that its further entries can be kept.
 
     Args:
-        config: just filled.
-        further: what came with it that is no field.
+        config: the config, just filled.
+        further: entries that are not fields.
 
     Raises:
-        TypeError: if a field is of another type.
-        ValueError: if a number is out of all proportion, or a further name would hide a method.
+        TypeError: if a field has another type.
+        ValueError: if a number is far too large, or a further name would hide a method.
     """
     own: Any = type(config)
     for name, kind in _kinds(own).items():
@@ -94,18 +94,18 @@ def check_fields(config: PreTrainedConfig, further: Mapping[str, Any]) -> None:
 
 
 def checked_annotators(names: Any, number: int | None) -> tuple[list[str] | None, int]:
-    """Check the names of annotators, and that they are as many as there should be.
+    """Check the names of annotators and their number.
 
     Args:
         names: M names, text or whole numbers; None if there are none.
-        number: M; None if only the names say it.
+        number: M; None if it is the number of names.
 
     Returns:
         The names as text, or None; and M.
 
     Raises:
-        TypeError: if they are no list of names.
-        ValueError: if one is twice, or their number is another.
+        TypeError: if `names` is not a list of names.
+        ValueError: if a name occurs twice, or there are not M names.
 
     Example:
         >>> checked_annotators([7, 3], None)
@@ -131,18 +131,18 @@ def checked_annotators(names: Any, number: int | None) -> tuple[list[str] | None
 
 
 def checked_classes(names: Any, number: int | None = None) -> dict[int, str]:
-    """Check the names of classes by their numbers, `id2label`.
+    """Check `id2label`, the names of classes by their numbers.
 
     Args:
-        names: by number, also as text as JSON has it.
-        number: C, if it was said too.
+        names: the mapping; its numbers may be text, as in JSON.
+        number: C, if given separately.
 
     Returns:
         The names in the order of the numbers.
 
     Raises:
-        TypeError: if it is no mapping from numbers to names.
-        ValueError: if the numbers are not 0 to C - 1, or C is another.
+        TypeError: if `names` is not a mapping from numbers to names.
+        ValueError: if the numbers are not 0 to C - 1, or `number` differs from C.
 
     Example:
         >>> checked_classes({"1": "dog", "0": "cat"})
@@ -178,7 +178,7 @@ def checked_classes(names: Any, number: int | None = None) -> dict[int, str]:
 
 
 def checked_classifier_config(given: Any) -> PreTrainedConfig | None:
-    """Build the config of a classifier, if it is still as JSON has it.
+    """Build the config of a classifier, unless it is one already.
 
     Args:
         given: the config, a dict with its `model_type`, or None.
@@ -188,7 +188,7 @@ def checked_classifier_config(given: Any) -> PreTrainedConfig | None:
 
     Raises:
         TypeError: if it is none of these.
-        ValueError: if there is no such type, or it cannot be built.
+        ValueError: if the type is unknown, or the config cannot be built.
     """
     if isinstance(given, Mapping):
         kind = given.get("model_type")
@@ -201,11 +201,11 @@ def checked_classifier_config(given: Any) -> PreTrainedConfig | None:
         _check_proportions(given)
         if given.get("id2label") is not None:
             checked_classes(given["id2label"])
-        # Our own networks are not in transformers' table where the package is not installed.
+        # Without the package, our own networks are not in transformers' table.
         build: Any = CLASSIFIERS[kind][0] if kind in CLASSIFIERS else CONFIG_MAPPING[kind]
         with refusing(f"`classifier_config` must be a config of type {kind!r}"):
             given = build(**given)
-            given.to_json_string()  # it must be one that can be saved
+            given.to_json_string()  # it must be possible to save it
     if given is not None and not isinstance(given, PreTrainedConfig):
         raise TypeError(
             f"`classifier_config` must be a config of transformers or a dict, got {_brief(given)}."
@@ -215,14 +215,14 @@ def checked_classifier_config(given: Any) -> PreTrainedConfig | None:
 
 @functools.cache
 def _kinds(config_class: type[PreTrainedConfig]) -> dict[str, Any]:
-    """List the types of a config's fields, as they are annotated."""
+    """List the annotated types of a config's fields."""
     names: Any = {"torch": torch}
     hints = get_type_hints(config_class, localns=names)
     return {field.name: hints[field.name] for field in dataclasses.fields(config_class)}
 
 
 def _check_proportions(value: Any, name: str = "classifier_config", depth: int = 0) -> None:
-    """Refuse numbers that would have a computer build layers, or names of classes, for hours."""
+    """Refuse numbers that would keep a computer building layers, or names of classes, for hours."""
     if depth > 20:
         raise ValueError(f"`{name}` must not be nested so deeply.")
     if isinstance(value, Mapping):
@@ -279,7 +279,7 @@ def _check_text(field: str, names: Iterable[str]) -> None:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Whether a value is of an annotated type; what JSON cannot hold is not looked into."""
+    """Whether a value has an annotated type; types that JSON cannot hold are not checked in depth."""
     origin, parts = get_origin(kind), get_args(kind)
     if kind is Any:
         return True
@@ -294,7 +294,7 @@ def _is(value: Any, kind: Any) -> bool:
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if origin in (list, Sequence):
-        # Tables have their own kinds of lists.
+        # Table libraries have their own kinds of lists.
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
             return False
         return origin is Sequence or all(_is(part, parts[0]) for part in value)

@@ -1,4 +1,4 @@
-"""MaxMIGConfig: what a trained model is made of, as it lies in `config.json`."""
+"""MaxMIGConfig: the configuration of a trained model, as `config.json` holds it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,38 +19,38 @@ from .config_checks import (
 from .divergences import get_divergence
 from .version import __version__
 
-# Not fields of a config, but what transformers hands to one.
+# Arguments that transformers passes to a config and that are not its fields.
 _TOLD = ("attn_implementation", "auto_map", "custom_pipelines", "num_labels")
 
 
 class MaxMIGConfig(PreTrainedConfig):
     """Configuration of a classifier and an aggregator trained together.
 
-    Class names are `id2label`, as everywhere in transformers; without them, those of the classifier
-    are taken. With them the classifier's outputs are called by them, too: other names rename its classes,
-    but the same names in another order are refused, for its outputs would be called by wrong ones.
+    Class names are `id2label`, as everywhere in transformers; by default they are the classifier's.
+    They also become the names of the classifier's outputs. New names rename its classes. The same
+    names in another order are refused, because they would give outputs the wrong names.
 
     Args:
         classifier_config: the config of h, any classifier that an Auto class builds, or one of
             `classifiers.py`.
-        classifier_task: the pipeline task of h: which Auto class builds it.
+        classifier_task: the pipeline task of h, which decides the Auto class that builds it.
         classifier_class: name of its class, where that Auto class has several for the config, as for
             DeiT with a teacher; the first by default.
-        frozen: layers and parameters of h that are not trained, by name; noted when the model is saved.
+        frozen: names of layers and parameters of h that are not trained; set when the model is saved.
         num_annotators: M. The number of `annotators` by default.
         annotators: M names, unique; None if only their number is known.
         divergence: a row of Table 1: `"kl"`, `"pearson"` or `"jensen_shannon"`.
         prior: `"uniform"`, `"vote_share"`, `"learned"`, or C positive numbers (normalised).
-        aggregator: `"weighted_average"`, the paper's; `"interaction"`, which also hears what two
-            labels say only together; or `"factored"`, for crowds that are too large for a matrix of
-            C^2 numbers an annotator.
-        gold_labels_used: how many gold labels it has learned from, beside the crowd's; None if none.
-        hf_maxmig_version: of the package that saved the model; set by itself.
+        aggregator: `"weighted_average"`, the paper's; `"interaction"`, which also scores pairs of
+            votes; or `"factored"`, for crowds that are too large for one matrix of C^2 numbers per
+            annotator.
+        gold_labels_used: number of gold labels that the model was trained on, besides the crowd's
+            votes; None if none.
+        hf_maxmig_version: version of the package that saved the model; set automatically.
 
     Raises:
-        ValueError: if names are not unique, counts disagree, `id2label` and `label2id`, or `id2label`
-            and the classifier's, contradict each other, or divergence, prior or aggregator are none of
-            the above.
+        ValueError: if names are not unique; counts disagree; `id2label` contradicts `label2id` or the
+            classifier's names; or divergence, prior or aggregator is none of the above.
 
     Example:
         >>> from transformers import ResNetConfig
@@ -85,7 +85,7 @@ class MaxMIGConfig(PreTrainedConfig):
         )
         self.hf_maxmig_version = __version__
         if not __name__.startswith("transformers_modules"):
-            # They are for those without the package, who have to trust them; here it has its own.
+            # They serve users without the package, by remote code; the package has its own.
             kwargs.pop("custom_pipelines", None)
         self.classifier_config = checked_classifier_config(self.classifier_config)
         before: Any = self
@@ -97,9 +97,7 @@ class MaxMIGConfig(PreTrainedConfig):
         with refusing("the config must be one that transformers takes"):
             super().__post_init__(**kwargs)
         classifier: Any = self.classifier_config
-        if (
-            classifier.id2label is None
-        ):  # PVT's config has a number of classes, and no names for them
+        if classifier.id2label is None:  # PVT's config has a number of classes but no names
             classifier.id2label = {c: f"LABEL_{c}" for c in range(classifier.num_labels or 2)}
         names = checked_classes((before if classes_given else classifier).id2label)
         check_inverse(names, numbers)
@@ -110,7 +108,7 @@ class MaxMIGConfig(PreTrainedConfig):
                 "leave `id2label` out."
             )
         self.id2label, self.label2id = names, {name: c for c, name in names.items()}
-        # A timm classifier's config does not carry its class names to disk: one truth, copied down.
+        # A timm classifier's config does not save its class names, so these are copied into it.
         classifier.id2label, classifier.label2id = dict(names), dict(self.label2id)
         self.annotators, self.num_annotators = checked_annotators(
             self.annotators, self.num_annotators
@@ -120,7 +118,7 @@ class MaxMIGConfig(PreTrainedConfig):
         self.prior = check_prior(self.prior, self.num_labels)
 
     def to_dict(self) -> dict[str, Any]:
-        """Write out all fields, the class names alike in each place that has them."""
+        """Write out all fields, with the same class names in each place that has them."""
         classifier: Any = self.classifier_config
         self.label2id = {name: c for c, name in self.id2label.items()}
         classifier.id2label, classifier.label2id = dict(self.id2label), dict(self.label2id)
@@ -128,7 +126,7 @@ class MaxMIGConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Make a config of what was read from a file.
+        """Build a config from the fields read from a file.
 
         Args:
             config_dict: the fields.
@@ -138,13 +136,13 @@ class MaxMIGConfig(PreTrainedConfig):
             As there.
 
         Raises:
-            TypeError: if a field is of another type.
-            ValueError: if a field is wrong, or it is not said what the classifier is.
+            TypeError: if a field has another type.
+            ValueError: if a field is wrong, or `classifier_config` is missing.
         """
         if not isinstance(config_dict, dict) or config_dict.get("classifier_config") is None:
             raise ValueError(
                 "the config of a crowd model must say in `classifier_config` what its classifier is, got none: "
-                "it is of another model, or damaged."
+                "it belongs to another model, or is damaged."
             )
         return super().from_dict(config_dict, **kwargs)
 
@@ -161,7 +159,7 @@ class MaxMIGConfig(PreTrainedConfig):
 
         Raises:
             OSError: by transformers, if there is no such file.
-            ValueError: if it is no JSON of a config.
+            ValueError: if it is not a config in JSON.
         """
         try:
             return super().get_config_dict(*args, **kwargs)

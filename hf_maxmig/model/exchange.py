@@ -1,6 +1,6 @@
-"""Parts of a crowd model exchanged for others: annotators in another order, another kind of aggregator or prior.
+"""Exchange parts of a crowd model: annotators in another order, another kind of aggregator or prior.
 
-What was learned is kept as far as the new part has a place for it.
+The new part keeps what was learned as far as it can represent it.
 """
 
 import itertools
@@ -24,10 +24,10 @@ from .votes import Votes, is_annotated
 
 @torch.no_grad()
 def exchange_annotators(model: Any, order: Tensor) -> None:
-    """Exchange the annotators in all that is learned of them: m becomes who was `order[m]`.
+    """Reorder the annotators in all that was learned about them: m becomes the former `order[m]`.
 
     Args:
-        model: a crowd model, whose parameters and buffers of annotators are in `Float32Module`s.
+        model: a crowd model that keeps the annotators' parameters and buffers in `Float32Module`s.
         order: (M,) int64, a permutation.
 
     Raises:
@@ -49,18 +49,18 @@ def exchange_annotators(model: Any, order: Tensor) -> None:
 def another_aggregator(
     aggregator: WeightedAverageAggregator, now: str, wanted: str
 ) -> WeightedAverageAggregator:
-    """Make an aggregator of another kind, with the W there is; what pairs of labels say is not kept.
+    """Build an aggregator of another kind. W is kept; the scores of pairs of votes are not.
 
     Args:
-        aggregator: the one there is.
+        aggregator: the present one.
         now: its kind, as in `MaxMIGConfig`.
-        wanted: the other kind; the same one gives back `aggregator` itself.
+        wanted: the other kind; the same kind returns `aggregator` itself.
 
     Returns:
         The aggregator, on the same device.
 
     Raises:
-        ValueError: if there is no such kind, or one of the two is `factored`.
+        ValueError: if the kind is unknown, or one of the two is `factored`.
 
     Example:
         >>> aggregator = WeightedAverageAggregator(num_annotators=2, num_classes=3)
@@ -73,9 +73,9 @@ def another_aggregator(
     table, kind = aggregator.table, AGGREGATORS[wanted]
     if FactoredAggregator in (type(aggregator), kind):
         raise ValueError(
-            f"`aggregator` must be {now!r}, that of the pair, got {wanted!r}: "
-            "a matrix an annotator and factors that they share do not turn into each other; build "
-            "the pair with the one that it is to have."
+            f"`aggregator` must be {now!r}, that of the model, got {wanted!r}: "
+            "matrices of single annotators and shared factors cannot be converted into each other. Build "
+            "the model with the aggregator that it should have."
         )
     num_annotators, num_classes, _ = table.shape
     other = kind(num_annotators, num_classes).to(table.device)
@@ -90,10 +90,10 @@ def another_prior(
     aggregator: WeightedAverageAggregator,
     crowd: Iterable[Votes],
 ) -> ClassPrior:
-    """Make a prior of another kind; one that follows the crowd starts from what g makes of it.
+    """Build a prior of another kind; one that follows the crowd starts from the mean of g.
 
     Args:
-        prior: the one there is: classes without mass stay so.
+        prior: the present one; classes without mass stay without.
         wanted: as in `MaxMIGConfig`.
         aggregator: g.
         crowd: the training crowd, part by part.
@@ -102,7 +102,7 @@ def another_prior(
         The prior, on the same device.
 
     Raises:
-        ValueError: if `wanted` is no prior.
+        ValueError: if `wanted` is not a prior.
 
     Example:
         >>> aggregator = WeightedAverageAggregator(num_annotators=2, num_classes=2)
@@ -124,15 +124,15 @@ def another_prior(
 
 @torch.no_grad()
 def prior_at(prior: ClassPrior, log_p: Tensor) -> ClassPrior:
-    """Bring a prior to numbers that were found by other means.
+    """Set a prior to numbers found by other means.
 
     Args:
-        prior: the one there is.
+        prior: the present one.
         log_p: (C,), log of the prior; `functional.NO_MASS` for a class that is left out.
 
     Returns:
-        The prior itself; or one that follows the votes, or is uniform, where its kind has no room for
-        the numbers.
+        The prior itself; or, if its kind cannot hold the numbers, one that follows the votes or is
+        uniform.
 
     Example:
         >>> found = prior_at(ClassPrior(2), torch.tensor([0.75, 0.25]).log())

@@ -1,7 +1,7 @@
 """The paper on one page: pure functions of tensors, in the paper's letters, in log space.
 
-h is the classifier, g the aggregator of the crowd's labels, p the class prior; N items, M
-annotators, C classes. What has parameters lives in `aggregators.py`, the rows of Table 1 in
+h is the classifier, g the aggregator of the crowd's votes, p the class prior; N items, M
+annotators, C classes. The modules with parameters are in `aggregators.py`, the rows of Table 1 in
 `divergences.py`.
 """
 
@@ -15,11 +15,11 @@ from torch.nn.functional import embedding
 from .divergences import get_divergence
 from .votes import is_given
 
-# Log of the prior mass of a class that nobody voted for: 2e-16, less than float32 tells from nothing,
-# while 1 / p^2, summed over as many items as a batch ever has, is still a number of float32.
+# Log of the prior mass of a class that nobody voted for: 2e-16. It is below the precision of float32,
+# while 1 / p^2, summed over all items of any batch, still fits into float32.
 NO_MASS = -36.0
 
-_CELLS = 2**22  # numbers held at a time, where labels are counted
+_CELLS = 2**22  # numbers held at a time when votes are counted
 
 Read = Callable[[Tensor, Tensor], Tensor]  # (...) rows of an (R, D) table, to (..., D)
 
@@ -61,7 +61,7 @@ def mutual_information_gain(
     f-mutual information between the data and the crowd's labels (Theorem 3.4). It is a U-statistic:
     the mean over batches is unbiased.
 
-    With mixup, h judges blends of two items i and j of the batch, and the reward is
+    With mixup, h classifies blends of two items i and j of the batch, and the reward is
     s df(K(h(x'), g_i)) + (1 - s) df(K(h(x'), g_j)). The penalty pairs each blend with the items that
     are not in it.
 
@@ -70,17 +70,18 @@ def mutual_information_gain(
         log_g: (N, C), log-probabilities of the aggregator for the same items.
         log_p: (C,), log of the class prior.
         divergence: a row of Table 1: `"kl"`, `"pearson"` or `"jensen_shannon"`.
-        annotated: (N,) bool, which items have annotations; the others take no part. All of them by
-            default.
-        mixed: if row i of `log_h` is of item i blended with another: how. A blend of an item without
-            annotations takes no part. `log_g` stays that of the items themselves.
+        annotated: (N,) bool, which items have annotations; the others take no part. By default all
+            have.
+        mixed: how the items are blended, if row i of `log_h` belongs to a blend of item i with its
+            partner. A blend takes no part if one of its items has no annotations. `log_g` stays that
+            of the items themselves.
 
     Returns:
         A scalar, in nats; float32, or float64 if the inputs are.
 
     Raises:
-        ValueError: if the shapes do not fit, fewer than two items have annotations, or no blend has an
-            annotated item beside its own to be compared with.
+        ValueError: if the shapes do not fit, fewer than two items have annotations, or no blend can be
+            compared with an annotated item outside of it.
 
     Example:
         >>> h = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).mul(20).log_softmax(-1)
@@ -112,9 +113,9 @@ def reward_and_penalty(
     annotated: Tensor | None = None,
     mixed: Mixed | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the two means of equation 1 without looking at a value: no device has to wait.
+    """Compute the two means of equation 1 without reading a value, so that no device has to wait.
 
-    The training step calls this; `mutual_information_gain` is its checked face. Float32 or wider
+    The training step calls this; `mutual_information_gain` adds checks. The result is float32 or wider
     under any autocast. KL costs O(N C), Pearson O(N C min(N, C)), Jensen-Shannon O(N^2 C) in blocks.
 
     Args:
@@ -122,19 +123,19 @@ def reward_and_penalty(
         log_g: (N, C), log-probabilities of the aggregator for the same items.
         log_p: (C,), log of the class prior.
         divergence: a row of Table 1.
-        annotated: (N,) bool, which items take part. All of them by default.
-        mixed: if the rows of `log_h` are of blends, see `mutual_information_gain`.
+        annotated: (N,) bool, which items take part; all by default.
+        mixed: how the items are blended, see `mutual_information_gain`.
 
     Returns:
         Reward and penalty, two scalars in nats. With fewer than two annotated items both are finite
-        and mean nothing.
+        but meaningless.
     """
     if mixed is not None:
         return _of_blends(log_h, log_g, log_p, divergence, annotated, mixed)
     row = get_divergence(divergence)
     with torch.autocast(log_h.device.type, enabled=False):
         log_h, log_g, log_p = alike(widen(log_h), widen(log_g), widen(log_p))
-        if annotated is not None:  # whatever the others hold, it must not come through as NaN * 0
+        if annotated is not None:  # the other rows may hold anything, and NaN * 0 is NaN
             log_h, log_g = (torch.where(annotated[:, None], t, log_p) for t in (log_h, log_g))
         log_h_over_p = log_h - log_p
         log_k = (log_h_over_p + log_g).logsumexp(dim=-1)  # of K_ii
@@ -168,7 +169,7 @@ def _of_blends(
     with torch.autocast(log_h.device.type, enabled=False):
         log_h, log_g, log_p = alike(widen(log_h), widen(log_g), widen(log_p))
         blends, two, pairs = _pairs(annotated, mixed)
-        if annotated is not None:  # whatever the others hold, it must not come through as NaN * 0
+        if annotated is not None:  # the other rows may hold anything, and NaN * 0 is NaN
             log_h = torch.where(blends[:, None], log_h, log_p)
             log_g = torch.where(annotated[:, None], log_g, log_p)
         log_h_over_p = log_h - log_p
@@ -189,7 +190,7 @@ def _of_blends(
 
 
 def _pairs(annotated: Tensor | None, mixed: Mixed) -> tuple[Tensor, Tensor, Tensor]:
-    """Tell which blends take part, which are of two items, and with how many items all are compared."""
+    """Find the blends that take part, those of two different items, and the number of comparisons."""
     partner = mixed.partner
     items = torch.ones_like(partner, dtype=torch.bool) if annotated is None else annotated
     blends = items & items[partner]
@@ -204,19 +205,19 @@ def aggregate(
     annotations: Tensor,
     read: Read = embedding,
 ) -> Tensor:
-    """Combine an item's crowd labels into a posterior: the weighted-average aggregator g.
+    """Combine an item's votes into a posterior: the weighted-average aggregator g.
 
-    g(y) = softmax(sum_m W^m e(y^m) + b) with b = log p (paper, Section 3.1): each label picks a
-    column of its annotator's matrix. A missing label adds nothing, so the cost grows with the
-    labels given, not with M. With W^m = log confusion of independent annotators it is their exact
+    g(y) = softmax(sum_m W^m e(y^m) + b) with b = log p (paper, Section 3.1): each vote picks a
+    column of its annotator's matrix. A missing vote adds nothing, so the cost grows with the
+    votes given, not with M. With W^m = log confusion of independent annotators it is their exact
     posterior (Proposition D.3).
 
     Args:
         weight: (M, C, C), W: annotator, scored class, reported class.
         log_p: (C,), log of the class prior; `NO_MASS` for a class that is left out.
         annotators: (B, K) int64, who labelled each item, padded with -1.
-        annotations: (B, K) int64, what each of them said, padded with -1.
-        read: what takes rows out of a table: `embedding`, or `TableRows`.
+        annotations: (B, K) int64, the votes of these annotators, padded with -1.
+        read: the function that reads rows of a table: `embedding`, or `TableRows`.
 
     Returns:
         (B, C), log-probabilities, see `posterior_of`; the prior where an item has no annotations.
@@ -240,11 +241,11 @@ def aggregate(
 def posterior_of(scores: Tensor, log_p: Tensor) -> Tensor:
     """Normalise the scores of a posterior g, and leave out classes without prior mass.
 
-    Where log p_c is `NO_MASS` or less, g_c = p_c^2, whatever the scores: then g_c / p_c = p_c, and the
-    class has no part in K, the penalty and the forecast, nor a gradient. All stays finite.
+    Where log p_c is `NO_MASS` or less, g_c = p_c^2, whatever the scores. Then g_c / p_c = p_c, so the
+    class has no part in K, the penalty and the forecast, and no gradient. All values stay finite.
 
     Args:
-        scores: (B, C), not normalised.
+        scores: (B, C), unnormalised.
         log_p: (C,), log of the class prior.
 
     Returns:
@@ -272,17 +273,16 @@ def aggregate_factored(
     speaks_for: Tensor | None = None,
     read: Read = embedding,
 ) -> Tensor:
-    """Combine crowd labels as `aggregate` does, by a W that annotators share but for two numbers a class.
+    """Combine votes as `aggregate` does, with a W that annotators share up to two numbers per class.
 
-    W^m_{c,r} = a_m P_{c,r} + s^m_c + d^m_r [r speaks for c]: one matrix P of all annotators, how far
-    annotator m follows it, how much it takes to believe m that an item is not of class c, and how
-    much their saying r counts beyond that. W itself, M C^2 numbers, is never made; the cost grows
-    with the labels given.
+    W^m_{c,r} = a_m P_{c,r} + s^m_c + d^m_r [r speaks for c]. P is one matrix for all annotators, a_m
+    says how far annotator m follows it, s^m_c is m's offset for class c, and d^m_r is the extra weight
+    of m's vote r for the class that r speaks for. W itself, M C^2 numbers, is never built; the cost
+    grows with the votes given.
 
-    It is the posterior of independent annotators who are right as often as each of them is on each
-    class, and whose mistakes are distributed alike: P(m says r | c) = q^m_c for r = c, and
-    (1 - q^m_c) E_{c,r} for the others. With two classes that is everyone; a = s = d = 0 is someone
-    who says nothing.
+    It is the posterior of independent annotators with their own accuracy on each class, whose mistakes
+    are distributed alike: P(m says r | c) = q^m_c for r = c, and (1 - q^m_c) E_{c,r} for the others.
+    With two classes every annotator is of this kind. An annotator with a = s = d = 0 has no effect.
 
     Args:
         pooled: (C, C), P: scored class, reported class.
@@ -291,9 +291,9 @@ def aggregate_factored(
         diagonal: (M, C), d: annotator, reported class.
         log_p: (C,), log of the class prior.
         annotators: (B, K) int64, who labelled each item, padded with -1.
-        annotations: (B, K) int64, what each of them said, padded with -1.
+        annotations: (B, K) int64, the votes of these annotators, padded with -1.
         speaks_for: (C,) int64, the class that each report speaks for; itself by default.
-        read: what takes rows out of a table: `embedding`, or `TableRows`.
+        read: the function that reads rows of a table: `embedding`, or `TableRows`.
 
     Returns:
         (B, C), log-probabilities; the prior where an item has no annotations.
@@ -321,17 +321,17 @@ def aggregate_factored(
 def label_pairs(
     table: Tensor, annotators: Tensor, annotations: Tensor, read: Read = embedding
 ) -> Tensor:
-    """Pool which labels were given together: products of two labels' features, over all pairs.
+    """Pool the pairs of an item's votes: products of two votes' features, summed over all pairs.
 
     sum_{a < b} v_a v_b = ((sum_a v_a)^2 - sum_a v_a^2) / 2, feature by feature, where v_a is the row
-    of the a-th label of the item: the cost grows with the labels given, not with their pairs. The
-    order of the labels does not matter, a missing one adds nothing, and one alone gives zero.
+    of the item's a-th vote. So the cost grows with the votes given, not with their pairs. The order
+    of the votes does not matter, a missing one adds nothing, and a single one gives zero.
 
     Args:
         table: (M, C, D): annotator, reported class, feature.
         annotators: (B, K) int64, who labelled each item, padded with -1.
-        annotations: (B, K) int64, what each of them said, padded with -1.
-        read: what takes rows out of a table: `embedding`, or `TableRows`.
+        annotations: (B, K) int64, the votes of these annotators, padded with -1.
+        read: the function that reads rows of a table: `embedding`, or `TableRows`.
 
     Returns:
         (B, D), in float32 or wider.
@@ -352,7 +352,7 @@ def label_pairs(
 
 
 class Posteriors(NamedTuple):
-    """What a model makes of N items: three log-probabilities of the true class, in nats.
+    """The beliefs of a model about N items: three log-probabilities of the true class, in nats.
 
     Args:
         log_h: (N, C), of the classifier.
@@ -366,7 +366,7 @@ class Posteriors(NamedTuple):
 
 
 def forecast(log_h: Tensor, log_g: Tensor, log_p: Tensor) -> Tensor:
-    """Combine what the image says and what the crowd says: the data-crowds forecaster zeta.
+    """Combine the evidence of the item and of the crowd: the data-crowds forecaster zeta.
 
     zeta(x, y)_c is proportional to h(x)_c g(y)_c / p_c (paper, Section 3.1). Dividing by p keeps
     the prior, present in both h and g, from counting twice.
@@ -389,13 +389,13 @@ def forecast(log_h: Tensor, log_g: Tensor, log_p: Tensor) -> Tensor:
 
 
 def vote_share(annotations: Tensor, num_classes: int) -> Tensor:
-    """Count votes: Q, the share of each class among an item's labels (paper, Appendix B.2).
+    """Count votes: Q, the share of each class among an item's votes (paper, Appendix B.2).
 
-    The paper averages over all M annotators; where labels are missing, the average is over the
-    labels given.
+    The paper averages over all M annotators. Where votes are missing, the average here is over the
+    votes given.
 
     Args:
-        annotations: (N, K) int64, the labels of each item, padded with -1.
+        annotations: (N, K) int64, the votes on each item, padded with -1.
         num_classes: C.
 
     Returns:
@@ -415,15 +415,15 @@ def vote_share(annotations: Tensor, num_classes: int) -> Tensor:
 def confusion_counts(
     posterior: Tensor, annotators: Tensor, annotations: Tensor, num_annotators: int
 ) -> Tensor:
-    """Count how often annotator m says r on items of class c, as far as each item is of class c.
+    """Count how often annotator m says r on items of class c, weighted by the posterior of class c.
 
-    Counts of parts of a data set add up to the counts of the whole: a crowd of any size is counted
-    in chunks.
+    The counts of the parts of a data set add up to those of the whole, so a crowd of any size can be
+    counted in chunks.
 
     Args:
         posterior: (N, C), probabilities of the true class, such as the vote share.
         annotators: (N, K) int64, who labelled each item, padded with -1.
-        annotations: (N, K) int64, what each of them said, padded with -1.
+        annotations: (N, K) int64, the votes of these annotators, padded with -1.
         num_annotators: M.
 
     Returns:
@@ -445,14 +445,14 @@ def confusion_counts(
 
 
 class ConfusionSums(NamedTuple):
-    """What `confusion_counts` come to along their axes, without the M C^2 numbers themselves.
+    """Sums of `confusion_counts` along their axes, without the M C^2 numbers themselves.
 
     Args:
         pooled: (C, C) float64, over all annotators: true row, reported column.
-        right: (M, C), how often each said what an item is: the diagonals.
-        wrong: (M, C), how often each said something else of items of class c.
-        said: (M, C), how often each said r.
-        mass: (C,), the posterior summed over the items, labelled or not.
+        right: (M, C), how often each annotator was right on items of class c: the diagonals.
+        wrong: (M, C), how often each annotator was wrong on items of class c.
+        said: (M, C), how often each annotator said r.
+        mass: (C,), the posterior summed over the items, with or without votes.
     """
 
     pooled: Tensor
@@ -506,12 +506,12 @@ def confusion(
     num_annotators: int,
     smoothing: float = 0.0,
 ) -> Tensor:
-    """Estimate whom to trust on what: P(annotator m says r | true class c).
+    """Estimate each annotator's confusion matrix: P(annotator m says r | true class c).
 
     Args:
         posterior: (N, C), probabilities of the true class: the vote share, h, g or the forecast.
         annotators: (N, K) int64, who labelled each item, padded with -1.
-        annotations: (N, K) int64, what each of them said, padded with -1.
+        annotations: (N, K) int64, the votes of these annotators, padded with -1.
         num_annotators: M.
         smoothing: pseudo-labels added to each of the C^2 cells.
 
@@ -535,10 +535,10 @@ def normalize_counts(counts: Tensor, smoothing: float | Tensor = 0.0) -> Tensor:
 
     Args:
         counts: (M, C, R), as from `confusion_counts`.
-        smoothing: pseudo-labels added to each cell; or (R,) of them.
+        smoothing: pseudo-labels added to each cell; or (R,) numbers, one per column.
 
     Returns:
-        (M, C, R), rows summing to one; uniform where a row counts nothing.
+        (M, C, R), rows summing to one; uniform where a row has no counts.
 
     Example:
         >>> normalize_counts(torch.tensor([[[3.0, 1.0], [0.0, 0.0]]]))
@@ -551,17 +551,17 @@ def normalize_counts(counts: Tensor, smoothing: float | Tensor = 0.0) -> Tensor:
 
 
 def initial_weight(counts: Tensor, smoothing: float | Tensor) -> Tensor:
-    """Start W from the crowd alone: log confusion with the vote share (paper, equation 2).
+    """Initialise W from the crowd alone: log confusion with the vote share (paper, equation 2).
 
-    W^m_{c,r} = log((sum_i Q_ic 1(y_i^m = r) + s) / (sum_i Q_ic + C s)), both sums over the items
-    that annotator m labelled, s the smoothing. An annotator without labels starts at zero and so
-    says nothing.
+    W^m_{c,r} = log((sum_i Q_ic 1(y_i^m = r) + s) / (sum_i Q_ic + C s)), where both sums run over the
+    items that annotator m labelled and s is the smoothing. The matrix of an annotator without votes
+    is zero and has no effect.
 
     Args:
-        counts: (M, C, R), `confusion_counts` of the vote share; R = C, unless reports were put
-            together.
-        smoothing: s > 0, pseudo-labels added to each cell: what keeps the log finite where a pair
-            never occurred; or (R,) of them.
+        counts: (M, C, R), `confusion_counts` of the vote share; R = C, unless several reports were
+            merged.
+        smoothing: s > 0, pseudo-labels added to each cell, or (R,) numbers, one per column. They keep
+            the log finite where a combination never occurred.
 
     Returns:
         (M, C, R): annotator, scored class, reported class.
@@ -589,8 +589,8 @@ def vote_share_prior(counts: Tensor) -> Tensor:
         counts: (C,), the vote share summed over the annotated items.
 
     Returns:
-        (C,), log-probabilities. One pseudo-item spread over the classes keeps a class nobody voted
-        for above zero.
+        (C,), log-probabilities. One pseudo-item, spread over the classes, keeps a class without votes
+        above zero.
 
     Example:
         >>> vote_share_prior(torch.tensor([7.0, 2.0])).exp()
@@ -605,7 +605,7 @@ def widen(log_probability: Tensor) -> Tensor:
 
 
 def alike(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Bring all to the widest type among them: of float32 and float64 a product is refused."""
+    """Bring all tensors to the widest type among them: torch multiplies only matrices of one type."""
     wide = any(tensor.dtype == torch.float64 for tensor in tensors)
     return tuple(tensor.double() if wide else tensor for tensor in tensors)
 
@@ -620,7 +620,7 @@ def _check_gain_inputs(
     if log_h.ndim != 2 or log_h.shape != log_g.shape:
         raise ValueError(
             f"`log_h` and `log_g` must have the same shape (N, C), got {tuple(log_h.shape)} and "
-            f"{tuple(log_g.shape)}: row i of both speaks of item i."
+            f"{tuple(log_g.shape)}: row i of both belongs to item i."
         )
     if log_p.shape != log_h.shape[1:]:
         raise ValueError(

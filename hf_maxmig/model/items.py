@@ -1,6 +1,6 @@
-"""What a person has of one item - a picture, a text, a sound, numbers - as the classifier takes it.
+"""Single items as users have them - a picture, a text, a sound, numbers - turned into the classifier's inputs.
 
-The Hub carries this with the model: it needs torch and transformers only, and Pillow for pictures. Whole
+The Hub carries this with the model. It needs only torch and transformers, and Pillow for pictures. Whole
 data sets go through `data/collator.py`.
 """
 
@@ -20,7 +20,7 @@ from .opening import is_picture, listed, opened_picture, opened_sound, short
 CROWD_COLUMNS = ("annotators", "annotations")
 GOLD_COLUMNS = ("labels", "label")
 
-# What an item is beside numbers, by the classifier's task.
+# The content of an item besides numbers, by the classifier's task.
 _CONTENT = {
     "image-classification": "image",
     "text-classification": "text",
@@ -31,26 +31,26 @@ _MADE_OF = {
     "text": ("input_ids", "a text", "a tokenizer", "tokenizer"),
     "audio": ("input_values", "a sound", "a feature extractor", "feature_extractor"),
 }
-_MEASURED = ("features", "pixel_values", "input_values", "input_features")  # whole numbers too
-_UNLIMITED = 10**6  # a tokenizer that knows no limit says a very large number
+_MEASURED = ("features", "pixel_values", "input_values", "input_features")  # integers become floats
+_UNLIMITED = 10**6  # a tokenizer without a limit reports a very large number
 
 
 def input_names(classifier: nn.Module) -> list[str]:
     """List the columns that the classifier's forward names.
 
-    A catch-all names none: it would take a row number for an input.
+    A catch-all argument is not listed: it would accept a row number as an input.
     """
     parameters = inspect.signature(classifier.forward).parameters.values()
     return [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
 
 
 def check_ids(ids: Tensor, vocabulary: int | None, items: Sequence[int]) -> None:
-    """Refuse tokens that the classifier does not know: an accelerator would stop without a reason.
+    """Refuse tokens that the classifier does not know: an accelerator would fail without a clear error.
 
     Args:
-        ids: (B, ...), numbers of tokens.
-        vocabulary: how many there are; None leaves that open.
-        items: their numbers in the data set, for errors.
+        ids: (B, ...), token ids.
+        vocabulary: the number of tokens; None sets no limit.
+        items: the items' numbers in the data set, for errors.
 
     Raises:
         ValueError: naming the item.
@@ -75,7 +75,7 @@ def check_ids(ids: Tensor, vocabulary: int | None, items: Sequence[int]) -> None
 
 
 def bare_numbers(fields: Mapping[str, Any]) -> list[str]:
-    """Name what holds one number by itself: where a classifier takes `features`, they may be among them.
+    """List the fields that hold a single number: a user may have meant them as one list, `features`.
 
     Args:
         fields: of one item, by name.
@@ -92,15 +92,15 @@ def bare_numbers(fields: Mapping[str, Any]) -> list[str]:
 
 
 class ItemReader:
-    """Bring items, one by one and in batches, to the inputs of a classifier.
+    """Turn items, one by one and in batches, into the inputs of a classifier.
 
     Args:
         classifier: h.
-        task: its pipeline task: whether items are pictures, texts or sounds.
+        task: its pipeline task, which says whether items are pictures, texts or sounds.
         processor: the image processor, tokenizer or feature extractor, if there is one.
 
     Raises:
-        ValueError: if a classifier of texts or sounds has nothing that makes its input of them.
+        ValueError: if a classifier of texts or sounds has no processor for them.
 
     Example:
         >>> from hf_maxmig import HeadClassifier, HeadConfig
@@ -114,7 +114,7 @@ class ItemReader:
         self.config, self.processor = classifier.config, processor
         self.content = _CONTENT[task]
         self.names = [n for n in input_names(classifier) if n not in GOLD_COLUMNS]
-        # What numbers of one's own may be called, the usual one first.
+        # Names under which the user may give numbers, the usual one first.
         main = getattr(classifier, "main_input_name", None)
         self.numbers = [n for n in ("features", main) if n in self.names]
         tensor, what, maker, argument = _MADE_OF[self.content]
@@ -122,7 +122,7 @@ class ItemReader:
         if self.content != "image" and not self.makes:
             raise ValueError(
                 f"`{argument}` must be given for a classifier of {what[2:]}s, got none: save {maker} "
-                f"beside the pair, or pass `{argument}`."
+                f"beside the model, or pass `{argument}`."
             )
 
     @property
@@ -141,11 +141,11 @@ class ItemReader:
         return f"{what}{path}, or a dict with `{self.content}`{also} and `votes`"
 
     def __call__(self, item: Any, number: int) -> dict[str, Tensor]:
-        """Make the inputs of one item.
+        """Build the inputs of one item.
 
         Args:
             item: a picture, a text or a sound, or the path of its file; or a dict with it as
-                `image`, `text` or `audio`, or with the classifier's own inputs by their names.
+                `image`, `text` or `audio`, or with the classifier's own inputs by name.
             number: of the item, for errors.
 
         Returns:
@@ -153,7 +153,7 @@ class ItemReader:
 
         Raises:
             TypeError, ValueError, OSError: if the item is none of these, cannot be read, or holds
-                numbers that are not finite; naming the item.
+                numbers that are not finite. The error names the item.
         """
         fields = self.fields(item, number)
         inputs = {
@@ -169,7 +169,7 @@ class ItemReader:
         return inputs
 
     def fields(self, item: Any, number: int) -> dict[str, Any]:
-        """Name what an item consists of: by the columns of a dict, or what it is itself."""
+        """Return the parts of an item by name: the columns of a dict, or the item as its only part."""
         if isinstance(item, Mapping):
             names = {str(name): value for name, value in item.items()}
             return {n: v for n, v in names.items() if n not in ("votes", *GOLD_COLUMNS)}
@@ -177,7 +177,7 @@ class ItemReader:
             return {self.content: item}
         if is_picture(item):
             raise ValueError(
-                "a picture must go through an image processor, got none: save it beside the pair, or "
+                "a picture must go through an image processor, got none: save it beside the model, or "
                 f"pass `image_processor`. This model takes {self.expected}."
             )
         if isinstance(item, Tensor) or hasattr(item, "__array__"):
@@ -191,12 +191,12 @@ class ItemReader:
         """Put the inputs of several items together; texts and sounds are padded.
 
         Args:
-            rows: what each call returned.
-            start: number of the first, for errors.
+            rows: the result of each call.
+            start: number of the first item, for errors.
 
         Raises:
-            ValueError: if the items have other inputs than the first, or of another shape, and
-                nothing pads them.
+            ValueError: if an item has other inputs than the first, or inputs of another shape that
+                nothing pads.
         """
         for i, row in enumerate(rows):
             if row.keys() != rows[0].keys():
@@ -249,8 +249,8 @@ class ItemReader:
         scalars = bare_numbers(fields)
         if len(scalars) > 1 and "features" in self.numbers:
             hint = (
-                f": put the {len(scalars)} numbers into one list, `features`, in the order that the "
-                "training had"
+                f": put the {len(scalars)} numbers into one list, `features`, in the same order as in "
+                "training"
             )
         return (
             f"an item must have an input of the classifier, got {shown or 'nothing'} at item {number}"
@@ -294,12 +294,12 @@ class ItemReader:
     # How it is read
 
     def _made(self, content: Any, fields: Mapping[str, Any], number: int) -> dict[str, Tensor]:
-        """Put a picture, a text or a sound through what makes the classifier's inputs."""
+        """Put a picture, a text or a sound through the processor."""
         if not self.makes:
             if self.content == "image" and self.processor is None:
                 raise ValueError(
                     f"a picture must go through an image processor, got none for item {number}: save it "
-                    f"beside the pair, or pass `image_processor`. This model takes {self.expected}."
+                    f"beside the model, or pass `image_processor`. This model takes {self.expected}."
                 )
             raise ValueError(self._lacks(fields, number))
         if self.content == "image":
@@ -335,7 +335,7 @@ class ItemReader:
 
 
 def _texts(text: Any, pair: Any, number: int) -> tuple[str, ...]:
-    """Check a text, and the one it goes with if there is one."""
+    """Check a text, and its second text if there is one."""
     given = (text,) if pair is None else (text, pair)
     for text in given:
         if not isinstance(text, str):

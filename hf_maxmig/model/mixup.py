@@ -1,8 +1,8 @@
-"""Mixup: a classifier learns from blends of two items of a batch, as much as from the items themselves.
+"""Mixup: a classifier learns from blends of two items of a batch.
 
 H. Zhang, M. Cisse, Y. N. Dauphin, D. Lopez-Paz. mixup: Beyond Empirical Risk Minimization. ICLR 2018.
 
-Here it is drawn which items are blended, and their inputs are. What a method learns from a blend is in
+This module draws which items are blended, and blends their inputs. The loss of a blend is in
 `CrowdModel.blended_loss`, the gain of blends in `functional.mutual_information_gain`.
 """
 
@@ -15,18 +15,18 @@ from torch import Tensor
 from .functional import Mixed
 from .outputs import Gather
 
-LEAST_ITEMS = 3  # a blend of two is compared with a third
+LEAST_ITEMS = 3  # a blend of two items is compared with a third
 
 
 def draw_blends(taught: Tensor, alpha: float) -> Mixed:
     """Draw a partner for each item of a batch, and one share for all of them.
 
-    All of it comes from torch's generator of the processor, whose state checkpoints restore.
+    All random numbers come from torch's CPU generator, whose state checkpoints restore.
 
     Args:
-        taught: (B,) bool, which items there is something to learn from. They are blended with each
-            other, and so are the rest; with fewer than three of them nothing is blended.
-        alpha: of the Beta distribution, symmetrical, of the share.
+        taught: (B,) bool, the items with something to learn from. They are blended with each other,
+            and the others among themselves; with fewer than three of them nothing is blended.
+        alpha: parameter of the symmetric Beta distribution that the share is drawn from.
 
     Returns:
         Share and partners, on the device of `taught`.
@@ -45,38 +45,38 @@ def draw_blends(taught: Tensor, alpha: float) -> Mixed:
 
 
 def over_devices(mixed: Mixed, gather: Gather) -> Mixed:
-    """Number the partners as the items of all devices are when they are joined.
+    """Renumber the partners for the joined batch of all devices.
 
     Args:
         mixed: how the items of this device are blended with each other.
         gather: joins a (B, ...) tensor over the devices.
 
     Returns:
-        Of all items; the share is the same on all devices.
+        Share and partners of all items; the share is the same on all devices.
 
     Example:
         >>> mixed = Mixed(torch.tensor(0.75), torch.tensor([1, 0]))
         >>> over_devices(mixed, lambda tensor: tensor.repeat(2)).partner.tolist()
         [1, 0, 3, 2]
     """
-    # Partners are of the same device, so many places away in what is joined.
+    # Partners are on the same device, so their distance is the same in the joined batch.
     away = mixed.partner - torch.arange(len(mixed.partner), device=mixed.partner.device)
     away = gather(away)
     return Mixed(mixed.share, away + torch.arange(len(away), device=away.device))
 
 
 def blended_inputs(inputs: Mapping[str, Any], mixed: Mixed) -> dict[str, Any]:
-    """Blend what a classifier reads: fractions item by item, and of masks what either item has.
+    """Blend the inputs of a classifier: a weighted mean of numbers, the union of masks.
 
     Args:
         inputs: of a batch: (B, ...) tensors; anything without one row per item stays as it is.
-        mixed: how.
+        mixed: how the items are blended.
 
     Returns:
         The inputs of the blends.
 
     Raises:
-        ValueError: if an input is of whole numbers, as the numbers of words are.
+        ValueError: if an input holds integers, such as token ids.
 
     Example:
         >>> mixed = Mixed(torch.tensor(0.75), torch.tensor([1, 0]))

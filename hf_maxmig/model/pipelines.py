@@ -1,7 +1,7 @@
-"""`pipeline("crowd-forecast", model=...)`: forecasts from items and votes, both as people have them.
+"""`pipeline("crowd-forecast", model=...)`: forecasts from items and votes, as users have them.
 
-Votes come by the names of annotators and classes, pictures and sounds as files or opened, texts as
-they are; numbers and tensors are made here. Whole data sets with crowd columns go through
+Votes name annotators and classes; pictures and sounds are files or already opened; texts are strings.
+This module turns them into numbers and tensors. Whole data sets with crowd columns go through
 `trainer.predict` and `trainer.relabel`. The Hub carries this with the model: without the package,
 `trust_remote_code=True` finds it.
 """
@@ -38,7 +38,7 @@ def number_votes(
     classes: Sequence[str],
     start: int = 0,
 ) -> Votes:
-    """Turn votes by name into what a model takes.
+    """Turn votes with names into the numbers that a model takes.
 
     Args:
         votes: of B items, each a mapping from annotator to class, a list of such pairs (an annotator
@@ -48,12 +48,12 @@ def number_votes(
         start: number of the first item, for errors.
 
     Returns:
-        The votes, K at least 1. An annotator who is none of the M is -1, and so adds nothing.
+        The votes, K at least 1. An annotator who is not one of the M is -1 and adds nothing.
 
     Raises:
         TypeError: if an item's votes are neither a mapping nor pairs, or a name is neither text nor
             a number.
-        ValueError: if a class is none of the C.
+        ValueError: if a class is not one of the C.
 
     Example:
         >>> votes = [{"ann": "cat", "eve": "dog"}, [("bob", "dog"), ("bob", "cat"), ("ann", "cat")]]
@@ -66,23 +66,22 @@ def number_votes(
 
 
 class ForecastPipeline(Pipeline):
-    """Forecast the classes of items from what they are and what the crowd says of them.
+    """Forecast the classes of items from the items themselves and the crowd's votes on them.
 
     Importing the package registers it: `pipeline("crowd-forecast", model=folder_or_name)`. It loads
     the model and the image processor (or tokenizer, or feature extractor) saved beside it, and takes
-    what the classifier takes: pictures, texts, sounds, or dicts of features. Options, also of each
-    call:
+    the same items as the classifier: pictures, texts, sounds, or dicts of features. Options, which
+    each call may override:
 
     - `batch_size`: items that go through the model together, 1 by default.
     - `num_workers`: processes that open and process items; none by default.
-    - `top_k`: the most classes in an answer, 5 by default.
-    - `salt`: of a model whose annotators' names were hashed before it was shared; votes then come by
-      the plain names.
+    - `top_k`: the largest number of classes in an answer, 5 by default.
+    - `salt`: the secret with which the model's annotators were hashed before it was shared; votes then
+      use the plain names.
 
     Raises:
         TypeError: if the model has no aggregator.
-        ValueError: if it classifies texts and there is no tokenizer, or sounds and there is no
-            feature extractor.
+        ValueError: if it classifies texts without a tokenizer, or sounds without a feature extractor.
 
     Example:
         >>> from transformers import pipeline
@@ -97,17 +96,17 @@ class ForecastPipeline(Pipeline):
     """
 
     _load_processor = _load_video_processor = False
-    _load_image_processor = None  # each of the three, if there is one beside the model
+    _load_image_processor = None  # None: each of the three is loaded if the model has one
     _load_tokenizer = None
     _load_feature_extractor = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Not by its class: without the package, model and pipeline may come as modules of their own.
+        # Not checked by class: without the package, remote code may define the class a second time.
         if not hasattr(self.model, "initialize_crowd"):
             raise TypeError(
                 f"`model` must be a classifier with an aggregator, such as MaxMIGModel, got "
-                f"{type(self.model).__name__}: for a classifier alone take its own pipeline."
+                f"{type(self.model).__name__}: for a classifier alone use its own pipeline."
             )
         config = self.model.config
         annotators = config.annotators or [str(m) for m in range(config.num_annotators)]
@@ -123,26 +122,26 @@ class ForecastPipeline(Pipeline):
         """Forecast one item, or many.
 
         Args:
-            inputs: an item, or a list or a generator of them. An item is a picture, a text or a
-                sound, opened or the path or address of its file; or a dict with it as `image`,
-                `text` or `audio`, or else with what the classifier takes (`features`,
-                `pixel_values`, `input_ids`), and with `votes`: a mapping from annotator to class,
-                or a list of such pairs, by name. Annotators whose names the model was not given are
-                named by their numbers, from 0. Gold labels are not looked at.
+            inputs: an item, or a list or a generator of items. An item is a picture, a text or a
+                sound, opened or as the path or address of its file; or a dict. The dict holds it as
+                `image`, `text` or `audio`, or holds the classifier's own inputs (`features`,
+                `pixel_values`, `input_ids`). It may also hold `votes`: a mapping from annotator to
+                class, or a list of such pairs. If the model has no names for its annotators, they
+                are named by their numbers, from 0. Gold labels are ignored.
             **options: `top_k`, `salt`, `batch_size` and `num_workers` of this call.
 
         Returns:
-            A dict for an item, a list of them for a list, an iterator for a generator:
-            `forecast`, a list of `{"label": class, "score": probability}`, the likeliest first;
-            `heard`, the pairs (annotator, class) that went into it; `unheard`, those by annotators
-            whom the model does not know, named in one warning a call. Without votes the forecast is
-            the classifier's.
+            A dict for an item, a list of dicts for a list, an iterator for a generator.
+            `forecast` is a list of `{"label": class, "score": probability}`, the likeliest first;
+            `heard` are the pairs (annotator, class) that were used; `unheard` are those of annotators
+            unknown to the model, listed in one warning per call. Without votes the forecast is the
+            classifier's.
 
         Raises:
             TypeError: if an item, or its votes, is none of these.
-            ValueError: naming the item, if a vote names a class that is none of the model's; if an
-                item lacks what the classifier takes, cannot be read, or has numbers that are not
-                finite.
+            ValueError: if a vote names a class that the model does not have; or if an item lacks the
+                classifier's input, cannot be read, or has numbers that are not finite. The error
+                names the item.
             OSError: if there is no file of that name.
         """
         sizes = {
@@ -167,7 +166,7 @@ class ForecastPipeline(Pipeline):
         return self.run_single(inputs, *parameters)
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
-        """Save the model and what processes its inputs; a model takes this pipeline along itself."""
+        """Save the model and its processors; the model itself saves the code of this pipeline."""
         for part in (self.model, self.image_processor, self.tokenizer, self.feature_extractor):
             if part is not None:
                 part.save_pretrained(save_directory, **kwargs)
@@ -192,7 +191,7 @@ class ForecastPipeline(Pipeline):
         )
 
     def preprocess(self, item: Any, number: int = 0) -> dict[str, Any]:
-        """Open and process one item, without looking at its votes."""
+        """Open and process one item; its votes are left as they are."""
         fields: Mapping[Any, Any] = item if isinstance(item, Mapping) else {}
         if numbered := [name for name in CROWD_COLUMNS if name in fields]:
             raise ValueError(
@@ -210,9 +209,9 @@ class ForecastPipeline(Pipeline):
         forward_params: dict[str, Any],
         postprocess_params: dict[str, Any],
     ) -> Iterator[dict[str, Any]]:
-        """Yield the answers in the order of the items; the last one is followed by the warning."""
-        # Transformers' own would pad votes with 0, a vote by the first annotator for the first
-        # class, and does not batch features.
+        """Yield the answers in the order of the items; the warning follows the last one."""
+        # Transformers' own iterator would pad votes with 0, which is a vote by the first annotator
+        # for the first class, and it does not batch features.
         items: Any
         if hasattr(inputs, "__len__"):
             items = _Listed(inputs, self.preprocess)
@@ -302,7 +301,7 @@ class _Listed(Dataset):
 
 
 class _Streamed(IterableDataset):
-    """Items one after the other, each with its number."""
+    """Items in sequence, each with its number."""
 
     def __init__(self, items: Any, prepare: Any) -> None:
         self.items, self.prepare = items, prepare
@@ -321,7 +320,7 @@ def _at_least(name: str, value: Any, least: int) -> int | None:
 
 
 def _pairs(votes: VotesByName | None, item: int) -> list[tuple[str, str]]:
-    """Bring an item's votes to pairs of names."""
+    """Turn an item's votes into pairs of names."""
     if votes is None:
         return []
     if isinstance(votes, str | bytes) or not isinstance(votes, Iterable):
@@ -352,7 +351,7 @@ def _is_unicode(text: str) -> bool:
 def _hashed(
     votes: list[list[tuple[str, str]]], salt: str | None = None
 ) -> list[list[tuple[str, str]]]:
-    """Replace the annotators' names as the model's were, if they were; what is no text has no hash."""
+    """Hash the annotators' names if the model's are hashed; a name that is not Unicode stays."""
     if salt is None:
         return votes
     return [

@@ -1,7 +1,7 @@
-"""Files written whole or not at all: one, or a saved model; a manifest says what a folder must hold.
+"""Write a file, or a saved model, completely or not at all; a manifest lists what a folder must hold.
 
-The manifest has the size and the digest of each file. It is written last and read first: a folder that was
-not saved to its end has none, one that was damaged since does not agree with it.
+The manifest has the size and the digest of each file. It is written last and read first. A folder that was
+not saved completely has none; a folder that was damaged later does not match it.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from typing import Any
 
 MANIFEST = "_manifest.json"  # the underscore keeps it out of what `push_to_hub` uploads
 CONFIG = "config.json"
-# What is on its way begins so.
+# Unfinished files and folders begin with one of these.
 _SAVING, _SWITCHING = "_saving-", "_switching-"
 _UNFINISHED = (_SAVING, _SWITCHING, ".saving-")
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES)
@@ -32,13 +32,13 @@ Entry = dict[str, Any]  # size in bytes and SHA-256 of a file
 def write_manifest(
     folder: Path, files: Iterable[str] | None = None, known: Mapping[str, Entry] | None = None, **facts: Any
 ) -> None:  # fmt: skip
-    """Say what a folder holds, once all of it is on the disk.
+    """List what a folder holds, once all of it is on the disk.
 
     Args:
         folder: the folder.
-        files: paths inside it; all that are there by default.
-        known: entries of files that need no other reading.
-        **facts: what else is to be known, as JSON.
+        files: paths inside it; all files by default.
+        known: entries of files that need not be read again.
+        **facts: further entries, as JSON.
 
     Example:
         >>> folder = Path(tempfile.mkdtemp())
@@ -82,18 +82,18 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         whole = False
     if not whole:
         raise ValueError(
-            f"`{MANIFEST}` must be as it was saved, got other content in {folder}: the folder was damaged. If its files "
-            "are known to be right, delete this one."
+            f"`{MANIFEST}` must be as it was saved, got other content in {folder}: the folder was damaged. If you know "
+            "that its files are right, delete this one."
         )
     return content
 
 
 def check_whole(folder: Path, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """Check that files are there and are those that were saved.
+    """Check that files are there and are unchanged since they were saved.
 
     Args:
         folder: the folder.
-        names: which files; all that the manifest names by default. What it does not name is not looked at.
+        names: which files; by default all that the manifest lists. Files that it does not list are ignored.
 
     Returns:
         The manifest; empty if there is none.
@@ -122,10 +122,10 @@ def check_whole(folder: Path, names: Iterable[str] | None = None) -> dict[str, A
 
 
 def check_model(folder: Path) -> None:
-    """Check the files of a saved model, if there is a manifest: its weights, and what its config says.
+    """Check the files of a saved model, if there is a manifest: its weights, and the fields of its config.
 
-    A config may gain fields or lose some, as one that a user edits or an older version wrote; a field that it
-    had may not say something else.
+    A config may gain or lose fields, because a user edited it or an older version wrote it. A field that it
+    had must keep its value.
 
     Args:
         folder: the folder.
@@ -148,14 +148,14 @@ def check_model(folder: Path) -> None:
 
 def _changed(name: str, found: str, folder: Path) -> ValueError:
     return ValueError(
-        f"`{name}` must be as it was saved, got {found} in {folder}: it was damaged, or is of another save. If it was "
-        f"changed on purpose, delete `{MANIFEST}`."
+        f"`{name}` must be as it was saved, got {found} in {folder}: it was damaged, or belongs to another save. If it "
+        f"was changed on purpose, delete `{MANIFEST}`."
     )
 
 
 @contextlib.contextmanager
 def already_checked(folder: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Let the files of a folder be read for a while without computing their digests again."""
+    """Within this context, read the files of a folder without computing their digests again."""
     added = set() if folder is None else {Path(folder).resolve()} - _checked
     _checked.update(added)
     try:
@@ -165,9 +165,9 @@ def already_checked(folder: str | os.PathLike[str] | None) -> Iterator[None]:
 
 
 def entries_of(folder: Path, names: Iterable[str]) -> dict[str, Entry]:
-    """Return size and digest of files, once they are on the disk; of a config, those of what it says."""
+    """Return size and digest of files, once they are on the disk; for a config, of its content."""
     names = list(names)
-    # The disk is asked once for all of them, not once for each.
+    # In parallel, so that the disk is synchronised once and not for each file.
     with ThreadPoolExecutor(max_workers=8) as pool:
         return dict(zip(names, pool.map(_entry_of, (folder / n for n in names)), strict=True))
 
@@ -187,11 +187,13 @@ def digest(path: Path) -> str:
 
 def _entry_of(path: Path) -> Entry:
     with path.open("rb") as file:
-        with contextlib.suppress(OSError):  # not every system lets a reader ask for it
+        with contextlib.suppress(
+            OSError
+        ):  # not every system allows it for a file opened for reading
             os.fsync(file.fileno())
         entry: Entry = {"size": os.fstat(file.fileno()).st_size}
         if path.name == CONFIG:
-            with contextlib.suppress(ValueError, RecursionError):  # spaces and order say nothing
+            with contextlib.suppress(ValueError, RecursionError):  # spaces and order do not matter
                 content = json.loads(file.read())
                 return {**entry, "sha256": _digest_of(content), "fields": _fields_of(path)}
     return {**entry, "sha256": digest(path)}
@@ -205,13 +207,13 @@ def _fields_of(config: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def staged(path: Path) -> Iterator[Path]:
-    """Give a place to write a file; it takes its own place only once it is whole.
+    """Write a file beside its path, and move it there only when it is complete.
 
     Args:
-        path: where the file goes; folders on the way are made.
+        path: where the file goes; missing folders are made.
 
     Yields:
-        A path of the same name beside it. If writing fails, what stood at `path` still stands.
+        A path of the same name beside it. If writing fails, the old file at `path` remains.
 
     Example:
         >>> folder = Path(tempfile.mkdtemp())
@@ -229,10 +231,10 @@ def staged(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def written_whole(target: Path) -> Iterator[str]:
-    """Write a model to a folder inside the target first; then it takes the place of the one there.
+    """Write a model to a folder inside the target first, then put it in the place of the old one.
 
-    Killed at any moment, the target holds the old model or the new one: see `_switch`. The folder's name
-    starts as what `push_to_hub` leaves out.
+    If the process is killed at any moment, the target holds the old model or the new one: see `_switch`.
+    The inner folder has a name that `push_to_hub` leaves out.
 
     Args:
         target: the folder, made if absent.
@@ -241,7 +243,7 @@ def written_whole(target: Path) -> Iterator[str]:
         Where to write.
 
     Raises:
-        OSError: if the disk is full or may not be written; the old model is still there.
+        OSError: if the disk is full or not writable; the old model is still there.
     """
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -252,8 +254,8 @@ def written_whole(target: Path) -> Iterator[str]:
         number = getattr(error, "errno", None)
         if number in _NOT_WRITTEN or type(error).__name__ == "SafetensorError":
             raise OSError(
-                f"a model must be written whole, got an error in {target}: {error}. What stood there still stands: make "
-                "room, or choose a folder that may be written."
+                f"a model must be written whole, got an error in {target}: {error}. The old files are still there: free "
+                "disk space, or choose a writable folder."
             ) from error
         raise
 
@@ -262,7 +264,7 @@ def _take_place(staging: Path, target: Path) -> None:
     names = _files_of(staging)
     weights = [name for name in names if _is_weights(name)]
     model = [*weights, *(n for n in names if n == CONFIG)]
-    known = (read_manifest(staging) or {}).get("files", {})  # a model was saved there just now
+    known = (read_manifest(staging) or {}).get("files", {})  # of the model just saved there
     entries = {**entries_of(staging, [name for name in model if name not in known]), **known}
     if model:
         (target / MANIFEST).unlink(missing_ok=True)
@@ -284,11 +286,11 @@ def _take_place(staging: Path, target: Path) -> None:
 
 
 def _switch(staging: Path, target: Path, weights: list[str]) -> None:
-    """Exchange config and weights, which are several files, by replacing one: the config.
+    """Exchange config and weights, which are several files, by replacing a single one: the config.
 
-    A config may name the file of the weights (`transformers_weights`). For a moment it names those where
-    they were written, and transformers reads them there; then they are linked to their own names, and the
-    config as it was saved takes its place.
+    A config may name the file of the weights (`transformers_weights`). At first the new config names the
+    place where they were written, and transformers reads them there. Then they are linked to their usual
+    names, and the config as it was saved replaces the first.
     """
     held = target / staging.name.replace(_SAVING, _SWITCHING)
     os.rename(staging, held)
@@ -304,7 +306,7 @@ def _switch(staging: Path, target: Path, weights: list[str]) -> None:
     config = json.loads((held / CONFIG).read_text(encoding="utf-8"))
     config["transformers_weights"] = f"{held.name}/{main}"
     _write_at_once(target / CONFIG, json.dumps(config, indent=2) + "\n")
-    # From here on it is the new model.
+    # From here on the target holds the new model.
     for name in weights:
         link = held / f"link-{name}"
         try:
@@ -313,12 +315,12 @@ def _switch(staging: Path, target: Path, weights: list[str]) -> None:
             shutil.copyfile(held / name, link)
         os.replace(link, target / name)
     os.replace(held / CONFIG, target / CONFIG)
-    for left in target.glob(f"{_SWITCHING}*"):  # of saves that were killed too
+    for left in target.glob(f"{_SWITCHING}*"):  # also those of saves that were killed
         shutil.rmtree(left, ignore_errors=True)
 
 
 def _files_of(folder: Path) -> list[str]:
-    """List the files of a folder and of those inside, but for what is on its way."""
+    """List the files of a folder and its subfolders, except unfinished ones."""
     paths = (p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
     return sorted(
         p.as_posix() for p in paths if p.name != MANIFEST and not p.parts[0].startswith(_UNFINISHED)
@@ -338,7 +340,7 @@ def _digest_of(content: Any) -> str:
 
 
 def _write_at_once(path: Path, text: str) -> None:
-    """Write a file beside its place, bring it to the disk, and only then exchange it."""
+    """Write a file beside its place, sync it to the disk, and only then replace the old one."""
     place = path.with_name(f"{_SAVING}{path.name}")
     with place.open("w", encoding="utf-8") as file:
         file.write(text)

@@ -1,7 +1,7 @@
 """The rivals: every method of the paper's comparison, and more, as crowd models.
 
-`CrowdTrainer` trains each of them like Max-MIG; they are saved, loaded and pushed alike. One file
-a method, one row of `PEERS` here. Importing this registers them with the Auto classes.
+`CrowdTrainer` trains each of them like Max-MIG; they are saved, loaded and pushed in the same way. Each
+method has one file, and one row of `PEERS` here. Importing this registers them with the Auto classes.
 """
 
 from typing import Any
@@ -45,7 +45,7 @@ def peer(
     annotators: list[str] | None = None,
     **config_fields: Any,
 ) -> CrowdModel:
-    """Make a crowd model of a classifier, by a rival's name.
+    """Make a crowd model from a classifier, by the name of a rival.
 
     Args:
         name: a row of `PEERS`.
@@ -58,7 +58,7 @@ def peer(
         The model, for `CrowdTrainer`.
 
     Raises:
-        ValueError: if there is no such rival; else as `CrowdModel.from_classifier`.
+        ValueError: if the name is unknown; otherwise as `CrowdModel.from_classifier`.
 
     Example:
         >>> from hf_maxmig import HeadClassifier, HeadConfig

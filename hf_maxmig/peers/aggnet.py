@@ -2,8 +2,8 @@
 
 S. Albarqouni, C. Baur, F. Achilles, V. Belagiannis, S. Demirci, N. Navab. AggNet: Deep Learning
 From Crowds for Mitosis Detection in Breast Cancer Histology Images. IEEE Transactions on Medical
-Imaging 35(5), 2016. The network takes the place of the logistic regression of Raykar et al. (2010);
-the maximum likelihood that the Max-MIG paper compares with (Section 4 and Appendix E).
+Imaging 35(5), 2016. The network takes the place of the logistic regression of Raykar et al. (2010).
+It is the maximum-likelihood method that the Max-MIG paper compares with (Section 4 and Appendix E).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,9 +26,9 @@ class AggNetConfig(MaxMIGConfig):
     """Configuration of `AggNetModel`.
 
     Args:
-        prior: `"vote_share"`, which starts from the vote share and is estimated anew with the
-            confusion matrices; `"uniform"` or C numbers stay as they are. It plays a part in g, not
-            in the loss, the classifier or the forecast.
+        prior: `"vote_share"`, which starts from the vote share and is re-estimated with the confusion
+            matrices; `"uniform"` or C numbers stay as they are. It affects g, but not the loss, the
+            classifier or the forecast.
         smoothing: pseudo-labels in each cell of a confusion matrix, at each estimation.
 
     Raises:
@@ -56,7 +56,7 @@ class AggNetConfig(MaxMIGConfig):
 
 
 class ConfusionAggregator(WeightedAverageAggregator):
-    """The aggregator whose W is the log of confusion matrices: they are counted, not trained.
+    """The aggregator whose W is the log of confusion matrices, which are counted, not trained.
 
     Then g is the posterior of independent annotators (paper, Proposition D.3).
 
@@ -77,12 +77,12 @@ class ConfusionAggregator(WeightedAverageAggregator):
         super().__init__(num_annotators, num_classes)
         table = self.table.detach()
         del self.table
-        # A buffer: the optimizer, and DDP, take every parameter for one that gets a gradient.
+        # A buffer, because the optimizer and DDP expect a gradient for every parameter.
         self.register_buffer("table", table)
 
     @torch.no_grad()
     def estimate(self, parts: Iterable[tuple[Tensor, Tensor, Tensor]], smoothing: float) -> Tensor:
-        """Set W to the log confusion that posteriors of the items give: the M-step.
+        """Set W to the log confusion under the items' posteriors: the M-step.
 
         Args:
             parts: triples of (N, C) probabilities of the true class and the items' (N, K)
@@ -104,22 +104,22 @@ class ConfusionAggregator(WeightedAverageAggregator):
 
 
 class AggNetModel(MaxMIGModel):
-    """Maximise the likelihood of the labels over the classifier and the confusion matrices, by EM.
+    """Maximise the likelihood of the votes over the classifier and the confusion matrices, by EM.
 
-    The labels of item i have the likelihood l_i = sum_c h(x_i)_c prod_m P^m(y_i^m | c).
+    The votes on item i have the likelihood l_i = sum_c h(x_i)_c prod_m P^m(y_i^m | c).
     E-step: q_ic proportional to h(x_i)_c prod_m P^m(y_i^m | c). M-step: P^m(r | c) proportional to
-    sum_i q_ic 1(y_i^m = r), once an epoch, from the whole training set at once; and the classifier
-    learns from q, but in the first epoch, before any M-step, from the vote share: a class that the
-    first matrices would merge with another may then be told apart by the items.
+    sum_i q_ic 1(y_i^m = r), once per epoch, from the whole training set. The classifier learns from
+    q. In the first epoch, before any M-step, it learns from the vote share instead, so that the items
+    can separate a class that the first matrices would merge with another.
 
-    With W = log P this is Max-MIG's house: q is the forecast h g / p, and the loss is the mean of
-    -log K_ii, K_ii = sum_c h(x_i)_c g(y_i)_c / p_c, which is -log l_i up to a term that the
-    classifier has no part in. Its gradient is that of the cross-entropy against q, with q fixed:
-    each step of the optimizer has an E-step of its own. So "AggNet (d)" of the paper is `logits`,
-    "AggNet (dc)" is `forecast_logits`.
+    With W = log P this uses the parts of Max-MIG: q is the forecast h g / p, and the loss is the mean
+    of -log K_ii, K_ii = sum_c h(x_i)_c g(y_i)_c / p_c, which is -log l_i up to a term independent of
+    the classifier. Its gradient is that of the cross-entropy against q, with q fixed, so each step of
+    the optimizer has its own E-step. "AggNet (d)" of the paper is `logits`, and "AggNet (dc)" is
+    `forecast_logits`.
 
     Args:
-        config: what the model is made of.
+        config: the model's configuration.
         classifier: h, if already built; see `from_classifier`.
 
     References:
@@ -128,11 +128,10 @@ class AggNetModel(MaxMIGModel):
         equation 2 of the Max-MIG paper (Appendix B.2), at full strength.
 
     Relations:
-        The loss is the reward of Max-MIG's gain under KL (less 1) without the penalty, and with an
-        aggregator that is counted instead of trained: correlated mistakes count as evidence
-        (Appendix E). `raykar` is the same with a linear classifier, `mbem` lets the classifier's
-        answers do the counting; with a classifier that knows nothing it is the method of Dawid and
-        Skene (1979).
+        The loss is minus the reward of Max-MIG's gain under KL (plus 1), without the penalty, and the
+        aggregator is counted instead of trained. So correlated mistakes count as evidence (Appendix
+        E). `raykar` is the same with a linear classifier, and `mbem` counts with the classifier's
+        answers. With an uninformative classifier it is the method of Dawid and Skene (1979).
 
     Example:
         >>> from hf_maxmig import HeadClassifier, HeadConfig
@@ -156,12 +155,12 @@ class AggNetModel(MaxMIGModel):
     least_items = 1
     aggregator_class = ConfusionAggregator
     aggregator: ConfusionAggregator
-    blended_loss = CrowdModel.blended_loss  # the loss is of each item by itself
+    blended_loss = CrowdModel.blended_loss  # the loss of an item does not depend on the others
 
     def build_crowd(self, config: MaxMIGConfig) -> None:
-        """Make prior and aggregator, and count the M-steps."""
+        """Build prior and aggregator, and the counter of M-steps."""
         super().build_crowd(config)
-        # Saved, so that a resumed run knows how far it is.
+        # Saved, so that a resumed run continues at the right step.
         self.register_buffer("rounds_done", torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
@@ -181,7 +180,7 @@ class AggNetModel(MaxMIGModel):
         voted: Tensor | None = None,
         scale: float = 1.0,
     ) -> None:
-        """Start from equation 2: the matrices are probabilities here."""
+        """Initialise by equation 2, unscaled: the matrices are probabilities here."""
         super().initialize_crowd(batches, smoothing, voted=voted)
         self.rounds_done.zero_()
 
@@ -191,7 +190,7 @@ class AggNetModel(MaxMIGModel):
         batch: Mapping[str, Tensor],
         gather: Gather = lambda tensor: tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Compute minus the mean log-likelihood of the items' labels, see the class."""
+        """Compute minus the mean log-likelihood of the items' votes, see the class."""
         log_h = outputs.log_h
         log_k = (log_h + cast(Tensor, outputs.aggregator_logits) - self.prior()).logsumexp(dim=-1)
         against_share = -(self.vote_share(batch) * log_h).sum(dim=-1)
@@ -200,7 +199,7 @@ class AggNetModel(MaxMIGModel):
         return mean_of_given(torch.where(annotated, loss, 0.0), annotated.to(loss.dtype), gather)
 
     def vote_share(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the (B, C) vote share, which takes the place of the posterior before any M-step."""
+        """Return the (B, C) vote share, which replaces the posterior before the first M-step."""
         return vote_share(Votes.of(batch).known, self.config.num_labels)
 
     def posterior(self, posteriors: Posteriors) -> Tensor:

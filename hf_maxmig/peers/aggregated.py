@@ -1,8 +1,8 @@
-"""Aggregated: a method that looks only at the labels comes first, its answer trains the classifier.
+"""Aggregated: a method that uses only the votes runs first, and its posterior trains the classifier.
 
-The label-only methods are crowd-kit's (D. Ustalov, N. Pavlichenko, B. Tseitlin. Learning from
+The vote-only methods are crowd-kit's (D. Ustalov, N. Pavlichenko, B. Tseitlin. Learning from
 Crowds with Crowd-Kit. Journal of Open Source Software 9(96), 2024), the optional extra
-`hf_maxmig[peers]`. None of them is in the paper's comparison; they are what most people do.
+`hf_maxmig[peers]`. None of them is in the paper's comparison; in practice they are the most common.
 """
 
 import warnings
@@ -38,11 +38,11 @@ class AggregatedConfig(MaxMIGConfig):
 
     Args:
         algorithm: one of `ALGORITHMS`.
-        algorithm_options: arguments of crowd-kit's class, such as `{"n_iter": 10}`; its defaults
-            without.
+        algorithm_options: arguments of crowd-kit's class, such as `{"n_iter": 10}`; by default its
+            own.
 
     Raises:
-        ValueError: if there is no such algorithm, or it is KOS and there are not two classes.
+        ValueError: if the algorithm is unknown, or it is KOS and there are not two classes.
 
     Example:
         >>> AggregatedConfig(annotators=["ann", "bob"], algorithm="glad").algorithm
@@ -65,15 +65,15 @@ class AggregatedConfig(MaxMIGConfig):
 
 
 class AggregatedModel(TargetModel):
-    """Train on the posterior that a label-only method gives each training item.
+    """Train on the posterior of a vote-only method for each training item.
 
-    t_ic = P(c | all labels of all items), from crowd-kit; one for its answer where the method gives
-    no probabilities (KOS, MMSR). Computed once, when training starts; items without labels take no
-    part. The items
-    themselves play no part in it: what the annotators cannot tell apart, it cannot.
+    t_ic = P(c | all votes on all items), from crowd-kit. For methods without probabilities (KOS,
+    MMSR), t_ic is one for the answer. It is computed once, when training starts; items without votes
+    take no part. The method does not see the items themselves, so it cannot separate classes that the
+    annotators confuse.
 
     Args:
-        config: what the model is made of; `algorithm` says which method.
+        config: the model's configuration; `algorithm` names the method.
         classifier: h, if already built; see `from_classifier`.
 
     Raises:
@@ -107,19 +107,19 @@ class AggregatedModel(TargetModel):
 
     @property
     def method(self) -> str:  # type: ignore[override]
-        """The algorithm, as crowd-kit calls it."""
+        """The name of the algorithm in crowd-kit."""
         return ALGORITHMS[self.config.algorithm]
 
     def prepare(self, dataset: Any, crowd: Iterable[Votes]) -> Any:
-        """Return the training set with each item's posterior.
+        """Add each item's posterior to the training set.
 
         Raises:
-            TypeError: if it is a stream.
+            TypeError: if the training set is a stream.
         """
         if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
             raise TypeError(
                 f"`train_dataset` must have a length for {self.method}, got "
-                f"{type(dataset).__name__}: all labels are aggregated before the first step."
+                f"{type(dataset).__name__}: all votes are aggregated before the first step."
             )
         options = self.config.algorithm_options or {}
         return WithPosterior(
@@ -130,7 +130,7 @@ class AggregatedModel(TargetModel):
         """Return the (B, C) posterior that `prepare` has added.
 
         Raises:
-            ValueError: if it has not.
+            ValueError: if the batch has none.
         """
         if POSTERIOR_COLUMN not in batch:
             raise ValueError(
@@ -143,7 +143,7 @@ class AggregatedModel(TargetModel):
 def aggregate_labels(
     crowd: Iterable[Votes], algorithm: str, num_classes: int, **options: Any
 ) -> np.ndarray:
-    """Run a label-only method of crowd-kit over a whole crowd.
+    """Run a vote-only method of crowd-kit over a whole crowd.
 
     Args:
         crowd: the crowd, part by part, in the order of the items.
@@ -152,11 +152,11 @@ def aggregate_labels(
         **options: arguments of the class.
 
     Returns:
-        (N, C) float32 probabilities; zeros for an item without labels.
+        (N, C) float32 probabilities; zeros for an item without votes.
 
     Raises:
         ImportError: if crowd-kit is not installed.
-        ValueError: if there are no labels, or the method fails to give probabilities.
+        ValueError: if there are no votes, or the method fails to give probabilities.
     """
     try:
         methods = import_module("crowdkit.aggregation")
@@ -176,14 +176,14 @@ def aggregate_labels(
     method = getattr(methods, algorithm)(**options)
     posterior = np.zeros((flat.num_items, num_classes), dtype=np.float32)
     with warnings.catch_warnings():
-        # How crowd-kit uses pandas and numpy is nothing that its user can change.
+        # Users cannot change how crowd-kit calls pandas and numpy.
         for category in (DeprecationWarning, FutureWarning, RuntimeWarning):
             warnings.simplefilter("ignore", category)
         method.fit(votes)
         probabilities: Any = getattr(method, "probas_", None)
         answer: Any = getattr(method, "labels_", None)
         if probabilities is None and answer is None:
-            # It has weighed the annotators. (Its own `predict` fails under a recent scikit-learn.)
+            # It has only weighted the annotators. (Its own `predict` fails with a recent scikit-learn.)
             vote = methods.MajorityVote().fit(votes, skills=method.skills_)
             answer = vote.labels_
             probabilities = vote.probas_ if hasattr(method, "predict_proba") else None
@@ -198,6 +198,6 @@ def aggregate_labels(
     if (posterior < 0).any() or not np.allclose(total[votes["task"].unique()], 1, atol=1e-3):
         raise ValueError(
             f"{algorithm} must give each item probabilities, got none for some: the crowd is too "
-            "small or too unlike what it assumes."
+            "small, or violates the assumptions of the method."
         )
     return posterior

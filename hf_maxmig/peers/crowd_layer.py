@@ -1,7 +1,7 @@
-"""Crowd Layer: a matrix an annotator behind the classifier, all trained together.
+"""Crowd Layer: one matrix per annotator behind the classifier, all trained together.
 
-F. Rodrigues, F. C. Pereira. Deep Learning from Crowds. AAAI 2018. The variant "MW" of that paper
-(a full matrix an annotator), which is the one of the comparison (Max-MIG paper, Section 4).
+F. Rodrigues, F. C. Pereira. Deep Learning from Crowds. AAAI 2018. This is the variant "MW" of that paper
+(a full matrix per annotator), which the Max-MIG paper compares with (Section 4).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -50,7 +50,7 @@ class CrowdLayerConfig(MaxMIGConfig):
 
 
 class AnnotatorMatrices(Float32Module):
-    """One matrix an annotator, from the classifier's probabilities to what the annotator says.
+    """One matrix per annotator, from the classifier's probabilities to the annotator's votes.
 
     Args:
         num_annotators: M.
@@ -67,12 +67,12 @@ class AnnotatorMatrices(Float32Module):
 
     def __init__(self, num_annotators: int, num_classes: int) -> None:
         super().__init__()
-        # annotator, reported class, true class: a label reads one contiguous block
+        # annotator, reported class, true class: an annotator's matrix is one contiguous block
         self.table = nn.Parameter(torch.eye(num_classes).repeat(num_annotators, 1, 1))
         self.read = TableRows()
 
     def forward(self, h: Tensor, annotators: Tensor) -> Tensor:
-        """Turn (B, C) probabilities and (B, K) annotators into (B, K, C) logits, of no use at -1."""
+        """Turn (B, C) probabilities and (B, K) annotators into (B, K, C) logits, meaningless at -1."""
         num_annotators, num_classes, _ = self.table.shape
         with torch.autocast(h.device.type, enabled=False):
             rows = self.read(annotators.clamp(min=0), self.table.view(num_annotators, -1))
@@ -81,15 +81,15 @@ class AnnotatorMatrices(Float32Module):
 
 
 class CrowdLayerModel(CrowdModel):
-    """Fit each annotator's labels by their own matrix on top of the classifier.
+    """Fit each annotator's votes with their own matrix on top of the classifier.
 
-    Loss: mean over all labels of -log softmax(W^m h(x_i))_{y_i^m}, with h(x) the probabilities of
-    the classifier, as in the authors' network, whose crowd layer follows the softmax. Its gradient
-    reaches matrices and classifier together; missing labels have none. A step costs as much as
-    there are labels, not annotators.
+    Loss: mean over all votes of -log softmax(W^m h(x_i))_{y_i^m}, with h(x) the probabilities of
+    the classifier, as in the authors' network, whose crowd layer follows the softmax. Matrices and
+    classifier are trained together; missing votes have no gradient. The cost of a step grows with the
+    number of votes, not of annotators.
 
     Args:
-        config: what the model is made of; `start` says how the matrices start.
+        config: the model's configuration; `start` says how the matrices start.
         classifier: h, if already built; see `from_classifier`.
 
     References:
@@ -97,10 +97,10 @@ class CrowdLayerModel(CrowdModel):
         paper's remark on the start is in its Appendix B.2.
 
     Relations:
-        `aggnet` has matrices too, but of probabilities, estimated in closed form; with
-        `start="vote_share"` they are the same at first: softmax(W^m e_c) is the annotator's
-        confusion row c. `doctor_net` gives each annotator a head on the features instead. There is
-        no g: the layer says what annotators would say, not what an item is.
+        `aggnet` has matrices too, but of probabilities, estimated in closed form. With
+        `start="vote_share"` both start alike: softmax(W^m e_c) is the annotator's confusion row c.
+        `doctor_net` gives each annotator a head on the features instead. There is no g: the layer
+        predicts the annotators' votes, not the class of an item.
 
     Example:
         >>> from hf_maxmig import HeadClassifier, HeadConfig
@@ -119,7 +119,7 @@ class CrowdLayerModel(CrowdModel):
     _keep_in_fp32_modules_strict = ["crowd_layer"]
 
     def build_crowd(self, config: MaxMIGConfig) -> None:
-        """Make the matrices."""
+        """Build the matrices."""
         self.crowd_layer = AnnotatorMatrices(cast(int, config.num_annotators), config.num_labels)
 
     @torch.no_grad()
@@ -138,7 +138,7 @@ class CrowdLayerModel(CrowdModel):
         smoothing: float = 0.01,
         voted: Tensor | None = None,
     ) -> None:
-        """Start the matrices as the config says."""
+        """Initialise the matrices as the config says."""
         table = self.crowd_layer.table
         if self.config.start == "identity":
             table.copy_(torch.eye(self.config.num_labels).expand_as(table))
@@ -153,7 +153,7 @@ class CrowdLayerModel(CrowdModel):
         batch: Mapping[str, Tensor],
         gather: Gather = lambda tensor: tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Compute the cross-entropy of all labels, see `CrowdModel.crowd_loss`."""
+        """Compute the cross-entropy of all votes, see `CrowdModel.crowd_loss`."""
         h, votes = widen(cast(Tensor, outputs.logits)).softmax(dim=-1), Votes.of(batch)
         log_said = self.crowd_layer(h, votes.annotators).log_softmax(dim=-1)
         return against_annotations(log_said, votes, gather)

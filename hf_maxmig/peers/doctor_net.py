@@ -1,4 +1,4 @@
-"""Doctor Net: a head an annotator on shared features, averaged to predict.
+"""Doctor Net: one head per annotator on shared features; predictions are their average.
 
 M. Y. Guan, V. Gulshan, A. M. Dai, G. E. Hinton. Who Said What: Modeling Individual Labelers
 Improves Classification. AAAI 2018. In the comparison of the Max-MIG paper (Section 4).
@@ -24,7 +24,7 @@ from ..model.votes import Votes, is_given
 from .output_layer import output_layer
 
 AVERAGES = ("equal", "learned")
-# Heads for each label of an item: to compute so many is less work than to read one a label.
+# With at most this many heads per vote of an item, computing all heads is faster than reading one per vote.
 FEW = 16
 
 
@@ -32,7 +32,7 @@ class DoctorNetConfig(MaxMIGConfig):
     """Configuration of `DoctorNetModel`.
 
     Args:
-        average: how the heads are averaged: `"equal"`, or `"learned"`, one weight an annotator.
+        average: how the heads are averaged: `"equal"`, or `"learned"`, one weight per annotator.
 
     Raises:
         ValueError: if `average` is neither.
@@ -56,17 +56,17 @@ class DoctorNetConfig(MaxMIGConfig):
 
 @dataclass
 class DoctorNetOutput(MaxMIGOutput):
-    """What a forward pass gives.
+    """The result of a forward pass.
 
     Args:
-        annotator_logits: (B, K, C), what each item's annotators say of it; only in training mode.
+        annotator_logits: (B, K, C), of the votes of each item's annotators; only in training mode.
     """
 
     annotator_logits: Tensor | None = None
 
 
 class AnnotatorHeads(Float32Module):
-    """M output layers on the same features, and how much each of them counts.
+    """M output layers on the same features, and their weights in the average.
 
     Args:
         num_annotators: M.
@@ -92,12 +92,12 @@ class AnnotatorHeads(Float32Module):
         self.weight = nn.Parameter(torch.zeros(num_annotators, num_classes, num_features))
         self.bias = nn.Parameter(torch.zeros(num_annotators, num_classes))
         self.importance = nn.Parameter(torch.zeros(num_annotators)) if learned else None
-        # Who has labels to learn from; the head of anybody else has nothing to say.
+        # The annotators with training votes; the heads of the others take no part.
         self.register_buffer("active", torch.ones(num_annotators))
         self.read = TableRows()
 
     def forward(self, features: Tensor, annotators: Tensor) -> Tensor:
-        """Turn (B, D) features and (B, K) annotators into (B, K, C) logits, of no use at -1."""
+        """Turn (B, D) features and (B, K) annotators into (B, K, C) logits, meaningless at -1."""
         num_annotators, num_classes, num_features = self.weight.shape
         index = annotators.clamp(min=0)
         if num_annotators <= FEW * annotators.shape[1]:
@@ -120,11 +120,11 @@ class AnnotatorHeads(Float32Module):
         return scores.masked_fill(self.active == 0, -torch.inf).log_softmax(dim=0)
 
     def average(self, features: Tensor, only_weights: bool = False) -> Tensor:
-        """Average what all annotators say: (B, D) features to (B, C) log-probabilities.
+        """Average the predictions of all heads: (B, D) features to (B, C) log-probabilities.
 
         Args:
             features: (B, D).
-            only_weights: let no gradient through to heads and features.
+            only_weights: stop the gradient to heads and features.
         """
         log_said = self.of_all(features).log_softmax(dim=-1)
         log_said = log_said.detach() if only_weights else log_said
@@ -132,33 +132,33 @@ class AnnotatorHeads(Float32Module):
 
 
 class DoctorNetModel(CrowdModel):
-    """Learn what each annotator would say, and average them: h(x) = sum_m w_m softmax(V^m f(x)).
+    """Predict each annotator's votes, and average: h(x) = sum_m w_m softmax(V^m f(x)).
 
     f(x) are the features below the classifier's output layer, V^m the head of annotator m. Loss:
-    mean over all labels of -log softmax(V^m f(x_i))_{y_i^m}. The weights w are equal, or learned
+    mean over all votes of -log softmax(V^m f(x_i))_{y_i^m}. The weights w are equal, or learned
     from the vote share: mean_i - sum_c Q_ic log h(x_i)_c, with no gradient to heads and features.
-    Annotators without a training label are left out of the average.
+    Annotators without a training vote are left out of the average.
 
-    In training a step costs as much as there are labels; a prediction needs all M heads. `logits`
-    are log h. The classifier's own output layer is set, after each epoch, to the weighted mean of
-    the heads: it predicts by itself what their geometric mean does.
+    The cost of a training step grows with the number of votes; a prediction needs all M heads.
+    `logits` are log h. After each epoch the classifier's own output layer is set to the weighted mean
+    of the heads; by itself it predicts their geometric mean.
 
     Args:
-        config: what the model is made of; `average` says what w is.
-        classifier: f, and an output layer that all heads start as; see `from_classifier`.
+        config: the model's configuration; `average` says what w is.
+        classifier: f with an output layer, which is the start of all heads; see `from_classifier`.
 
     Raises:
         TypeError: if the classifier does not end in a linear layer.
 
     References:
         M. Y. Guan, V. Gulshan, A. M. Dai, G. E. Hinton. Who Said What: Modeling Individual Labelers
-        Improves Classification. AAAI 2018. Learned weights are its WDN, trained here along with the
-        heads and not after them; weights that depend on the item, and bottlenecks, are not here.
+        Improves Classification. AAAI 2018. Learned weights are its WDN, trained here together with the
+        heads and not after them. Weights that depend on the item, and bottlenecks, are not implemented.
 
     Relations:
-        `soft_vote` trains one head on the same labels pooled. `crowd_layer` also models what each
-        annotator says, but through one shared belief about the true class; here nothing says that
-        the annotators speak of the same thing.
+        `soft_vote` trains one head on the pooled votes. `crowd_layer` also models each annotator's
+        votes, but through one shared belief about the true class; the heads here are independent of
+        each other.
 
     Example:
         >>> from hf_maxmig import HeadClassifier, HeadConfig
@@ -175,7 +175,7 @@ class DoctorNetModel(CrowdModel):
         "Classification. AAAI 2018."
     )
     classifies_alone = False
-    takes_blends = False  # the heads are those of the item's own annotators
+    takes_blends = False  # the logits are those of the heads of the item's own annotators
     _keep_in_fp32_modules_strict = ["heads"]
     heads: AnnotatorHeads
 
@@ -184,7 +184,7 @@ class DoctorNetModel(CrowdModel):
         self.train(self.training)
 
     def build_crowd(self, config: MaxMIGConfig) -> None:
-        """Make the heads."""
+        """Build the heads."""
         self.heads = AnnotatorHeads(
             cast(int, config.num_annotators),
             config.num_labels,
@@ -209,7 +209,7 @@ class DoctorNetModel(CrowdModel):
             init.ones_(module.active)
 
     def train(self, mode: bool = True) -> "DoctorNetModel":
-        """Switch mode; the classifier's own output layer gets no gradient, the heads do."""
+        """Switch mode. The heads are trained, and the classifier's own output layer is not."""
         super().train(mode)
         self._output_layer().requires_grad_(False)
         return self
@@ -217,7 +217,7 @@ class DoctorNetModel(CrowdModel):
     def outputs(
         self, annotators: Tensor | None, annotations: Tensor | None, **classifier_inputs: Any
     ) -> DoctorNetOutput:
-        """Compute in training what each item's annotators say, else the average of all."""
+        """Compute the heads of each item's annotators in training, otherwise the average of all heads."""
         features = self.features(**classifier_inputs)
         if not self.training or annotators is None:
             return DoctorNetOutput(logits=self.heads.average(features))
@@ -228,7 +228,7 @@ class DoctorNetModel(CrowdModel):
         )
 
     def features(self, **classifier_inputs: Any) -> Tensor:
-        """Return (B, D): what reaches the classifier's output layer."""
+        """Return (B, D), the input of the classifier's output layer."""
         seen: list[Tensor] = []
         hook = self._output_layer().register_forward_pre_hook(
             lambda module, inputs: seen.append(inputs[0])
@@ -240,7 +240,7 @@ class DoctorNetModel(CrowdModel):
         return seen[-1].flatten(1)
 
     def crowd_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the weights of the average, if they are learned; the heads are the classifier's."""
+        """Yield the weights of the average, if they are learned; the heads have the classifier's rate."""
         if self.heads.importance is not None:
             yield self.heads.importance
 
@@ -251,10 +251,10 @@ class DoctorNetModel(CrowdModel):
         smoothing: float = 0.01,
         voted: Tensor | None = None,
     ) -> None:
-        """See who has labels; `smoothing` plays no part.
+        """Find the annotators with votes; `smoothing` is not used.
 
         Raises:
-            ValueError: if no item has a label.
+            ValueError: if no item has a vote.
         """
         active = torch.zeros_like(self.heads.active, device="cpu")
         for annotators, annotations in batches:
@@ -268,7 +268,7 @@ class DoctorNetModel(CrowdModel):
         batch: Mapping[str, Tensor],
         gather: Gather = lambda tensor: tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Compute the cross-entropy of all labels, and that of the average if it is learned."""
+        """Compute the cross-entropy of all votes, and that of the average if it is learned."""
         votes = Votes.of(batch)
         said = cast(DoctorNetOutput, outputs).annotator_logits
         if said is None:

@@ -1,4 +1,4 @@
-"""Majority vote: the classifier learns what most of an item's labels say (paper, Section 4)."""
+"""Majority vote: the classifier learns the class with most votes on an item (paper, Section 4)."""
 
 from collections.abc import Mapping
 
@@ -24,16 +24,16 @@ class MajorityVoteConfig(MaxMIGConfig):
 
 
 class MajorityVoteModel(TargetModel):
-    """Train on the plurality of votes: t_ic is 1 for the class with most labels; ties share it.
+    """Train on the plurality of votes: t_ic is 1 for the class with most votes; ties share it.
 
     Args:
-        config: what the model is made of.
+        config: the model's configuration.
         classifier: h, if already built; see `from_classifier`.
 
     References:
         "Majority Vote" of Cao, Xu, Kong, Wang, "Max-MIG: an Information Theoretic Approach for
-        Joint Learning from Crowds", ICLR 2019, Section 4. How it breaks ties is not said there;
-        here classes that tie get equal probabilities, so that no class is preferred by its number.
+        Joint Learning from Crowds", ICLR 2019, Section 4. The paper does not say how ties are broken;
+        here tied classes get equal probabilities, so that no class is preferred for its number.
 
     Relations:
         `soft_vote` keeps the share of the minority; `aggregated` weighs the annotators.
@@ -50,10 +50,10 @@ class MajorityVoteModel(TargetModel):
 
     config_class = MajorityVoteConfig
     method = "Majority vote"
-    reference = "the class that most of an item's labels name"
+    reference = "the class with most votes on an item"
 
     def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return (B, C): one for the class with most votes, in equal parts where several have."""
+        """Return (B, C): one for the class with most votes, divided equally among tied classes."""
         share = vote_share(Votes.of(batch).known, self.config.num_labels)
         top = (share == share.amax(dim=1, keepdim=True)) & (share > 0)
         return top / torch.where(top.any(dim=1), top.sum(dim=1), 1)[:, None]

@@ -1,8 +1,8 @@
 """MBEM: EM whose confusion matrices come from the classifier's own answers.
 
 A. Khetan, Z. C. Lipton, A. Anandkumar. Learning From Noisy Singly-labeled Data. ICLR 2018 (model
-bootstrapped expectation maximization). Not in the paper's comparison; made for one label an item,
-where agreement among annotators says nothing.
+bootstrapped expectation maximization). It is not in the paper's comparison. It was made for one vote
+per item, where there is no agreement among annotators to learn from.
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ class MBEMConfig(AggNetConfig):
     """Configuration of `MBEMModel`.
 
     Args:
-        rounds: T, into how many equal parts the training is divided; the confusion matrices are
-            estimated at the end of each.
+        rounds: T, the number of equal parts of the training; the confusion matrices are estimated at
+            the end of each.
 
     Raises:
         ValueError: if `rounds` is less than 1.
@@ -44,17 +44,17 @@ class MBEMConfig(AggNetConfig):
 
 
 class MBEMModel(AggNetModel):
-    """Train on the labels' posterior, then judge the annotators by the trained classifier; repeat.
+    """Train on the votes' posterior, then judge the annotators by the trained classifier; repeat.
 
     Loss: mean_i - sum_c g(y_i)_c log h(x_i)_c, with g(y)_c proportional to
-    p_c prod_m P^m(y^m | c): what the labels say of an item, without the classifier. At the end of
-    each of the T rounds t_i = argmax_c h(x_i)_c, and P^m and p are counted with t for the truth.
+    p_c prod_m P^m(y^m | c), the posterior of the votes without the classifier. At the end of each of
+    the T rounds t_i = argmax_c h(x_i)_c is taken as the truth to count P^m and p.
 
     In the first round the vote share takes the place of g. The authors train a new network in each
-    round; here it goes on.
+    round; here the same network is trained further.
 
     Args:
-        config: what the model is made of; `rounds` is T.
+        config: the model's configuration; `rounds` is T.
         classifier: h, if already built; see `from_classifier`.
 
     References:
@@ -62,8 +62,7 @@ class MBEMModel(AggNetModel):
         Algorithm 1.
 
     Relations:
-        `aggnet` counts with the forecast, in which an annotator's own label has a say, and trains
-        on it.
+        `aggnet` counts with the forecast, which includes the annotator's own vote, and trains on it.
 
     Example:
         >>> from hf_maxmig import HeadClassifier, HeadConfig

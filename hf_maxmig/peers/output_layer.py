@@ -1,4 +1,4 @@
-"""Where a classifier ends: its output layer, for methods that look below it."""
+"""Find a classifier's output layer, for methods that use the features below it."""
 
 from torch import nn
 
@@ -6,10 +6,10 @@ from ..model.surgery import output_layers
 
 
 def output_layer(classifier: nn.Module, num_classes: int) -> nn.Linear:
-    """Find the linear layer that gives the logits: the last one with C outputs.
+    """Find the linear layer that computes the logits: the last one with C outputs.
 
     Args:
-        classifier: any.
+        classifier: any classifier.
         num_classes: C.
 
     Returns:
@@ -26,6 +26,6 @@ def output_layer(classifier: nn.Module, num_classes: int) -> nn.Linear:
         if isinstance(layer, nn.Linear):
             return layer
     raise TypeError(
-        f"`classifier` must end in a linear layer with one output a class = {num_classes}, got "
+        f"`classifier` must end in a linear layer with one output per class = {num_classes}, got "
         f"{type(classifier).__name__} without one."
     )

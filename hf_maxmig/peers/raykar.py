@@ -1,8 +1,8 @@
 """Raykar et al.: EM over the annotators' confusion matrices and a logistic regression.
 
 V. C. Raykar, S. Yu, L. H. Zhao, G. H. Valadez, C. Florin, L. Bogoni, L. Moy. Learning From Crowds.
-Journal of Machine Learning Research 11, 2010. The maximum likelihood that the Max-MIG paper's
-Appendix E shows to fail on correlated mistakes.
+Journal of Machine Learning Research 11, 2010. This is the maximum-likelihood method of which Appendix E
+of the Max-MIG paper shows that it fails on correlated mistakes.
 """
 
 from transformers import PreTrainedModel
@@ -26,11 +26,11 @@ class RaykarConfig(AggNetConfig):
 class RaykarModel(AggNetModel):
     """AggNet's EM with a logistic regression: only the classifier's output layer is trained.
 
-    Everything below it is frozen and stays in evaluation mode: pass a pretrained classifier, whose
-    features the regression is on, or one that is a single linear layer.
+    All other layers are frozen and stay in evaluation mode. Pass a pretrained classifier, whose
+    features are the regression's input, or a single linear layer.
 
     Args:
-        config: what the model is made of; `smoothing` stands for the Beta priors of the original.
+        config: the model's configuration; `smoothing` replaces the Beta priors of the original.
         classifier: h, if already built; see `from_classifier`.
 
     Raises:
@@ -64,7 +64,7 @@ class RaykarModel(AggNetModel):
         self.train(self.training)
 
     def train(self, mode: bool = True) -> "RaykarModel":
-        """Switch mode; what is frozen stays so, also when `from_pretrained` calls `eval()`."""
+        """Switch mode; frozen layers stay frozen, also when `from_pretrained` calls `eval()`."""
         super().train(mode)
         self.classifier.requires_grad_(False).eval()
         output_layer(self.classifier, self.config.num_labels).requires_grad_(True)

@@ -1,7 +1,7 @@
-"""Soft vote: the classifier learns the share of each class among an item's labels.
+"""Soft vote: the classifier learns the share of each class among an item's votes.
 
-The simplest use of a crowd that keeps its doubts. Not in the paper's comparison; its vote share is
-the Q of Appendix B.2.
+It is the simplest method that keeps the crowd's uncertainty. It is not in the paper's comparison; its
+vote share is the Q of Appendix B.2.
 """
 
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ class SoftVoteConfig(MaxMIGConfig):
 
 
 class SoftVoteModel(TargetModel):
-    """Train on the vote share: t_ic = share of c among the labels of item i.
+    """Train on the vote share: t_ic = share of c among the votes on item i.
 
-    An item counts once, however many labels it has. Who gave a label plays no part.
+    An item counts once, however many votes it has. It does not matter who gave a vote.
 
     Args:
-        config: what the model is made of.
+        config: the model's configuration.
         classifier: h, if already built; see `from_classifier`.
 
     References:
@@ -55,7 +55,7 @@ class SoftVoteModel(TargetModel):
 
     config_class = SoftVoteConfig
     method = "Soft vote"
-    reference = "the share of each class among an item's labels"
+    reference = "the share of each class among an item's votes"
 
     def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the (B, C) vote share."""

@@ -1,7 +1,7 @@
-"""True labels: the ceiling, what the same classifier reaches if the truth is known.
+"""True labels: the ceiling, which the same classifier reaches if the truth is known.
 
-The only method of the package that always trains on gold labels; for Max-MIG a user may hand some over
-(`gold.py`).
+It is the only method of the package that always trains on gold labels. For Max-MIG a user may hand some
+over (`gold.py`).
 """
 
 from collections.abc import Mapping
@@ -26,21 +26,21 @@ class TrueLabelsConfig(MaxMIGConfig):
 
 
 class TrueLabelsModel(TargetModel):
-    """Train on gold labels: t_ic is 1 for the true class. No crowd method; the ceiling of them all.
+    """Train on gold labels: t_ic is 1 for the true class. It is the ceiling of all crowd methods.
 
     Items without a gold label (-1 or -100) take no part.
 
     Args:
-        config: what the model is made of.
+        config: the model's configuration.
         classifier: h, if already built; see `from_classifier`.
 
     References:
-        The usual cross-entropy, with everything else as for the crowd methods: optimizer, schedule,
-        batches, evaluation.
+        The usual cross-entropy. Optimizer, schedule, batches and evaluation are those of the crowd
+        methods.
 
     Relations:
-        Every other method is trained without `labels`; whatever it leaves between itself and this
-        one is the price of the crowd.
+        Every other method is trained without `labels`; its distance from this one is the price of
+        learning from a crowd.
 
     Example:
         >>> from hf_maxmig import HeadClassifier, HeadConfig

@@ -269,8 +269,8 @@ def test_classifier_of_other_classes_is_refused_by_name(make_args):
     for own, told in (
         (["ant", "bee", "cow", "DOE"], "'doe' is not among them"),
         (["a", "b", "c", "d"], "'a', 'b', 'c', 'd' are missing"),
-        ([*CLASSES, "elk"], "one output a class = 4, got 5 \\('elk' is not among them"),
-        (CLASSES[:3], "one output a class = 4, got 3 \\('doe' is missing"),
+        ([*CLASSES, "elk"], "one output per class = 4, got 5 \\('elk' is not among them"),
+        (CLASSES[:3], "one output per class = 4, got 3 \\('doe' is missing"),
     ):
         head = HeadClassifier(HeadConfig(input_size=4, id2label=dict(enumerate(own))))
         with pytest.raises(ValueError, match=told):

@@ -114,7 +114,7 @@ def test_collator_takes_dense_annotations(kind: Callable[[list[int]], Any]) -> N
 def test_collator_refuses_dense_annotations_of_another_length() -> None:
     """Ragged labels whose column `annotators` is missing must not be read as dense ones."""
     with pytest.raises(
-        ValueError, match=r"one place an annotator, M = 4, got 3 at item 1: ragged ones need"
+        ValueError, match=r"one place per annotator, M = 4, got 3 at item 1: ragged ones need"
     ):
         COLLATE([{"annotations": DENSE[0]}, {"annotations": [0, 1, 2]}])
 
@@ -131,7 +131,7 @@ def test_collator_without_crowd_columns_gives_none() -> None:
         ([9, 0], "in 0..{last} or be -1 for padding, got 9 at item 2."),
         ([0, -2], "in 0..{last} or be -1 for padding, got -2 at item 2."),
         (np.array([2**64 - 1, 0], dtype=np.uint64), "padding, got 1844674407370955161"),
-        (None, "be a list, got None at item 2: an item without labels has an empty list."),
+        (None, "be a list, got None at item 2: an item without votes has an empty list."),
         ([0, None], "be a flat list of integers, got [0, None] at item 2"),
         ([0.0, 1.0], "be a flat list of integers, got [0.0, 1.0] at item 2"),
         ([True, False], "be a flat list of integers, got [True, False] at item 2"),

@@ -743,7 +743,7 @@ def test_add_annotations_refuses_two_gold_labels_of_an_item() -> None:
     votes["gold"][2] = "cat"
     with pytest.raises(
         ValueError,
-        match=r"one gold label an item, got '\w+' at row \d and '\w+' elsewhere for item 'a'",
+        match=r"one gold label per item, got '\w+' at row \d and '\w+' elsewhere for item 'a'",
     ):
         add_annotations(Dataset.from_dict({"name": ITEMS}), votes, item_column="name")
 

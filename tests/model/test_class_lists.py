@@ -61,7 +61,7 @@ def test_classifier_of_other_names_is_refused():
             check_outputs(own, CLASSES)
     with pytest.raises(ValueError, match="another order"):
         check_outputs(["1", "0"], ["0", "1"])
-    with pytest.raises(ValueError, match="one output a class = 3, got 2 .'emu' is missing"):
+    with pytest.raises(ValueError, match="one output per class = 3, got 2 .'emu' is missing"):
         check_outputs(CLASSES[:2], CLASSES)
 
 

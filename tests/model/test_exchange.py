@@ -25,7 +25,7 @@ def test_factors_and_matrices_are_not_taken_for_each_other(names):
     model = drawn(names[0])
     before = model.aggregator
     with pytest.raises(
-        ValueError, match=f"`aggregator` must be '{names[0]}', that of the pair, got '{names[1]}'"
+        ValueError, match=f"`aggregator` must be '{names[0]}', that of the model, got '{names[1]}'"
     ):
         model.use_aggregator(names[1])
     assert model.config.aggregator == names[0]

@@ -327,7 +327,7 @@ def test_gain_of_tables_that_do_not_fit_is_refused() -> None:
     for h, g in ((log_h[:1], log_g), (log_h[:, :2], log_g), (log_h[0], log_g[0])):
         message = (
             f"`log_h` and `log_g` must have the same shape (N, C), got {tuple(h.shape)} and "
-            f"{tuple(g.shape)}: row i of both speaks of item i."
+            f"{tuple(g.shape)}: row i of both belongs to item i."
         )
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             mutual_information_gain(h, g, log_p)

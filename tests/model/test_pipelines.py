@@ -491,7 +491,7 @@ def test_a_table_of_numbers_is_told_how_to_come(model, features):
     forecast = pipeline(TASK, model=model)
     row = {f"x{i}": float(value) for i, value in enumerate(features[0])}
     with pytest.raises(
-        ValueError, match="put the 5 numbers into one list, `features`, in the order"
+        ValueError, match="put the 5 numbers into one list, `features`, in the same order"
     ):
         forecast({**row, "votes": {"ann": "cat"}})
     with pytest.raises(ValueError, match="got the shape \\(4,\\) at item 0"):

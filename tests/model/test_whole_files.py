@@ -151,7 +151,7 @@ def test_weights_that_are_not_the_pairs_are_refused_without_a_manifest_too(told,
     """What a file lacks would start at random, and the pair that loads looks like any other."""
     (saved / MANIFEST).unlink()
     DAMAGE[told](saved)
-    with pytest.raises(ValueError, match=f"weights must be those of the pair.*got {told}"):
+    with pytest.raises(ValueError, match=f"weights must be those of the model.*got {told}"):
         AutoModel.from_pretrained(saved)
 
 

@@ -273,7 +273,7 @@ def test_output_layer_is_the_last_linear_one_as_wide_as_the_classes():
     classifier = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 4), last, mixer)
     assert output_layers(classifier, 3)[-1] is mixer
     assert output_layer(classifier, 3) is last
-    with pytest.raises(TypeError, match="one output a class = 3, got Sequential without one"):
+    with pytest.raises(TypeError, match="one output per class = 3, got Sequential without one"):
         output_layer(nn.Sequential(nn.Linear(5, 4), mixer), 3)
 
 

@@ -49,7 +49,7 @@ def test_features_are_in_the_order_of_the_items_or_refused():
     assert torch.equal(item_features.features_of(head, parts, 3, 10, 0), x)
     with pytest.raises(ValueError, match="for each of 10 items, got 5"):
         item_features.features_of(head, parts[:1], 3, 10, 0)
-    with pytest.raises(ValueError, match="must say of which item it is"):
+    with pytest.raises(ValueError, match="must have the row of its item"):
         item_features.features_of(head, [{"features": x}], 3, 10, 0)
 
 

@@ -198,7 +198,7 @@ def test_a_collator_that_leaves_items_out_is_refused_where_predictions_meet_item
     trainer = make(collator=only_voted)
     assert "eval_gain" in trainer.evaluate(numbered)
     for call in (trainer.predict, trainer.relabel, lambda d: list(trainer.posteriors_of(d))):
-        with pytest.raises(ValueError, match="each prediction must say of which item it is"):
+        with pytest.raises(ValueError, match="each prediction must have the row of its item"):
             call(numbered)
 
 
@@ -229,7 +229,7 @@ def test_a_loader_of_the_users_must_be_in_order(make_model, make_args, numbered,
 
     trainer = Loader(model=make_model(), args=make_args(), train_dataset=numbered)
     if shuffled:
-        with pytest.raises(ValueError, match="each prediction must say of which item it is"):
+        with pytest.raises(ValueError, match="each prediction must have the row of its item"):
             trainer.predict(numbered)
     else:
         told = trainer.predict(numbered).predictions[0]

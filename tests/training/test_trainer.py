@@ -637,7 +637,7 @@ def test_wrong_number_of_outputs_says_how_to_load(crowd, make_args):
     config = ResNetConfig(
         embedding_size=8, hidden_sizes=[8], depths=[1], layer_type="basic", num_labels=1000
     )
-    with pytest.raises(ValueError, match=r"one output a class = 3, got 1000.*num_labels=3"):
+    with pytest.raises(ValueError, match=r"one output per class = 3, got 1000.*num_labels=3"):
         MaxMIGTrainer(
             model=ResNetForImageClassification(config), args=make_args(), train_dataset=crowd
         )
