@@ -1,6 +1,6 @@
-"""The classifier by itself, for those who run it: a checkpoint of transformers, or an ONNX file.
+"""Export of the classifier alone: as a checkpoint of transformers, or as an ONNX file.
 
-Neither knows of a crowd. The whole pair is saved by its own `save_pretrained`.
+Neither holds anything about the crowd. The whole model is saved by its own `save_pretrained`.
 """
 
 import copy
@@ -27,28 +27,28 @@ _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
 def save_classifier(
     model: CrowdModel, folder: str | os.PathLike, processor: Any = None
 ) -> PreTrainedModel:
-    """Save the classifier of a trained pair as a checkpoint of its own.
+    """Save the classifier of a trained model as a separate checkpoint.
 
-    A classifier of transformers or timm then needs nothing of this package:
+    A classifier of transformers or timm then loads without this package, by
     `AutoModelForImageClassification.from_pretrained(folder)` and
     `pipeline("image-classification", model=folder)`. Our own networks (`FourLayerCNN`, `VGG16`,
-    `HeadClassifier`) bring the file that defines them: they load with this package, or with
-    `trust_remote_code=True`. Everything is written beside the folder's files first and then moved
-    into place.
+    `HeadClassifier`) are saved with the file that defines them: they load with this package, or with
+    `trust_remote_code=True`. All files are written completely before they are moved into the folder.
 
     Args:
-        model: the pair.
-        folder: where to, made if absent. Another one than the pair's, whose files it would replace.
-        processor: the image processor, tokenizer or feature extractor that the pair was trained
-            with; without it beside the classifier no pipeline runs.
+        model: a crowd model.
+        folder: the target folder, made if absent. It must not be the model's own folder, whose files
+            would be replaced.
+        processor: the image processor, tokenizer or feature extractor that the model was trained
+            with; pipelines need it beside the classifier.
 
     Returns:
-        The classifier that was saved, `model.classifier`, its classes named as the pair's.
+        The classifier that was saved, `model.classifier`, with the class names of the model.
 
     Raises:
-        TypeError: if `model` is no such pair.
-        ValueError: if what classifies is not `model.classifier` alone, or the folder holds
-            something else than a classifier of this kind, or a weight is not finite.
+        TypeError: if `model` is not a crowd model.
+        ValueError: if the model does not classify by `model.classifier` alone, if the folder holds
+            anything but a classifier of this type, or if a weight is not finite.
 
     Example:
         >>> import tempfile
@@ -79,21 +79,21 @@ def export_onnx(
     atol: float = 1e-4,
     opset: int | None = None,
 ) -> Path:
-    """Write the classifier of a trained pair as an ONNX file, and check what it computes.
+    """Write the classifier of a trained model as an ONNX file, and check its outputs.
 
-    The file takes the inputs of the example by their names, in batches of any size, and gives
-    `logits`, (B, C), in float32; softmax makes probabilities of them. Its metadata hold the class
-    names: `json.loads(session.get_modelmeta().custom_metadata_map["id2label"])`. Pictures go through
-    the image processor before, as for the pair. It is written only if onnxruntime computes from it
-    what torch computes, on the example and on batches of other sizes.
+    The file takes the inputs of the example by their names, in batches of any size, and returns
+    `logits`, (B, C), in float32; their softmax are the probabilities. Its metadata hold the class
+    names: `json.loads(session.get_modelmeta().custom_metadata_map["id2label"])`. Pictures must be
+    processed by the image processor first, as for the model. The file is written only if onnxruntime
+    computes the same logits from it as torch, on the example and on batches of other sizes.
 
     Args:
-        model: the pair; it stays as it is.
-        path: of the file, whole or not at all.
-        example: what the classifier takes, by name, such as `{"pixel_values": (B, 3, 224, 224)}` or
-            `{"features": (B, D)}`; all sizes but B are kept in the file. Real inputs tell more than
-            noise does.
-        atol: how far a logit may be from torch's.
+        model: a crowd model; it stays as it is.
+        path: of the file, which is written completely or not at all.
+        example: inputs of the classifier by name, such as `{"pixel_values": (B, 3, 224, 224)}` or
+            `{"features": (B, D)}`; the file keeps all sizes but B. Real inputs make a better check than
+            noise.
+        atol: largest difference allowed between a logit and torch's.
         opset: version of the ONNX operators, torch's choice by default.
 
     Returns:
@@ -101,10 +101,10 @@ def export_onnx(
 
     Raises:
         ImportError: if onnx, onnxscript or onnxruntime is not installed.
-        TypeError: if `model` is no such pair.
-        ValueError: if what classifies is not `model.classifier` alone, the example has no items, or
-            its tensors are not of the same number of items.
-        RuntimeError: if the exported classifier computes something else; nothing is written.
+        TypeError: if `model` is not a crowd model.
+        ValueError: if the model does not classify by `model.classifier` alone, if the example has no
+            items, or if its tensors have different numbers of items.
+        RuntimeError: if the exported classifier computes other logits; nothing is written.
     """
     missing = [name for name in _NEEDED_FOR_ONNX if importlib.util.find_spec(name) is None]
     if missing:
@@ -114,8 +114,8 @@ def export_onnx(
         )
     original = _classifier_of(model)
     batch = _batch(example)
-    # A copy: the pair may be in training, on an accelerator, or in half precision.
-    # Of several inputs torch would note that their sizes agree in words that its ONNX part cannot read.
+    # A copy: the model may be in training mode, on an accelerator, or in half precision.
+    # With several inputs torch would state that their sizes agree in a form that its ONNX exporter cannot read.
     size: Any = torch.export.Dim("batch") if len(batch) == 1 else torch.export.Dim.DYNAMIC
     logits = _Logits(copy.deepcopy(original)).to("cpu", torch.float32).eval()
     with torch.no_grad():
@@ -165,7 +165,7 @@ def _check_replaceable(folder: Path, model_type: str) -> None:
         if found != model_type:
             raise ValueError(
                 f"`folder` must be empty or hold a classifier of type {model_type!r}, got one with "
-                f"a model of type {found!r} in {folder}: choose another, its files would be replaced."
+                f"a model of type {found!r} in {folder}: its files would be replaced, choose another folder."
             )
 
 

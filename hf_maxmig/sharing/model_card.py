@@ -1,6 +1,6 @@
-"""The card that a trained pair takes to the Hub beside its weights.
+"""The card of a trained model for the Hub.
 
-Uploading itself is `push_to_hub` of trainer and model.
+The trainer's and the model's `push_to_hub` upload it.
 """
 
 import contextlib
@@ -53,21 +53,21 @@ def model_card(
     judged: AnnotatorReport | None = None,
     **metadata: Any,
 ) -> ModelCard:
-    """Write the card of a trained pair, or of what another method has trained.
+    """Write the card of a trained model, by Max-MIG or another method.
 
     It names no annotator.
 
     Args:
-        model: the pair.
+        model: a crowd model.
         metrics: results by their names in `all_results.json`.
         arguments: training arguments to list.
         model_name: how the pair is called.
         repo_id: where it is, for who copies the examples; by default its name.
         shared_as: what of the annotators goes up, see `CrowdModel.shared_as`.
-        processor: the image processor, tokenizer or feature extractor that is beside the pair.
-        counted: on how many items each of the results was measured, by the same names.
-        data: what `describe` says of the training set.
-        judged: what the trainer's `report` says of the annotators.
+        processor: the image processor, tokenizer or feature extractor saved with the model.
+        counted: how many items each of the results was measured on, by the same names.
+        data: the result of `describe` for the training set.
+        judged: the result of the trainer's `report`.
         **metadata: further fields of the card's header, such as `license` or `datasets`.
 
     Returns:
@@ -139,13 +139,13 @@ def model_card(
 
 @contextlib.contextmanager
 def pushed_with_card(model: CrowdModel, annotators: str = "names") -> Iterator[None]:
-    """Have a model's own push write the package's card, where transformers would write an empty one.
+    """Let a model's own push write the package's card in place of the empty one of transformers.
 
-    A card that somebody has written stays as it is.
+    A card that a person has written stays as it is.
 
     Args:
-        model: what is pushed; or the model whose classifier is.
-        annotators: what is seen of the crowd, as in `CrowdModel.shared_as`.
+        model: the model that is pushed, or whose classifier is.
+        annotators: what is shared of the crowd, as in `CrowdModel.shared_as`.
     """
     usual = transformers.utils.hub.create_and_tag_model_card
 
@@ -173,7 +173,7 @@ def pushed_with_card(model: CrowdModel, annotators: str = "names") -> Iterator[N
 
 
 def _call(model: CrowdModel, processor: Any) -> str:
-    """Write the input of a pipeline, or of the classifier where nothing makes its input, as Python."""
+    """Write the input of a pipeline as Python, or that of the classifier if there is no processor."""
     if processor is not None:
         return f'"{_EXAMPLES[model.config.classifier_task]}"'
     config = model.classifier.config
@@ -191,7 +191,7 @@ def _call(model: CrowdModel, processor: Any) -> str:
 
 
 def _item(model: CrowdModel, processor: Any) -> str | None:
-    """Write what the forecast takes beside votes, as Python; None where it is no line."""
+    """Write the input of the forecast beside the votes as Python; None if it does not fit in a line."""
     call = _call(model, processor)
     if processor is not None:
         return f'"{_CONTENT.get(model.config.classifier_task, "image")}": {call}'
@@ -202,13 +202,13 @@ def _item(model: CrowdModel, processor: Any) -> str | None:
 
 
 def _measured(key: str, kind: str, metrics: dict[str, float], counted: dict[str, int]) -> str:
-    """Say what is measured, and on how many items: sets of unlike size have unlike numbers."""
+    """Name the measure and how many items it was computed on."""
     items = f", {counted[key]:,} items" if key in counted else ""
     return (kind + _bounds(metrics) if kind == "gain" else kind) + items
 
 
 def _bounds(metrics: dict[str, float]) -> str:
-    """Say how far the gain can rise, and how sure it is."""
+    """Write the largest possible gain, and the interval of the measured one."""
     text = " (nats)"
     if "eval_gain_ceiling" in metrics:
         text += f", of at most {metrics['eval_gain_ceiling']:.4f}"
@@ -218,15 +218,17 @@ def _bounds(metrics: dict[str, float]) -> str:
 
 
 def _summary(judged: AnnotatorReport) -> list[tuple[str, str]]:
-    """Sum up what is known of the annotators, without a name."""
+    """Summarise what is known of the annotators, without names."""
     verdicts = Counter(judged.verdict).most_common()
     rows = [("verdicts", ", ".join(f"{number} {verdict}" for verdict, number in verdicts))]
     known = np.isfinite(judged.accuracy)
     for name, values, form in (
-        ("accuracy, as far as the pair can tell", 100 * judged.accuracy[known], "{:.0f} %"),
-        ("information of a label", judged.information[known], "{:.2f} nats"),
+        ("accuracy, as far as the model can tell", 100 * judged.accuracy[known], "{:.0f} %"),
+        ("information of a vote", judged.information[known], "{:.2f} nats"),
     ):
         if len(values):
             low, middle, high = (form.format(v) for v in np.quantile(values, [0.1, 0.5, 0.9]))
-            rows.append((name, f"{middle} in the middle; a tenth under {low}, a tenth over {high}"))
+            rows.append(
+                (name, f"{middle} at the median; a tenth below {low}, a tenth above {high}")
+            )
     return rows

@@ -1,4 +1,4 @@
-"""Image processors that can be saved beside a pair, so that who loads it has what it was trained with."""
+"""Image processors that can be saved with a model, so that it is used with the one it was trained with."""
 
 from typing import Any
 
@@ -12,16 +12,16 @@ _RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
 
 
 def portable_processor(processor: Any) -> Any:
-    """Replace timm's image processor, which saves nothing, by one of transformers that does the same.
+    """Replace timm's image processor, which cannot be saved, by an equivalent one of transformers.
 
-    It resizes, crops and normalises alike, to a pixel of the crop's place. Trained with and saved,
-    it is what a pipeline then finds beside the pair.
+    It resizes, crops and normalises in the same way, up to a pixel in the place of the crop. It is used
+    in training and saved with the model, where pipelines find it.
 
     Args:
         processor: an image processor or anything else that a trainer takes.
 
     Returns:
-        A `BitImageProcessor` for timm's; anything else as it is.
+        A `BitImageProcessor` for timm's; anything else unchanged.
 
     Example:
         >>> usual = BitImageProcessor()
@@ -35,7 +35,7 @@ def portable_processor(processor: Any) -> Any:
     resample = _RESAMPLING.get(settings["interpolation"])
     if settings["crop_mode"] != "center" or height != width or resample is None:
         logger.warning(
-            "The image processor (%s) has no equal that can be saved: save your own beside the pair.",
+            "The image processor (%s) has no equivalent that can be saved: save your own beside the model.",
             settings,
         )
         return processor

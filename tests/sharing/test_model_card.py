@@ -50,7 +50,7 @@ def test_card_sums_up_the_annotators_and_names_none(crowd, make_model, make_args
     judged = trainer.report(crowd)
     trainer.create_model_card()
     text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert "| accuracy, as far as the pair can tell | " in text
+    assert "| accuracy, as far as the model can tell | " in text
     for verdict in set(judged.verdict):
         assert f"{judged.verdict.count(verdict)} {verdict}" in text
     for name in ANNOTATORS:
