@@ -1,8 +1,8 @@
-"""The checkpoints of a training: whole, of one step, and of this training and no other.
+"""The checkpoints of a training: each is complete, belongs to one step, and to one training.
 
-Each has a manifest (`whole_files`), which is written last and says of which step and which training it is.
-What lacks one, or does not agree with it, is passed over or refused. A training has its output folder to
-itself.
+Each has a manifest (`whole_files`), which is written last and names the step and the training. Checkpoints
+without a manifest, or with files that do not match it, are skipped or refused. Only one training at a time
+may use an output folder.
 """
 
 import contextlib
@@ -41,10 +41,10 @@ from .training_args import MaxMIGTrainingArguments
 
 logger = logging.get_logger(__name__)
 
-ADAPTED = "adapted.safetensors"  # in a checkpoint: what is trained of a pair with adapters
+ADAPTED = "adapted.safetensors"  # in a checkpoint: the trained part of a model with adapters
 RUN, LOCK = "_run.json", "_training.lock"  # in the output folder
 LOCK_PATIENCE = 10.0  # seconds: the workers of a killed training keep its lock until they notice
-# What `Trainer` would read if it were there.
+# Endings of files that `Trainer` would read.
 _READ = (".safetensors", ".index.json", ".bin", ".pt", ".pth")
 _ours: set[Path] = set()  # folders in which this process trains
 
@@ -53,12 +53,12 @@ Told = TypeVar("Told")
 
 @dataclass(frozen=True)
 class Run:
-    """One training, as its checkpoints know it.
+    """The identity of a training in its checkpoints.
 
     Args:
         id: of the training.
-        before: from which trainings it went on, and up to which step their checkpoints are its own.
-        start: the checkpoint that it went on from, if another training wrote it.
+        before: the trainings that it continues, each with the last step whose checkpoint is also its own.
+        start: the checkpoint that it was resumed from, if another training wrote it.
     """
 
     id: str
@@ -66,23 +66,23 @@ class Run:
     start: str | None = None
 
     def owns(self, manifest: dict[str, Any]) -> bool:
-        """Whether a checkpoint is of this training."""
+        """Whether a checkpoint belongs to this training."""
         run, step = manifest.get("run"), manifest.get("step", -1)
         return run == self.id or any(run == other and step <= last for other, last in self.before)
 
 
 def check_checkpoint(folder: Path) -> dict[str, Any]:
-    """Check that a training can go on from a folder as if it had never stopped.
+    """Check that a training can be resumed from a folder as if it had never stopped.
 
     Args:
-        folder: the folder.
+        folder: of the checkpoint.
 
     Returns:
-        What its manifest says.
+        Its manifest.
 
     Raises:
-        ValueError: if it was not written to its end, was damaged, has files of another step or lacks what is needed to
-            go on.
+        ValueError: if it is incomplete or damaged, has files of another step, or lacks what is needed to
+            resume.
     """
     manifest = check_whole(folder)
     step = manifest.get("step")
@@ -90,7 +90,7 @@ def check_checkpoint(folder: Path) -> dict[str, Any]:
         kind = "of a saved model" if manifest else "none"
         raise ValueError(
             f"a checkpoint must have a manifest ({MANIFEST}), got {kind} in {folder}: it was not written to its end, or "
-            "by an older version. Name the one before, or train anew; `from_pretrained` loads its model."
+            "by an older version. Name an earlier one, or train anew; `from_pretrained` loads its model."
         )
     if manifest["only_model"]:
         raise ValueError(
@@ -107,14 +107,14 @@ def check_checkpoint(folder: Path) -> dict[str, Any]:
     more = [name for name in names if name.endswith(_READ) and name not in manifest["files"]]
     if more:
         raise ValueError(
-            f"a checkpoint must have the files of its manifest only, got {more[0]} too in {folder}: it is of another "
-            "save. Delete it."
+            f"a checkpoint must have the files of its manifest only, got {more[0]} too in {folder}: that file is of "
+            "another save. Delete it."
         )
     return manifest
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """List what is named as a checkpoint, by step."""
+    """List the folders that are named as checkpoints, by step."""
     found = (
         p
         for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*")
@@ -124,17 +124,17 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def last_whole_checkpoint(folder: Path, run: Run | None) -> tuple[Path, dict[str, Any]]:
-    """Find the newest checkpoint that is whole and of a training.
+    """Find the newest complete checkpoint of a training.
 
     Args:
         folder: the output folder.
-        run: the training; if that is not known, all checkpoints must be of one.
+        run: the training; if it is unknown, all checkpoints must belong to one training.
 
     Returns:
         The checkpoint and its manifest.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is no such checkpoint, or they belong to several trainings.
     """
     broken = 0
     others: list[str] = []
@@ -145,7 +145,7 @@ def last_whole_checkpoint(folder: Path, run: Run | None) -> tuple[Path, dict[str
             if run is not None and manifest and "step" in manifest and not run.owns(manifest):
                 others.append(path.name)
                 continue
-            if whole:  # only to be compared
+            if whole:  # only for the comparison below
                 whole += [(path, manifest)] if manifest and "step" in manifest else []
                 continue
             whole.append((path, check_checkpoint(path)))
@@ -181,7 +181,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _recorded(folder: Path) -> Run | None:
-    """Read which training was the last one in a folder."""
+    """Read which training was the last one in a folder; None if that is not recorded."""
     path = folder / RUN
     if not path.is_file():
         return None
@@ -207,7 +207,7 @@ def _record(folder: Path, run: Run) -> None:
 
 
 def find_start(resume: Any, folder: Path, keeps: bool) -> tuple[Run, str | None, dict[str, Any]]:
-    """Find from where a training goes on, and whose it is.
+    """Find the checkpoint that a training resumes from, and the training's identity.
 
     Args:
         resume: as given to `train`.
@@ -215,12 +215,12 @@ def find_start(resume: Any, folder: Path, keeps: bool) -> tuple[Run, str | None,
         keeps: whether the training writes checkpoints.
 
     Returns:
-        The training; the checkpoint, None for a fresh start; its manifest.
+        The training; the checkpoint, None for a fresh start; the checkpoint's manifest.
 
     Raises:
-        FileNotFoundError: if the checkpoint is not there.
+        FileNotFoundError: if the checkpoint does not exist.
         TypeError: if `resume` is neither a path nor a bool.
-        ValueError: if the checkpoint is not whole; or there is none of this training.
+        ValueError: if the checkpoint is incomplete, or there is none of this training.
     """
     if isinstance(resume, str) and resume.lower() in ("true", "false"):
         resume = resume.lower() == "true" if not Path(resume).exists() else resume  # command lines
@@ -230,7 +230,7 @@ def find_start(resume: Any, folder: Path, keeps: bool) -> tuple[Run, str | None,
             left = [path.name for path in checkpoints_in(folder)]
             if left:
                 logger.warning(
-                    "%s has checkpoints of an earlier training%s: this one passes them over, and writes over those of "
+                    "%s has checkpoints of an earlier training%s: this training does not use them, and overwrites those of "
                     "the same steps.", folder, _listed(left),
                 )  # fmt: skip
             _record(folder, run)
@@ -257,7 +257,7 @@ def find_start(resume: Any, folder: Path, keeps: bool) -> tuple[Run, str | None,
         run = _run_of(manifest)
         later = [p for p in checkpoints_in(folder) if int(p.name.split("-")[-1]) > manifest["step"]]
         if path.resolve().parent != folder.resolve() or later:
-            # A branch: what the other training wrote after this step is not its own.
+            # A branch: checkpoints that the other training wrote after this step are not its own.
             before = (*run.before, (run.id, manifest["step"]))
             run = Run(uuid.uuid4().hex, before, str(path.absolute()))
     if keeps:
@@ -267,14 +267,14 @@ def find_start(resume: Any, folder: Path, keeps: bool) -> tuple[Run, str | None,
 
 @contextlib.contextmanager
 def sole_training(folder: Path) -> Iterator[None]:
-    """Have a folder for one training; that of a process that was killed is free again.
+    """Reserve a folder for one training; the folder of a killed process is free again.
 
     Args:
         folder: the output folder, made if absent.
 
     Raises:
-        OSError: if it may not be written.
-        ValueError: if another training is at work in it.
+        OSError: if it cannot be written.
+        ValueError: if another training is using it.
     """
     place = folder.absolute()
     try:
@@ -288,7 +288,7 @@ def sole_training(folder: Path) -> Iterator[None]:
         ) from error
     except NotImplementedError:
         logger.warning_once(
-            "%s is on a system without locks: keep other trainings out of it.", folder
+            "%s is on a file system without locks: let no other training use it.", folder
         )
         yield
         return
@@ -307,7 +307,7 @@ def sole_training(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def swapped(target: Any, name: str, value: Any) -> Iterator[None]:
-    """Set an attribute for a while."""
+    """Set an attribute temporarily."""
     before = getattr(target, name)
     setattr(target, name, value)
     try:
@@ -317,17 +317,17 @@ def swapped(target: Any, name: str, value: Any) -> Iterator[None]:
 
 
 class CheckpointingTrainer(Trainer):
-    """`Trainer`, as far as it writes checkpoints of crowd models and goes on from them."""
+    """The part of the trainer that writes checkpoints of crowd models and resumes from them."""
 
     args: MaxMIGTrainingArguments
-    _wrapped: Any = None  # the model, and what is in it: accelerate takes a while to find out
+    _wrapped: Any = None  # the model, and the one inside it: accelerate is slow to unwrap it
     _inside: CrowdModel
     _run = Run("")
-    _resumed: dict[str, Any]  # the manifest of the checkpoint that training went on from
+    _resumed: dict[str, Any]  # the manifest of the checkpoint that the training was resumed from
 
     @property
     def crowd_model(self) -> CrowdModel:
-        """The crowd model, without what accelerate or compile have put around it."""
+        """The crowd model, without the wrappers of accelerate and compile."""
         if self._wrapped is not self.model:
             self._inside = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
             self._wrapped = self.model
@@ -338,7 +338,7 @@ class CheckpointingTrainer(Trainer):
         return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
     def _agreed(self, find: Callable[[], Told]) -> Told:
-        """Let one process find something out; all others get it, or the same error."""
+        """Compute something on one process; all others get the result, or the same error."""
         told: list[Any] = [None, None]
         if self.is_world_process_zero():
             try:
@@ -352,7 +352,7 @@ class CheckpointingTrainer(Trainer):
 
     @contextlib.contextmanager
     def _one_training(self, resume: Any, trial: Any) -> Iterator[str | None]:
-        """Have the output folder for this training, and find from where it goes on.
+        """Reserve the output folder for this training, and find the checkpoint to resume from.
 
         Yields:
             The checkpoint, None for a fresh start.
@@ -368,7 +368,7 @@ class CheckpointingTrainer(Trainer):
             processes = self._resumed.get("processes", self.args.world_size)
             if processes != self.args.world_size:
                 logger.warning(
-                    "%s is of a training on %d process(es), this one has %d: it draws other random numbers.",
+                    "%s is of a training on %d process(es), this one has %d: its random numbers differ.",
                     checkpoint, processes, self.args.world_size,
                 )  # fmt: skip
             stack.enter_context(already_checked(checkpoint))
@@ -377,14 +377,14 @@ class CheckpointingTrainer(Trainer):
     # Writing
 
     def _manifest_facts(self) -> dict[str, Any]:
-        """Tell what a manifest is to say beside step and training."""
+        """Return further entries of a manifest beside step and training."""
         return {}
 
     def _save_beside(self, folder: Path) -> None:
-        """Write what else a training needs to go on; nothing here."""
+        """Write what else a training needs to be resumed; nothing here."""
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Write a checkpoint, its manifest last; only then is it pushed, and does an older one go."""
+        """Write a checkpoint, its manifest last; only then push it and delete older ones."""
         args, run_dir = self.args, Path(self._get_output_dir(trial))
         folder = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         if args.should_save and folder.is_dir():
@@ -393,7 +393,7 @@ class CheckpointingTrainer(Trainer):
         best, problem = self.state.best_global_step, None
         of_best = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{best}"
         if of_best != folder and of_best.is_dir() and not self._owned(of_best):
-            best = None  # another training's of that step
+            best = None  # it belongs to another training
         try:
             with (
                 swapped(args, "push_to_hub", False),
@@ -424,7 +424,7 @@ class CheckpointingTrainer(Trainer):
                 shutil.rmtree(folder, ignore_errors=True)
             raise OSError(
                 f"a checkpoint must be written whole, got an error at step {self.state.global_step} in {run_dir}: "
-                f"{problems[0]}. The one before still stands: make room and go on with `resume_from_checkpoint=True`."
+                f"{problems[0]}. Earlier checkpoints are unharmed: make room and go on with `resume_from_checkpoint=True`."
             ) from problem
         if args.push_to_hub:
             self._push_from_checkpoint(str(folder))
@@ -438,7 +438,7 @@ class CheckpointingTrainer(Trainer):
             return False
 
     def _rotate(self, run_dir: Path, last: Path | None = None) -> None:
-        """Delete what `save_total_limit` leaves no room for, and nothing of another training."""
+        """Delete this training's checkpoints beyond `save_total_limit`, and none of another training."""
         limit, best = self.args.save_total_limit, self.state.best_model_checkpoint
         if limit is None or limit <= 0:
             return
@@ -458,14 +458,14 @@ class CheckpointingTrainer(Trainer):
     def _finalize_training(self, trial: Any, num_train_samples: int, start_time: float) -> Any:
         with swapped(self.args, "save_total_limit", None):
             output = super()._finalize_training(trial, num_train_samples, start_time)
-        # With one that may stay that is the best.
+        # If only one may stay, keep the best.
         best = self.state.best_model_checkpoint
         if self.args.should_save and best is not None and self.args.save_total_limit == 1:
             self._rotate(Path(self._get_output_dir(trial)))
         return output
 
     def _save_adapted(self, folder: Path) -> None:
-        # What was saved has adapters merged; to go on, they are needed as they are.
+        # The saved model has its adapters merged; resuming needs them as they are.
         save_file(self._adapted(), folder / ADAPTED)
 
     def _adapted(self) -> dict[str, torch.Tensor]:
@@ -494,14 +494,14 @@ class CheckpointingTrainer(Trainer):
             _check_tensors(found, expected, path)
             pair.load_state_dict(found, strict=False)
         else:
-            # Not as `Trainer` does, by the names in the file: they are those that layers had when a
-            # model was published, and what has another name now (ViT's) would stay as it is.
+            # `Trainer` would load by the names in the file, those of the layers when the model was
+            # published; layers with another name now (ViT's) would not be loaded.
             found = type(pair).from_pretrained(resume_from_checkpoint).state_dict()
             _check_tensors(found, pair.state_dict(), folder)
             pair.load_state_dict(found)
 
     def _check_fits(self, folder: Path) -> None:
-        """Refuse weights whose annotators or classes are in other places than those of the pair."""
+        """Raise if the annotators or classes of the weights are not the model's, in its order."""
         own = self.crowd_model.config
         check_whole(folder, [CONFIG])
         found = type(own).from_pretrained(folder)
@@ -533,12 +533,12 @@ class CheckpointingTrainer(Trainer):
     def _load_best_model(self) -> None:
         checkpoint = self.state.best_model_checkpoint
         if not os.path.isdir(checkpoint):
-            super()._load_best_model()  # it tells a node without the checkpoint what to do
+            super()._load_best_model()  # it handles a node without the checkpoint
             return
         if not self._owned(Path(checkpoint)):
             raise ValueError(
-                f"the best checkpoint must be of this training, got one of another in {checkpoint}: it was exchanged "
-                "while training ran."
+                f"the best checkpoint must be of this training, got one of another in {checkpoint}: it was replaced "
+                "during the training."
             )
         if self._spread:
             self._agreed(lambda: check_whole(Path(checkpoint)))
@@ -550,7 +550,7 @@ class CheckpointingTrainer(Trainer):
 def _check_tensors(
     found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], path: Path
 ) -> None:
-    """Raise a ValueError unless the tensors are those that are expected, in their shapes."""
+    """Raise a ValueError unless names and shapes of the tensors are as expected."""
     for name in (*expected, *found):
         shapes = [tuple(each[name].shape) if name in each else None for each in (expected, found)]
         if shapes[0] != shapes[1]:
@@ -561,7 +561,7 @@ def _check_tensors(
 
 
 def _is_of_writing(error: RuntimeError) -> bool:
-    """Whether torch says by a RuntimeError that a file could not be written."""
+    """Whether a RuntimeError of torch means that a file could not be written."""
     return any(
         word in str(error) for word in ("PytorchStreamWriter", "inline_container", "unexpected pos")
     )

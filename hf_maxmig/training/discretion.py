@@ -1,7 +1,7 @@
-"""What callbacks see where the annotators' names must not leave the machine: a model without them.
+"""Annotators' names are hidden from callbacks if they must not leave the machine.
 
-A tracker sends the model's config to where it keeps its runs, and nobody knows which callbacks are
-trackers. Some upload checkpoints too, which hold the names: those are refused.
+Trackers send the model's config to their servers, and callbacks do not say whether they are trackers. So no
+callback sees the names. Trackers that also upload checkpoints, which hold the names, are refused.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from typing import Any
 from transformers import TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import CallbackHandler
 
-# Callbacks of transformers that upload models or checkpoints: what turns that on, by default or not.
+# Callbacks of transformers that upload models or checkpoints: the variable that turns it on, and its default.
 _ENVIRONMENT = {
     "WandbCallback": ("WANDB_LOG_MODEL", "false"),
     "MLflowCallback": ("HF_MLFLOW_LOG_ARTIFACTS", "false"),
@@ -22,14 +22,14 @@ _ENVIRONMENT = {
     "DVCLiveCallback": ("HF_DVCLIVE_LOG_MODEL", "false"),
     "SwanLabCallback": ("SWANLAB_LOG_MODEL", "false"),
 }
-_ATTRIBUTES = ("_log_model", "_log_checkpoints", "sync_checkpoints")  # and given by hand
+_ATTRIBUTES = ("_log_model", "_log_checkpoints", "sync_checkpoints")  # attributes that turn it on
 _OFF = ("", "0", "false", "f", "no", "n", "off", "none")
 
 
 class DiscreetHandler(CallbackHandler):
     """`CallbackHandler` that hides the annotators' names, unless the arguments share them."""
 
-    hidden: list[str] | None = None  # while a callback is called
+    hidden: list[str] | None = None  # the names, while a callback runs
 
     def call_event(
         self,
@@ -39,7 +39,7 @@ class DiscreetHandler(CallbackHandler):
         control: TrainerControl,
         **kwargs: Any,
     ) -> TrainerControl:
-        """Call it on all callbacks."""
+        """Call the event on all callbacks."""
         with self._hiding(getattr(args, "hub_annotators", "names") != "names"):
             return super().call_event(event, args, state, control, **kwargs)
 
@@ -58,7 +58,7 @@ class DiscreetHandler(CallbackHandler):
 
     @contextlib.contextmanager
     def showing(self) -> Iterator[None]:
-        """Have the names back for a while: a callback may save, evaluate or report by its trainer."""
+        """Show the names temporarily: a callback may save, evaluate or report through its trainer."""
         if self.hidden is None:
             yield
             return
@@ -77,7 +77,7 @@ def check_trackers(callbacks: list[Any]) -> None:
         callbacks: of a trainer that does not share the names.
 
     Raises:
-        ValueError: naming the first, and what turns it off.
+        ValueError: for the first such tracker; the message says how to turn its uploads off.
     """
     for callback in callbacks:
         for kind in type(callback).__mro__:

@@ -1,18 +1,18 @@
-"""Several devices: what a gain over all of them needs, and parameters whole where FSDP spreads them.
+"""Several devices: the gain over the items of all of them, and whole parameters under FSDP.
 
-W devices with B items each take the step of one with N = W B items: the gain compares an item with
-those of all devices. For this h and g are gathered, never the N x N table. A training step of
-Max-MIG with C classes hands to collectives, beside what DDP or FSDP does with the gradients,
+W devices with B items each take the same step as one device with N = W B items: the gain compares an
+item with those of all devices. For this, h and g are gathered, never the N x N table. Beside the
+gradients of DDP or FSDP, a training step of Max-MIG with C classes communicates
 
     bytes = B (8 C + 1) from each device, N (8 C + 1) to each:
 
-log h and log g in float32, and one byte an item that says whether it has a label; mixup adds twelve
-bytes an item, for the share and the partner. Nothing is sent in
-the backward pass, and none of it waits for the host. With gradient accumulation this is for each of
-the batches that are added up; a comparison is with the items of one of them.
+log h and log g in float32, and one byte per item that says whether it has votes. Mixup adds twelve
+bytes per item, for the share and the partner. The backward pass sends nothing, and nothing waits for
+the host. With gradient accumulation these are the numbers of each accumulated batch, and an item is
+compared with the items of its own batch only.
 
-What normalises over the items of a device, as batch normalisation does, still does so: convert it to
-`torch.nn.SyncBatchNorm` if it must not.
+Layers that normalise over the items of a device, such as batch normalisation, still do so: convert
+them to `torch.nn.SyncBatchNorm` to normalise over all devices.
 """
 
 import contextlib
@@ -30,9 +30,9 @@ T = TypeVar("T")
 class _GatherWithGradient(torch.autograd.Function):
     """All-gather of equally many rows along the first axis.
 
-    Every process computes the same loss of all rows, so what the others would send back is what it
-    has itself: the gradient of its own rows, once a process. Where the parameters' gradients are
-    then averaged, as DDP and FSDP do, the step equals that of one process.
+    Every process computes the same loss of all rows. So each already has the gradient that the others
+    would send back: that of its own rows, once per process. DDP and FSDP then average the parameters'
+    gradients, and the step equals that of one process.
     """
 
     @staticmethod
@@ -50,12 +50,12 @@ class _GatherWithGradient(torch.autograd.Function):
 def gather_with_gradient(tensor: Tensor, size: int | None = None) -> Tensor:
     """Join a tensor over all processes, in order of rank; with one process, return it as it is.
 
-    The loss of what is joined must be the same on every process: see `_GatherWithGradient`.
+    Every process must compute the same loss of the joined tensor: see `_GatherWithGradient`.
 
     Args:
         tensor: (B, ...), B may differ between processes; bool tensors carry no gradient.
-        size: what B is at the most, on any process. Without it the processes first tell each other,
-            for which the host waits.
+        size: the largest B on any process. If it is not given, the processes first exchange their sizes,
+            which the host waits for.
 
     Returns:
         (W * size, ...), the same on every process: each one's rows, then zeros (False) up to the
@@ -91,16 +91,16 @@ def several_processes() -> bool:
 
 
 def from_first_process(compute: Callable[[], T]) -> T:
-    """Compute on the first process, and hand what comes of it to all.
+    """Compute something on the first process, and give all processes the result.
 
     Args:
-        compute: what the first process calls; its result must be one that can be pickled.
+        compute: the first process calls it; its result must be picklable.
 
     Returns:
-        The result of the first process, on each.
+        The result, on every process.
 
     Raises:
-        Exception: what `compute` has raised, on each: one that went on alone would wait for the others.
+        Exception: the error of `compute`, on every process: one that continued would wait for the others.
 
     Example:
         >>> from_first_process(lambda: 2)
@@ -122,9 +122,9 @@ def from_first_process(compute: Callable[[], T]) -> T:
 
 
 class WholeBatches(IterableDataset):
-    """A stream without the last items, if they fill no batch.
+    """A stream without its last items, if they do not fill a batch.
 
-    accelerate fills it up with items of the first batch, which would be compared with themselves.
+    accelerate would fill that batch up with items of the first batch, and compare these with themselves.
 
     Args:
         stream: yields items.
@@ -156,9 +156,9 @@ class WholeBatches(IterableDataset):
 
 @contextlib.contextmanager
 def whole_parameters(model: nn.Module) -> Iterator[None]:
-    """Have parameters whole on each device for a while, where FSDP spreads them; what changes stays.
+    """Make parameters whole on each device temporarily if FSDP spreads them; changes are kept.
 
-    A model without FSDP is left as it is. Every process must come by, and change the same.
+    A model without FSDP is left as it is. Every process must enter, and make the same changes.
 
     Args:
         model: whole or spread by FSDP2 (`fully_shard`).
@@ -190,7 +190,7 @@ def whole_parameters(model: nn.Module) -> Iterator[None]:
         module.reshard()
     for name, whole in changed.items():
         spread_out: Any = model.get_parameter(name)
-        # Every process has the whole: each takes its own part, and nothing is sent.
+        # Every process has the whole parameter and takes its own part: nothing is sent.
         part = distribute_tensor(
             whole, spread_out.device_mesh, spread_out.placements, src_data_rank=None
         )
@@ -199,7 +199,7 @@ def whole_parameters(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_gradient(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
-    """Have no gradient of parameters for a while, which DDP would wait for: they have no part in the loss.
+    """Turn the gradient of parameters off temporarily: they have no part in the loss, and DDP would wait for it.
 
     Args:
         parameters: any; those that have no gradient anyway stay as they are.
@@ -224,9 +224,9 @@ def without_gradient(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_class(model: Any) -> Iterator[None]:
-    """Let a model be of its own class for a while: FSDP2 has put another in its place.
+    """Give a model its own class back temporarily: FSDP2 has replaced it.
 
-    The Hub is told the class of a model that is saved, and gets the source of it: torch's.
+    Saving for the Hub writes the class and its source file, which would be torch's.
 
     Args:
         model: any.

@@ -1,4 +1,4 @@
-"""Secrets: used where they are needed, shown and written nowhere."""
+"""Secrets: they are used where needed, and never shown or written."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ HIDDEN = "<HIDDEN>"
 
 
 def is_secret(name: str) -> bool:
-    """Whether what is called so is a secret, by its name.
+    """Whether a name is that of a secret.
 
     Example:
         >>> [is_secret(name) for name in ("hub_token", "--hub-salt", "num_tokens", "keyboard")]
@@ -25,11 +25,11 @@ def is_secret(name: str) -> bool:
 
 
 def masked(value: Any) -> Any:
-    """Replace what can be recognised as a secret: tokens of the Hub, passwords in addresses.
+    """Replace recognisable secrets: tokens of the Hub, passwords in addresses.
 
     Args:
-        value: a text; or lists, tuples and dictionaries of texts, of which those are hidden
-            altogether whose key names a secret. Anything else stays.
+        value: a string, or lists, tuples and dictionaries of strings; a string whose key names a
+            secret is hidden completely. Anything else stays.
 
     Returns:
         The same, masked.
@@ -58,7 +58,7 @@ def masked(value: Any) -> Any:
 
 
 def masked_flags(flags: Iterable[str]) -> list[str]:
-    """Mask a command line: also what stands after a flag that names a secret, or the beginning of one.
+    """Mask a command line, including the value after a flag that names a secret, or begins such a name.
 
     Example:
         >>> masked_flags(["--hub_token", "abc", "--hub_salt=def", "--seed", "3", "--hub_sal", "ghi"])
@@ -77,7 +77,7 @@ def masked_flags(flags: Iterable[str]) -> list[str]:
 
 
 def _begins_secret(flag: str) -> bool:
-    # argparse may take the beginning of a flag for the flag.
+    # argparse may accept the beginning of a flag for the whole.
     flag = flag.replace("-", "_")
     return any(
         len(flag) >= len("__hub_t") and whole.startswith(flag)
@@ -86,11 +86,11 @@ def _begins_secret(flag: str) -> bool:
 
 
 class Secret(str):
-    """A text that is used as any other, and is not shown.
+    """A string that can be used as any other, but is not shown.
 
-    `repr` and `str` mask it, a copy or a pickle is the mask: `dataclasses.asdict` copies, and so does
-    what writes results. Only a formatted string spells it out, with which the Hub's client makes
-    its header.
+    `repr` and `str` return the mask. A deep copy or a pickle is the mask: `dataclasses.asdict` and the code
+    that writes results copy deeply. Only a formatted string holds the secret; the Hub's client makes
+    its header that way.
 
     Args:
         text: the secret.
@@ -131,7 +131,7 @@ class Secret(str):
 
 
 class Vault:
-    """The secrets of one object; it cannot be changed, only replaced, and a pickle of it is empty.
+    """The secrets of one object. It can only be replaced, not changed, and its pickle is empty.
 
     Args:
         **secrets: by name.
@@ -143,11 +143,11 @@ class Vault:
         self._secrets = secrets
 
     def get(self, name: str) -> Secret | None:
-        """Return one of them, None if it is not there."""
+        """Return one of the secrets; None if it is not there."""
         return self._secrets.get(name)
 
     def put(self, name: str, value: Secret | None) -> "Vault":
-        """Return a vault with this one too, or without it."""
+        """Return a vault with this secret added, or without it if the value is None."""
         rest = {n: secret for n, secret in self._secrets.items() if n != name}
         return Vault(**rest) if value is None else Vault(**rest, **{name: value})
 
@@ -162,7 +162,7 @@ class Vault:
 
 
 def hides(*names: str) -> Callable[[type], type]:
-    """Decorate a dataclass so that fields with secrets lie in a vault, and are read as `Secret`s.
+    """Decorate a dataclass so that fields with secrets are kept in a vault and read as `Secret`s.
 
     Args:
         *names: of the fields.

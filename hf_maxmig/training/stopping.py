@@ -1,8 +1,8 @@
-"""A training stops where a number is no longer finite, and no such model is saved.
+"""A training stops when a number is no longer finite, and no such model is saved.
 
-Where a device computes ahead of the host nothing waits for it: what `finite.py` notes is looked at
-before each log, evaluation and save, and at the end of each epoch. By then the weights are lost; the
-checkpoints are not. On a CPU the training stops before the step that would lose them.
+The check never makes the host wait for a device that computes ahead: the notes of `finite.py` are read
+before each log, evaluation and save, and at the end of each epoch. By then the weights are lost, but not
+the checkpoints. On a CPU the training stops before the step that would spoil the weights.
 """
 
 from typing import Any, NoReturn
@@ -24,9 +24,9 @@ class DivergedError(ValueError):
 
 
 class StoppingTrainer(SharingTrainer):
-    """`Trainer`, as far as it stops a training that has diverged.
+    """The part of the trainer that stops a training that has diverged.
 
-    `Trainer` goes on, and saves: one NaN makes all weights NaN.
+    `Trainer` itself would go on and save, and one NaN makes all weights NaN.
     """
 
     _short = False  # whether this is one of the short trainings before a training
@@ -42,7 +42,7 @@ class StoppingTrainer(SharingTrainer):
         self._gradients = FirstNonFinite(self.args.device)
 
     def check_numbers(self) -> None:
-        """Raise `DivergedError` if a loss or a gradient of this training was not finite; here the host waits."""
+        """Raise `DivergedError` if a loss or a gradient was not finite; the host waits for the device here."""
         scaler = getattr(self.accelerator, "scaler", None)
         losses, gradients = self._losses.found(), self._gradients.found()
         if scaler is not None and self.args.world_size > 1:  # only one of them may have seen it
@@ -77,7 +77,7 @@ class StoppingTrainer(SharingTrainer):
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        # With a loss scale a step with too large gradients is left out, and the scale lowered.
+        # With a loss scale, a step with too large gradients is skipped and the scale is lowered.
         if getattr(self.accelerator, "scaler", None) is None and norm is not None:
             whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
             whole = torch.as_tensor(whole, device=self.args.device)
@@ -124,6 +124,6 @@ class StoppingTrainer(SharingTrainer):
         Raises:
             DivergedError: if a weight is not finite.
         """
-        # One process alone may save, unless each has a part of the weights.
+        # A single process may save, unless each has a part of the weights.
         self._check_weights(together=self.is_fsdp_enabled or self.is_deepspeed_enabled)
         super().save_model(output_dir, _internal_call)

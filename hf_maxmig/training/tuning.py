@@ -1,8 +1,8 @@
-"""A search over hyperparameters, as `Trainer` has it, in which each trial starts from nothing.
+"""The search over hyperparameters of `Trainer`, with trials that do not depend on each other.
 
-`Trainer.hyperparameter_search` makes the model before it knows what a trial tries, keeps what an
-earlier trial has set, and by default adds all metrics up: a gain, its ceiling and its interval make a
-number that grows with the gain, and that is minimised.
+`Trainer.hyperparameter_search` makes the model before it knows a trial's arguments, and keeps the arguments
+of earlier trials. By default it minimises the sum of all metrics. A gain, its ceiling and its interval have
+a sum that grows with the gain, so the gain would be minimised.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ logger = logging.get_logger(__name__)
 
 
 class TunedTrainer(StoppingTrainer):
-    """`Trainer`, as far as hyperparameters are searched for."""
+    """The part of the trainer that searches over hyperparameters."""
 
     model: Any
     model_wrapped: Any
@@ -41,14 +41,14 @@ class TunedTrainer(StoppingTrainer):
     ) -> BestRun | list[BestRun]:
         """Search as `Trainer` does, by the gain on the evaluation set.
 
-        A trial is judged by the pair that it ends with, after the best epoch was loaded, classes were
-        named and W got its strength. One whose loss is no longer finite is left out, with a word. The
-        arguments are afterwards what they were.
+        A trial is judged by its final model, after the best epoch was loaded, classes were named and W got
+        its strength. A trial whose loss is no longer finite is left out with a warning. The arguments are
+        restored afterwards.
 
         Args:
             hp_space: as in `Trainer`; also the fields of `MaxMIGTrainingArguments`.
             compute_objective: as in `Trainer`; by default the gain on the evaluation set, minus the
-                gain where it is minimised. No gold label is looked at.
+                gain if the direction is to minimise. No gold label is used.
             n_trials: as in `Trainer`.
             direction: as in `Trainer`.
             backend: as in `Trainer`.
@@ -60,8 +60,8 @@ class TunedTrainer(StoppingTrainer):
 
         Raises:
             ImportError: if the backend is not installed.
-            ValueError: if the trainer has no `model_init`, or no single `eval_dataset` for the default
-                objective; or every trial was left out.
+            ValueError: if the trainer has no `model_init`, if it has no single `eval_dataset` for the
+                default objective, or if every trial was left out.
         """
         name = _available(backend)
         if self.model_init is None:
@@ -98,7 +98,7 @@ class TunedTrainer(StoppingTrainer):
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """Train as `Trainer` does; a trial that diverges is cut short, the search goes on."""
+        """Train as `Trainer` does; a trial that diverges is stopped, and the search goes on."""
         try:
             return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
         except DivergedError as error:
@@ -128,7 +128,7 @@ class TunedTrainer(StoppingTrainer):
             self.args.__dict__.update(self._before_trials)
 
     def _judge_trial(self, trial: Any) -> None:
-        """Take the objective from the pair as it is now."""
+        """Compute the objective from the final model."""
         if trial is not None and self.hp_search_backend is not None:
             self.objective = self.compute_objective(self.evaluate())
 
@@ -149,8 +149,8 @@ class TunedTrainer(StoppingTrainer):
         def objective(metrics: dict[str, float]) -> float:
             if "eval_gain" not in metrics:
                 raise ValueError(
-                    "an evaluation must have a gain for trials to be judged by it, got no gain of votes on two items or "
-                    "more, or of a method without an aggregator: give `compute_objective`."
+                    "an evaluation must have a gain for trials to be judged by it, got none: there are votes on fewer than "
+                    "two items, or the method has no aggregator. Give `compute_objective`."
                 )
             return sign * metrics["eval_gain"]
 
