@@ -521,7 +521,7 @@ def test_checkpoint_of_other_votes_on_as_many_items_is_refused(
 ):
     """In another order too: item 7 would learn what another item 7 is. One that does not know them goes on."""
     if not known:  # an earlier version has written none
-        monkeypatch.setattr(hf_maxmig.training.item_features, "votes_digest", lambda votes: "")
+        monkeypatch.setattr(hf_maxmig.training.starting, "votes_digest", lambda votes: "")
     checkpoints().train()
     folder = str(tmp_path / "out" / "checkpoint-4")
     assert (
