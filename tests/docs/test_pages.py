@@ -92,6 +92,7 @@ def test_sentences_that_were_put_right_stay_so(root):
 
 
 @pytest.mark.slow
+@pytest.mark.full  # CI builds them by `make docs`
 def test_sphinx_builds_the_pages_without_a_warning(root, tmp_path):
     """A link to nowhere, a table that is none and a docstring that is cut off are warnings; here they are errors."""
     pytest.importorskip("furo", reason="the extra `docs` is not installed")
