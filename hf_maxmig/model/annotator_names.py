@@ -1,6 +1,6 @@
-"""Names of annotators, which may be personal data: what others see of them.
+"""Names of annotators in a shared model: plain, as salted hashes, or dropped.
 
-A shared model has them as they are, as salted hashes, or not at all.
+Names may be personal data.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ _HASH = 16  # hexadecimal digits
 
 
 def hashed_names(names: Sequence[str], salt: str) -> list[str]:
-    """Replace names by salted hashes: whoever has names and salt can tell whose is whose, nobody else.
+    """Replace names by salted hashes; only someone with names and salt can match them.
 
     Args:
         names: unique.
@@ -27,7 +27,7 @@ def hashed_names(names: Sequence[str], salt: str) -> list[str]:
         As many hexadecimal numbers of 16 digits, HMAC-SHA-256.
 
     Raises:
-        TypeError: if the salt is no text.
+        TypeError: if the salt is not text.
         ValueError: if the salt is shorter.
 
     Example:
@@ -40,15 +40,15 @@ def hashed_names(names: Sequence[str], salt: str) -> list[str]:
 
 
 def check_salt(salt: str, name: str = "salt") -> str:
-    """Check a salt, and return it: its characters are not in the error.
+    """Check a salt, and return it. The error does not show its characters.
 
     Args:
-        salt: what is to be one.
+        salt: the salt.
         name: of the argument, for the error.
 
     Raises:
-        TypeError: if it is no text.
-        ValueError: if it is too short.
+        TypeError: if the salt is not text.
+        ValueError: if the salt is too short.
     """
     if not isinstance(salt, str):
         raise TypeError(f"`{name}` must be a string, got {type(salt).__name__}.")
@@ -61,17 +61,17 @@ def check_salt(salt: str, name: str = "salt") -> str:
 
 
 def hashed_order(names: Sequence[str], salt: str) -> tuple[list[str], list[int]]:
-    """Sort the hashes of names: in the order of the names, a list of them would give all away.
+    """Sort the hashes of names; in the order of the names they would reveal who is who.
 
     Args:
         names: unique.
         salt: as in `hashed_names`.
 
     Returns:
-        The hashes in their own order, and for each the place of its name among `names`.
+        The sorted hashes, and for each the place of its name in `names`.
 
     Raises:
-        TypeError: if the salt is no text.
+        TypeError: if the salt is not text.
         ValueError: if the salt is too short, or two names have the same hash.
 
     Example:
@@ -89,14 +89,14 @@ def hashed_order(names: Sequence[str], salt: str) -> tuple[list[str], list[int]]
 
 
 def check_shared_as(annotators: str, salt: str | None) -> None:
-    """Check what is to be seen of the annotators.
+    """Check in which form the annotators are shared.
 
     Args:
         annotators: one of `SHARED_AS`.
-        salt: what goes with `hashed`, and only with it.
+        salt: needed for `hashed`, and only for it.
 
     Raises:
-        ValueError: if `annotators` is none of the three, or the salt is missing or not asked for.
+        ValueError: if `annotators` is none of the three, or the salt is missing or not needed.
 
     Example:
         >>> check_shared_as("dropped", None)
@@ -111,7 +111,7 @@ def check_shared_as(annotators: str, salt: str | None) -> None:
 
 
 def hash_names(model: Any, salt: str) -> None:
-    """Put hashes in the place of a model's names, and its annotators in the order of the hashes.
+    """Replace a model's annotator names by hashes, and sort its annotators by hash.
 
     Args:
         model: a crowd model.
@@ -123,7 +123,7 @@ def hash_names(model: Any, salt: str) -> None:
     if model.config.annotators is None:
         raise ValueError(
             f"the annotators must have names to be hashed, got only their number, {model.config.num_annotators}: "
-            "share the pair with `annotators='dropped'`, or give it their names (`config.annotators`)."
+            "share the model with `annotators='dropped'`, or give it their names (`config.annotators`)."
         )
     hashes, order = hashed_order(model.config.annotators, salt)
     model.reorder_annotators(torch.tensor(order))
@@ -134,12 +134,12 @@ def hash_names(model: Any, salt: str) -> None:
 def names_hashed(
     model: Any, salt: str, whole: Callable[[], contextlib.AbstractContextManager[None]]
 ) -> Iterator[None]:
-    """Hash a model's names for a while; after that names and order are what they were.
+    """Hash a model's annotator names within this context; names and order are restored afterwards.
 
     Args:
         model: a crowd model.
         salt: as in `hashed_names`.
-        whole: has parameters whole for a while, where they are spread over devices.
+        whole: a context that gathers parameters which are sharded over devices.
 
     Raises:
         ValueError: as `hash_names`.

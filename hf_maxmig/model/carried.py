@@ -1,4 +1,4 @@
-"""The code that a saved model carries: which of its classes is which, and the pipeline beside it."""
+"""The code saved with a model: the class that each Auto class builds, and the pipeline."""
 
 import contextlib
 import shutil
@@ -15,10 +15,10 @@ PIPELINE = {"impl": "pipelines.ForecastPipeline", "pt": ["AutoModel"], "type": "
 
 @contextlib.contextmanager
 def carrying_code(model: Any, folder: Path) -> Iterator[None]:
-    """Have a model that is saved with its code say which class its Auto class builds, and have a pipeline.
+    """Register, in the config of a model saved with its code, its class for the Auto class and its pipeline.
 
-    transformers itself copies the model's code. Here the config names the class of the model's task too,
-    and, while it is saved, the pipeline, whose code is put into the folder. A model that is saved without
+    Transformers itself copies the model's code. This adds the class for the Auto class of the model's task
+    and, while the model is saved, the pipeline, whose code is copied into the folder. A model saved without
     code stays as it is.
 
     Args:

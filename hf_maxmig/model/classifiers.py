@@ -1,6 +1,6 @@
 """The paper's own classifiers h, as Hub models (paper, Section 4, "Networks", and Appendix B.2).
 
-Any other h comes from transformers or timm. None of these knows of a crowd: a plain `Trainer` can
+Any other h comes from transformers or timm. None of these depends on a crowd: a plain `Trainer` can
 train them too.
 """
 
@@ -24,7 +24,7 @@ class FourLayerCNNConfig(PreTrainedConfig):
         image_size: side of the square picture, in pixels.
         hidden_sizes: channels of the four convolutions.
         fc_size: units of the fully connected layer.
-        dropout: share dropped between it and the output.
+        dropout: share dropped between this layer and the output.
 
     Example:
         >>> FourLayerCNNConfig(num_channels=1, image_size=50).hidden_sizes
@@ -58,9 +58,9 @@ class HeadConfig(PreTrainedConfig):
     """Configuration of `HeadClassifier`.
 
     Args:
-        input_size: D, numbers a feature vector has.
+        input_size: D, the length of a feature vector.
         hidden_size: units of the fully connected layer.
-        dropout: share dropped between it and the output.
+        dropout: share dropped between this layer and the output.
         encoder_config: config of a frozen backbone that turns pictures into features; None if
             features are given.
 
@@ -86,7 +86,7 @@ class HeadConfig(PreTrainedConfig):
 
 
 class _ClassifierModel(PreTrainedModel):
-    """What the three share: torch's own initialisation, and the loss of a plain classifier."""
+    """Shared by the three: torch's own initialisation, and the loss of a plain classifier."""
 
     main_input_name = "pixel_values"
     input_modalities = ("image",)
@@ -134,7 +134,7 @@ class FourLayerCNN(_ClassifierModel):
                 f"`image_size` must be at least {2 ** len(config.hidden_sizes)}, got {config.image_size}: "
                 "each of the convolutions halves it."
             )
-        # What a CPU convolves twice as fast.
+        # A CPU convolves this layout twice as fast.
         self.convolutions.to(memory_format=torch.channels_last)
         self.fc = nn.Linear(sizes[-1] * side * side, config.fc_size)
         self.dropout = nn.Dropout(config.dropout)
@@ -214,7 +214,8 @@ class HeadClassifier(_ClassifierModel):
         """Put a new head on a backbone.
 
         Args:
-            encoder: what `AutoModel.from_pretrained` returns; its weights are kept and frozen.
+            encoder: a backbone as `AutoModel.from_pretrained` returns it; its weights are kept and
+                frozen.
             input_size: D, the length of its feature vector, see `encode`.
             **config_fields: fields of `HeadConfig`, such as `num_labels` or `id2label`.
 
@@ -245,7 +246,7 @@ class HeadClassifier(_ClassifierModel):
         return self
 
     def read(self, pixel_values: Tensor | None = None, features: Tensor | None = None) -> Tensor:
-        """Give what the head reads, (B, D): features as they are, pictures by the backbone or flat.
+        """Return the head's input, (B, D): features as they are, pictures encoded or flattened.
 
         Raises:
             ValueError: if neither is given.
@@ -266,7 +267,7 @@ class HeadClassifier(_ClassifierModel):
         labels: Tensor | None = None,
         return_dict: bool | None = None,
     ) -> ImageClassifierOutput:
-        """Classify (B, D) features, or pictures: through the backbone, or else as flat vectors.
+        """Classify (B, D) features, or pictures through the backbone or else as flat vectors.
 
         Raises:
             ValueError: if neither is given, or D is not the head's `input_size`.
@@ -274,7 +275,7 @@ class HeadClassifier(_ClassifierModel):
         features = self.read(pixel_values, features)
         if features.shape[-1] != self.config.input_size:
             raise ValueError(
-                f"features must have `input_size` = {self.config.input_size} numbers an item, got the shape "
+                f"features must have `input_size` = {self.config.input_size} numbers per item, got the shape "
                 f"{tuple(features.shape)}: make the head with `HeadConfig(input_size={features.shape[-1]})`."
             )
         hidden = self.fc(features.to(self.fc.weight.dtype)).relu()
@@ -290,7 +291,7 @@ def _conv_block(size_in: int, size_out: int, pool: bool) -> nn.Sequential:
 
 
 def keep_weights(model: PreTrainedModel) -> PreTrainedModel:
-    """Mark a model as initialised, so that one around it does not draw its weights anew."""
+    """Mark a model as initialised, so that a model around it does not redraw its weights."""
     for module in model.modules():
         module._is_hf_initialized = True
     return model

@@ -1,7 +1,7 @@
-"""Cross-entropies of what is given, and nothing of what is not: by targets, or by annotations.
+"""Cross-entropies against targets or annotations; missing ones take no part.
 
-Log-probabilities in, the mean over all devices out. Which target or which annotator's answer is
-compared with is the affair of the method, or of the training, that uses them.
+The input is log-probabilities, the result the mean over all devices. The method, or the training, decides
+which target or which annotator's vote they are compared with.
 """
 
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ from .votes import Votes
 
 
 def mean_of_given(total: Tensor, count: Tensor, gather: Gather) -> tuple[Tensor, Tensor]:
-    """Divide what the items add up to by how much of it there is, over all devices.
+    """Divide the sum of all losses by their number, over all devices.
 
     Args:
         total: (B,), sum of an item's losses, in nats.
-        count: (B,), how many they are.
+        count: (B,), the number of an item's losses.
         gather: joins a (B, ...) tensor over the devices, with gradient.
 
     Returns:
-        The mean, and whether there was nothing: then it is zero, with zero gradient.
+        The mean, and whether there are no losses; then it is zero, with zero gradient.
 
     Example:
         >>> total, count = torch.tensor([3.0, 0.0]), torch.tensor([2, 0])
@@ -37,7 +37,7 @@ def mean_of_given(total: Tensor, count: Tensor, gather: Gather) -> tuple[Tensor,
 
 
 def against_targets(log_h: Tensor, targets: Tensor, gather: Gather) -> tuple[Tensor, Tensor]:
-    """Compare the classifier with a distribution an item: mean_i - sum_c t_ic log h(x_i)_c.
+    """Compare the classifier with one distribution per item: mean_i - sum_c t_ic log h(x_i)_c.
 
     Args:
         log_h: (B, C), log-probabilities.
@@ -58,16 +58,16 @@ def against_targets(log_h: Tensor, targets: Tensor, gather: Gather) -> tuple[Ten
 
 
 def against_annotations(log_said: Tensor, votes: Votes, gather: Gather) -> tuple[Tensor, Tensor]:
-    """Compare what each annotator is expected to say with what they said.
+    """Compare each annotator's predicted vote with the vote they gave.
 
     Args:
-        log_said: (B, K, C), log-probabilities of what the annotator of each place says.
+        log_said: (B, K, C), log-probabilities of the vote of the annotator at each place.
         votes: of the batch.
         gather: joins a (B, ...) tensor over the devices, with gradient.
 
     Returns:
-        The mean over all labels, in nats (each label counts once, an item as often as it has
-        labels), and whether there were none.
+        The mean over all votes, in nats (each vote counts once, an item as often as it has votes),
+        and whether there were none.
 
     Example:
         >>> log_said = torch.tensor([[[0.5, 0.5], [0.9, 0.1]]]).log()
@@ -84,10 +84,10 @@ def against_annotations(log_said: Tensor, votes: Votes, gather: Gather) -> tuple
 class TargetModel(CrowdModel):
     """A method of two steps: first a target for each item, then a plain classifier.
 
-    What a method adds is `targets`.
+    A method defines `targets`.
 
     Args:
-        config: what the model is made of.
+        config: the model's configuration.
         classifier: h, if already built; see `from_classifier`.
     """
 

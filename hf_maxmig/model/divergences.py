@@ -1,8 +1,7 @@
-"""Table 1 of the paper as rows: what each f-divergence rewards and penalises.
+"""Table 1 of the paper as rows: the reward and the penalty of each f-divergence.
 
-A row knows only the ratio K of the paper, never a classifier or an aggregator: those meet in
-`functional.py`. To add a divergence, add a row to `DIVERGENCES`; the contract tests take it from
-there.
+A row is a function of the paper's ratio K alone; classifier and aggregator come together in
+`functional.py`. To add a divergence, add a row to `DIVERGENCES`; the contract tests then cover it.
 """
 
 import math
@@ -22,7 +21,7 @@ class Divergence:
     """One row of Table 1.
 
     Args:
-        name: how the row is called in a config.
+        name: the row's name in a config.
         f: the convex function of the divergence, of the ratio t (Table 1, column 2).
         reward: df(K) as a function of k = log K (column 3), in nats.
         penalty: f*(df(K)) as a function of k = log K (column 4), in nats.

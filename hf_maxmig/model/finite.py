@@ -1,7 +1,7 @@
-"""Numbers that are no longer finite: where the first one came up, and that none is saved.
+"""Non-finite numbers: find the step of the first one, and save none.
 
-One NaN in a loss makes all weights NaN with the next step. What is noted in each step stays on the
-device; it is looked at where the host waits anyway, and always before something is saved.
+One NaN in a loss makes all weights NaN in the next step. The notes of each step stay on the device. They
+are read where the host waits anyway, and always before something is saved.
 """
 
 import torch
@@ -34,7 +34,7 @@ class FirstNonFinite:
         self._value = torch.where(first, value, self._value)
 
     def found(self) -> tuple[int, float] | None:
-        """Return step and number of the first, or None; here the host waits."""
+        """Return step and value of the first one, or None; the host waits here."""
         step = int(self._step.item())
         return (step, float(self._value.item())) if step else None
 
@@ -72,7 +72,7 @@ def non_finite_weight(model: nn.Module) -> str | None:
 
 
 def _here(parameter: Tensor) -> Tensor:
-    """Return what this device has of a parameter that is spread over several."""
+    """Return this device's part of a parameter that is sharded over several."""
     return parameter.to_local() if hasattr(parameter, "to_local") else parameter
 
 

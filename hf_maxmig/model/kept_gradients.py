@@ -14,14 +14,14 @@ LARGE = 2**23  # numbers, 32 MiB: smaller blocks of memory are not given back to
 class TableRows:
     """Reads rows of tables as `torch.nn.functional.embedding` does, and keeps the gradients' memory.
 
-    A gradient is as large as its table, however few rows were read: 40 MB of 100,000 annotators
-    and ten classes. A CPU's system takes memory of that size back after each step and hands out empty
-    pages in the next, which costs more than all else that an aggregator does. Here the memory stays,
-    and is used again once nobody holds a gradient in it: not as long as gradients are accumulated,
-    or somebody keeps one. An accelerator's allocator keeps memory by itself, and so does the system
-    where tables are smaller than `LARGE`: those are read by `embedding` itself.
+    A gradient is as large as its table, however few rows were read: 40 MB for 100,000 annotators
+    and ten classes. On a CPU the operating system takes back memory of that size after each step and
+    hands out empty pages in the next, which costs more than the rest of the aggregator. Here the memory
+    is kept and reused once no gradient in it is referenced any more; while gradients are accumulated
+    or kept, it is not. An accelerator's allocator keeps memory by itself, and so does the operating
+    system for tables smaller than `LARGE`; those are read by `embedding` itself.
 
-    A copy of it, or one read from a file, starts without memory.
+    A copy, or one read from a file, starts without memory.
 
     Example:
         >>> read = TableRows()
@@ -35,7 +35,7 @@ class TableRows:
     """
 
     def __init__(self) -> None:
-        # By shape and kind: memory, and a reference that is dead once the last tensor on it is.
+        # By shape and type: memory, and a weak reference that dies with the last tensor on it.
         self._kept: dict[tuple[torch.Size, torch.dtype], tuple[bytearray, weakref.ref]] = {}
 
     def __reduce__(self) -> tuple[type["TableRows"], tuple[()]]:
@@ -49,7 +49,7 @@ class TableRows:
         return _Read.apply(table, index, self)
 
     def zeros(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """Return zeros on the CPU, in the memory of those before if nobody holds them any more."""
+        """Return zeros on the CPU, in the memory of the last ones if these are no longer referenced."""
         memory, lent = self._kept.get((shape, dtype), (None, None))
         if memory is None or (lent is not None and lent() is not None):
             memory = bytearray(shape.numel() * dtype.itemsize)
@@ -74,7 +74,7 @@ class _Read(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (index,) = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the gradient is to have one itself
+        if torch.is_grad_enabled():  # the gradient needs a gradient itself
             zeros = grad.new_zeros(ctx.shape)
             return zeros.index_add(0, index.flatten(), grad.reshape(-1, ctx.shape[1])), None, None
         zeros = ctx.rows.zeros(ctx.shape, grad.dtype)

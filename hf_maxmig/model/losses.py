@@ -28,7 +28,7 @@ def minus_gain(
         divergence: a row of Table 1.
         least_items: with fewer annotated items than this there is nothing to compare.
         gather: as in `CrowdModel.crowd_loss`.
-        mixed: if the inputs were blended: how, in the numbers of the joined batch.
+        mixed: how the inputs were blended, if they were, with partners numbered in the joined batch.
 
     Returns:
         The loss in nats, and whether it is empty: then it is zero, with zero gradient.
@@ -48,7 +48,7 @@ def minus_gain(
 def of_partners(
     outputs: MaxMIGOutput, batch: Mapping[str, Tensor], mixed: Mixed
 ) -> tuple[MaxMIGOutput, dict[str, Tensor]]:
-    """Take the votes on the other item of each blend for those on its own.
+    """Replace the votes on each item of a batch of blends by those on its partner.
 
     Args:
         outputs: of the blends.
@@ -56,8 +56,8 @@ def of_partners(
         mixed: how they are blended.
 
     Returns:
-        What the classifier makes of the blends with what the aggregator makes of the partners, and the
-        partners' batch.
+        The classifier's logits of the blends with the aggregator's of the partners, and the partners'
+        batch.
     """
     log_g = outputs.aggregator_logits
     log_g = None if log_g is None else log_g[mixed.partner]

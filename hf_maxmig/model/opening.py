@@ -1,6 +1,6 @@
-"""Opening what lies in files: a picture or a sound, from its path, its address or as a data set holds it.
+"""Open a picture or a sound from its path, its address, or the form in which a data set holds it.
 
-The Hub carries this with the model: Pillow is only needed for pictures.
+The Hub carries this with the model. Pillow is needed only for pictures.
 """
 
 import io
@@ -16,7 +16,7 @@ from transformers.image_utils import load_image
 
 Image: Any
 ImageOps: Any
-try:  # texts and numbers need none
+try:  # texts and numbers do not need it
     from PIL import Image, ImageOps
 except ImportError:
     Image = ImageOps = None
@@ -33,17 +33,17 @@ def opened_picture(content: Any, number: int) -> Any:
     """Open a picture: upright, in RGB.
 
     Args:
-        content: opened already; or the path or address of its file; or its bytes, as a data set
+        content: an open picture; or the path or address of its file; or its bytes, as a data set
             holds them.
         number: of the item, for errors.
 
     Returns:
-        A picture of Pillow's.
+        A Pillow image.
 
     Raises:
         OSError: if there is no such file, or it cannot be read.
         TypeError: if it is none of these.
-        ValueError: if it is no picture, or has more than 8 bits a channel.
+        ValueError: if it is not a picture, or has more than 8 bits per channel.
     """
     if Image is None:
         raise ImportError("pictures need Pillow: pip install pillow.")
@@ -85,16 +85,16 @@ def opened_sound(content: Any, rate: int, number: int) -> Any:
     Args:
         content: (T,) samples at `rate`; or a dict with `array` and `sampling_rate`, or a decoder, as a
             data set has them; or the path or address of a file.
-        rate: samples a second that the classifier takes.
+        rate: samples per second that the classifier takes.
         number: of the item, for errors.
 
     Returns:
-        (T,) float32, an array of numpy's.
+        (T,) float32, a numpy array.
 
     Raises:
         OSError: if there is no such file, or it cannot be read.
         TypeError: if it is none of these.
-        ValueError: if it is no sound, has several channels or another rate, or is not finite.
+        ValueError: if it is not a sound, has several channels or another rate, or is not finite.
     """
     given: Any = rate
     if isinstance(content, str | os.PathLike):
@@ -150,7 +150,7 @@ def check_file(path: str | os.PathLike[str], what: str, number: int) -> None:
 
 def _upright(file: Any) -> Any:
     with Image.open(file) as picture:
-        return ImageOps.exif_transpose(picture)  # it has read the pixels, or copies them
+        return ImageOps.exif_transpose(picture)  # the pixels are read before the file closes
 
 
 def _read_sound(path: str, rate: int) -> tuple[Any, int]:
@@ -181,14 +181,14 @@ def _tried(read: Any, source: Any, what: str, number: int) -> Any:
 
 
 def listed(value: Any) -> Any:
-    """Turn lists of tensors or arrays to lists of numbers; torch reads the rest."""
+    """Turn lists of tensors or arrays into lists of numbers; torch reads the rest."""
     if isinstance(value, list | tuple):
         return [listed(part) for part in value]
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def short(value: Any) -> str:
-    """Say what was given, in a few characters: a picture's bytes would fill the screen.
+    """Describe a value in a few characters; a picture's bytes would fill the screen.
 
     Example:
         >>> short([1, None]), short("x" * 1000)[:9], len(short("x" * 1000))

@@ -1,4 +1,4 @@
-"""What a crowd model makes of a batch, and how it is joined over devices."""
+"""The outputs of a crowd model for a batch, and how they are joined over devices."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,20 +10,19 @@ from transformers.utils import ModelOutput
 from .functional import Posteriors, widen
 
 Gather = Callable[[Tensor], Tensor]  # joins a (B, ...) tensor over the devices, with gradient
-# Part by part: what the model makes of the items, and their (N, K) annotators and annotations.
+# Part by part: the items' posteriors, and their (N, K) annotators and annotations.
 PosteriorParts = Iterable[tuple[Posteriors, Tensor, Tensor]]
 
 
 @dataclass
 class MaxMIGOutput(ModelOutput):
-    """What a forward pass gives.
+    """The result of a forward pass.
 
     Args:
-        loss: scalar, of the batch in nats (Max-MIG: minus the gain); only if asked for by
-            `return_loss=True`.
-        logits: (B, C), the classifier's, not normalised.
+        loss: scalar, of the batch in nats (Max-MIG: minus the gain); only with `return_loss=True`.
+        logits: (B, C), the classifier's, unnormalised.
         aggregator_logits: (B, C), log g; None without annotations, or if the method has no g.
-        forecast_logits: (B, C), log zeta; None where log g is.
+        forecast_logits: (B, C), log zeta; None where log g is None.
     """
 
     loss: Tensor | None = None

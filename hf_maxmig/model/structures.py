@@ -1,6 +1,6 @@
-"""What a network is apart from its numbers: to see whether one that is built anew is the same.
+"""The structure of a network without its weights, to check whether a rebuilt network is the same.
 
-Which one to build is said in `wrapping.py` and, for timm, in `timm_models.py`.
+`wrapping.py` decides which network to build; for timm, `timm_models.py` does.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
-# What training and saving switch, and what only says where weights came from.
+# Attributes that training and saving change, or that only say where the weights came from.
 _PASSING = (
     "training", "grad_checkpointing", "pretrained_cfg", "pretrained_model_args", "default_cfg", "feature_info",
 )  # fmt: skip
@@ -24,7 +24,7 @@ Structure = dict[str, dict[str, Any]]
 
 @contextlib.contextmanager
 def built_bare() -> Iterator[None]:
-    """Build networks without memory for their numbers, as `from_pretrained` does."""
+    """Build networks without memory for their weights, as `from_pretrained` does."""
     with (
         torch.random.fork_rng(devices=[]),
         torch.device("meta"),
@@ -35,18 +35,18 @@ def built_bare() -> Iterator[None]:
 
 
 def structure_of(network: nn.Module, attributes: bool = False) -> Structure:
-    """List the modules of a network, and of each what says how it computes.
+    """List the modules of a network, each with what determines its computation.
 
-    A layer that PEFT has adapted stands for the layer that is in it.
+    A layer adapted by PEFT counts as the layer inside it.
 
     Args:
         network: any; its tensors may be on the meta device.
-        attributes: whether plain attributes count too (numbers, text, functions by their names), as
-            timm keeps there what a model was made with.
+        attributes: whether plain attributes count too (numbers, text, functions by their names);
+            timm keeps the arguments of a model there.
 
     Returns:
-        By module name: its class, the shapes of its tensors, what torch's own layers print, and
-        the attributes.
+        By module name: its class, the shapes of its tensors, the printed settings of torch's own
+        layers, and the attributes.
 
     Example:
         >>> structure_of(nn.Sequential(nn.Dropout(0.5)))["0"]
@@ -66,7 +66,7 @@ def structure_of(network: nn.Module, attributes: bool = False) -> Structure:
 
 
 def differences(is_now: Structure, built: Structure) -> list[str]:
-    """Say where two structures differ, one line a place: what is there, and what would come back.
+    """List where two structures differ, one line per place: the present and the rebuilt value.
 
     Example:
         >>> differences(structure_of(nn.Sequential(nn.ReLU())), structure_of(nn.Sequential(nn.Tanh())))
@@ -112,12 +112,12 @@ def _without_adapter(module: nn.Module) -> nn.Module:
 
 def _described(module: nn.Module, attributes: bool) -> dict[str, Any]:
     kind = type(module)
-    # Devices in step take another class for batch normalisation, with the same numbers.
+    # Synchronised devices use another class for batch normalisation, with the same parameters.
     name = "BatchNorm2d" if kind is nn.SyncBatchNorm else kind.__name__
     described: dict[str, Any] = {"class": name}
     tensors: Mapping[str, Any] = {**module._parameters, **module._buffers}
     for tensor_name, tensor in tensors.items():
-        # What is not saved may be made anew for each size of a picture.
+        # Buffers that are not saved may be rebuilt for each picture size.
         if tensor is not None and tensor_name not in module._non_persistent_buffers_set:
             described[tensor_name] = tuple(tensor.shape)
     if kind.__module__.startswith("torch.nn."):
@@ -132,7 +132,7 @@ def _described(module: nn.Module, attributes: bool) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> tuple[bool, Any]:
-    """Bring an attribute to what can be compared, if it can be."""
+    """Turn an attribute into a comparable value, if possible."""
     if isinstance(value, _PLAIN):
         return True, value
     if isinstance(value, list | tuple):

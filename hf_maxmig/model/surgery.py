@@ -1,7 +1,7 @@
-"""Surgery on classifiers, whoever made them: adapters off, the output layer found, read and changed.
+"""Surgery on any classifier: remove adapters; find, read and change the output layer.
 
-All of it goes by what a network is made of, not by its class. What the logits do is seen on a batch: a
-change that did not do what was asked is taken back.
+All of it depends on a network's layers, not on its class. The effect on the logits is verified on a batch,
+and a change without the intended effect is undone.
 """
 
 import copy
@@ -27,7 +27,7 @@ def without_peft_model(model: Any) -> Any:
         The classifier of transformers inside a `PeftModel`; anything else as it is.
 
     Raises:
-        TypeError: if the classifier's layers are as they were: prompts are learned in front of it.
+        TypeError: if the adapters are prompts in front of the classifier, not inside its layers.
 
     Example:
         >>> from hf_maxmig import HeadClassifier, HeadConfig
@@ -46,13 +46,13 @@ def without_peft_model(model: Any) -> Any:
 
 
 def adapter_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Find what PEFT has put in the place of layers: adapted ones, and copies that are trained.
+    """Find the layers that PEFT has replaced: adapted layers, and copies that are trained.
 
     Args:
         model: any.
 
     Returns:
-        The outermost of them by name.
+        The outermost ones by name.
 
     Example:
         >>> from hf_maxmig import HeadClassifier, HeadConfig
@@ -69,7 +69,7 @@ def adapter_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def merge_adapters(model: Model) -> Model:
-    """Copy a model with the adapters of PEFT merged into its layers: it needs PEFT no more.
+    """Copy a model with the PEFT adapters merged into its layers; the copy does not need PEFT.
 
     Args:
         model: a classifier, or a crowd model; it stays as it is.
@@ -100,7 +100,7 @@ def merge_adapters(model: Model) -> Model:
 
 
 def answer_in_words(classifier: nn.Module) -> dict[str, bool]:
-    """Say what to add to the inputs, so that a classifier names its outputs: nothing, for some."""
+    """Return the inputs to add so that a classifier names its outputs; some need none."""
     parameters = inspect.signature(classifier.forward).parameters.values()
     named = any(p.name == "return_dict" or p.kind is p.VAR_KEYWORD for p in parameters)
     return {"return_dict": True} if named else {}
@@ -109,18 +109,18 @@ def answer_in_words(classifier: nn.Module) -> dict[str, bool]:
 def logits_of(
     classifier: nn.Module, inputs: Mapping[str, Any], asked: Mapping[str, bool] | None = None
 ) -> Tensor:
-    """Run a classifier of transformers, or of one's own.
+    """Run a classifier of transformers, or the user's own.
 
     Args:
-        classifier: what gives an output with `logits`.
+        classifier: its output has `logits`.
         inputs: a batch for it.
-        asked: of `answer_in_words`, looked up anew by default; `torch.compile` cannot follow that.
+        asked: the result of `answer_in_words`, computed by default; `torch.compile` cannot trace that.
 
     Returns:
         (B, C), the logits.
 
     Raises:
-        TypeError: if its output has no such logits.
+        TypeError: if its output has no logits of that shape.
 
     Example:
         >>> from hf_maxmig import HeadClassifier, HeadConfig
@@ -139,7 +139,7 @@ def logits_of(
 
 
 def output_layers(classifier: nn.Module, num_classes: int) -> list[nn.Linear | nn.Conv2d]:
-    """Find the layers that may give the logits: linear or a convolution, with one output a class.
+    """Find the layers that may compute the logits: linear or a convolution, with one output per class.
 
     Args:
         classifier: any.
@@ -162,15 +162,15 @@ def output_layers(classifier: nn.Module, num_classes: int) -> list[nn.Linear | n
 
 @torch.no_grad()
 def reorder_outputs(classifier: nn.Module, order: Tensor, inputs: dict[str, Tensor]) -> bool:
-    """Exchange a classifier's outputs in its own last layer: its native checkpoint has them too.
+    """Reorder a classifier's outputs in its own last layer, so that its native checkpoint has them too.
 
     Args:
         classifier: any; its output layer must be linear or a convolution.
-        order: (C,) int64, output r becomes what was output `order[r]`.
-        inputs: a batch on which to see that just this happened.
+        order: (C,) int64, output r becomes the former output `order[r]`.
+        inputs: a batch to verify the effect on.
 
     Returns:
-        Whether it did. If not, the classifier is as before.
+        Whether it worked. If not, the classifier is as before.
     """
 
     def reorder(layer: nn.Linear | nn.Conv2d) -> None:
@@ -187,16 +187,16 @@ def reorder_outputs(classifier: nn.Module, order: Tensor, inputs: dict[str, Tens
 def scale_outputs(
     classifier: nn.Module, factor: float, shift: Tensor, inputs: dict[str, Tensor]
 ) -> bool:
-    """Make a classifier less sure, or surer, in its own last layer: logits times a factor, plus a shift.
+    """Make a classifier less or more confident in its own last layer: logits times a factor, plus a shift.
 
     Args:
         classifier: any; its output layer must be linear or a convolution.
-        factor: what the logits are multiplied by, above zero.
-        shift: (C,), what is then added; left out where the layer has no bias.
-        inputs: a batch on which to see that just this happened.
+        factor: positive factor on the logits.
+        shift: (C,), then added to the logits; left out where the layer has no bias.
+        inputs: a batch to verify the effect on.
 
     Returns:
-        Whether it did. If not, the classifier is as before.
+        Whether it worked. If not, the classifier is as before.
     """
 
     def scale(layer: nn.Linear | nn.Conv2d) -> None:
@@ -218,11 +218,11 @@ def scale_outputs(
 def penultimate_features(
     classifier: nn.Module, inputs: dict[str, Tensor], num_classes: int
 ) -> Tensor | None:
-    """Give what a classifier's output layer reads: one vector an item.
+    """Return the input of a classifier's output layer: one vector per item.
 
-    Where the layer reads several places of an item, as the tokens of a decoder, the vector is their mean
-    with the weights that their outputs have in the item's logits: the token that the logits are those
-    of, and never padding.
+    If the layer reads several places of an item, such as the tokens of a decoder, the vector is their
+    weighted mean. A place's weight is the weight of its output in the item's logits. So it is the token
+    that the logits come from, and never padding.
 
     Args:
         classifier: any.
@@ -230,8 +230,8 @@ def penultimate_features(
         num_classes: C.
 
     Returns:
-        (B, D); what a `HeadClassifier` reads itself; None where there is no such layer, it does not read
-        each item by itself, or the logits do not come from it.
+        (B, D); for a `HeadClassifier`, the input of its head. None if there is no such layer, it does not
+        read each item separately, or the logits do not come from it.
 
     Example:
         >>> from hf_maxmig import HeadClassifier, HeadConfig
@@ -253,7 +253,7 @@ def penultimate_features(
 
     def look(_: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
         seen.append((given[0], output.detach().requires_grad_()))
-        torch.set_grad_enabled(True)  # what follows the layer is little
+        torch.set_grad_enabled(True)  # only little computation follows the layer
         return seen[-1][1]
 
     hook = layers[-1].register_forward_hook(look)
@@ -285,14 +285,14 @@ def penultimate_features(
 
 @torch.enable_grad()
 def _weights_of_places(logits: Tensor, output: Tensor, class_axis: int) -> Tensor:
-    """Tell how much each place of an item counts in its logits: (B, P), up to a factor an item.
+    """Compute the weight of each place of an item in its logits: (B, P), up to a factor per item.
 
     Args:
         logits: (B, C), computed from `output`.
-        output: of the layer, one score a class and place.
-        class_axis: which of its axes is that of the classes.
+        output: of the layer, one score per class and place.
+        class_axis: its axis of classes.
     """
-    # A direction in which logits change also where they are normalised.
+    # A direction in which even normalised logits change.
     direction = torch.linspace(1, 2, logits.shape[1], device=logits.device)
     (gradient,) = torch.autograd.grad((logits.float() @ direction).sum(), output)
     return (gradient.movedim(class_axis, -1).float() @ direction).flatten(1)
@@ -305,10 +305,10 @@ def _change_outputs(
     change: Callable[[nn.Linear | nn.Conv2d], None],
     expected: Callable[[Tensor, Sequence[nn.Linear | nn.Conv2d]], Tensor],
 ) -> bool:
-    """Change the layers that give the logits, and see on a batch that the logits changed as expected.
+    """Change the layers that compute the logits, and verify on a batch that the logits change as expected.
 
-    The last layer alone is tried first, then the last two: models with two heads have two. Where neither
-    does, the classifier is left as it was.
+    The last layer alone is tried first, then the last two, for models with two heads. If neither works,
+    the classifier is left as it was.
     """
     training = classifier.training
     classifier.eval()

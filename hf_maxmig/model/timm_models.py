@@ -1,7 +1,7 @@
-"""A timm model as a classifier of transformers: what it was made with is found out and proved.
+"""A timm model as a classifier of transformers: its arguments are recovered and verified.
 
-timm keeps no list of the arguments that a model was made with. They are read off the model, and the
-model is built anew from them: only what comes back the same is taken.
+timm does not store the arguments with which a model was made. They are read off the model, and the model is
+rebuilt from them. It is accepted only if the rebuilt model is the same.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ from transformers.utils import logging
 
 from .structures import Structure, built_bare, differences, shortened, structure_of
 
-_VALUES = 3  # that are tried of an argument
+_VALUES = 3  # how many values of an argument are tried
 
-# Where a layer's attribute says what an argument of `timm.create_model` was: argument, class of the
-# layer (None: any), attribute.
+# Layer attributes that hold an argument of `timm.create_model`: argument, class of the layer (None:
+# any), attribute.
 _TRACES: tuple[tuple[str, str | None, str], ...] = (
     ("in_chans", None, "in_channels"),
     ("in_chans", None, "in_chans"),
@@ -46,7 +46,7 @@ _TRACES: tuple[tuple[str, str | None, str], ...] = (
     ("window_size", None, "window_size"),
     ("groups", None, "groups"),
 )
-# Arguments that leave no attribute of their name, with what they are usually set to.
+# Arguments that leave no attribute of their name, with their usual values.
 _TRIED: dict[str, tuple[Any, ...]] = {
     "output_stride": (8, 16, 32),
     "act_layer": ("relu", "gelu", "silu", "gelu_tanh", "quick_gelu", "leaky_relu", "elu", "hard_swish", "mish", "tanh"),
@@ -63,21 +63,21 @@ _STAGE = re.compile(r"(stages|layers|levels|blocks)\.(\d+)(?:\.blocks)?\.(\d+)")
 
 
 def wrapped_timm_model(model: nn.Module) -> PreTrainedModel:
-    """Put a timm model into transformers' wrapper; the model itself, not a copy.
+    """Put a timm model into transformers' wrapper; the model is not copied.
 
     Its own arguments (`global_pool`, `output_stride`, `in_chans`, `img_size`, rates of dropout, ...)
-    go into the wrapper's config as `model_args`. A model that is built anew from that config, with
-    these weights, must be the same layer by layer and classify alike.
+    go into the wrapper's config as `model_args`. A model rebuilt from that config with these weights
+    must have the same layers and classify in the same way.
 
     Args:
-        model: what `timm.create_model` has made, with a head.
+        model: made by `timm.create_model`, with a head.
 
     Returns:
         The wrapper, a `TimmWrapperForImageClassification`.
 
     Raises:
         TypeError: if the model has no head.
-        ValueError: if a model that is built anew would be another one.
+        ValueError: if the rebuilt model would be another one.
 
     Example:
         >>> import timm
@@ -103,7 +103,7 @@ def wrapped_timm_model(model: nn.Module) -> PreTrainedModel:
     with built_bare():
         wrapper = _wrapper(config)
     wrapper.timm_model = model
-    # What the Hub calls its outputs; ImageNet has names that mean two classes.
+    # The Hub's names of its outputs, unless some name two classes, as in ImageNet.
     names = [str(name) for name in getattr(model, "pretrained_cfg", {}).get("label_names") or ()]
     if len(names) == len({*names}) == classes:
         config.id2label = dict(enumerate(names))
@@ -154,7 +154,7 @@ _REMEDY = (
 
 
 def _candidates(target: Structure, built: Structure) -> Iterator[tuple[str, list[Any]]]:
-    """Yield arguments, each with values to try, those first that the model's layers speak of."""
+    """Yield arguments with values to try, first those that the model's layers show."""
     for argument, kind, attribute in _TRACES:
         values = []
         for name, ours in target.items():
@@ -177,7 +177,7 @@ def _candidates(target: Structure, built: Structure) -> Iterator[tuple[str, list
 def _config(architecture: str, classes: int, arguments: dict[str, Any]) -> Any:
     from transformers import TimmWrapperConfig
 
-    kept = json.loads(json.dumps(arguments)) or None  # as they come back from the disk
+    kept = json.loads(json.dumps(arguments)) or None  # as they are read from the disk
     return TimmWrapperConfig(architecture=architecture, num_labels=classes, model_args=kept)
 
 
@@ -189,7 +189,7 @@ def _wrapper(config: Any) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Show no progress bar and no report of a loading that nobody has asked for."""
+    """Hide the progress bar and the report of a loading that the user did not start."""
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -203,7 +203,7 @@ def _quiet() -> Iterator[None]:
 
 @torch.no_grad()
 def _check_alike(wrapper: Any, architecture: str) -> None:
-    """Build the wrapper anew as loading does, and compare what both make of a random picture."""
+    """Rebuild the wrapper as loading does, and compare the logits of both on a random picture."""
     model = wrapper.timm_model
     device = next(model.parameters()).device
     modes = {module: module.training for module in model.modules()}
@@ -240,7 +240,7 @@ def _same_logits(model: nn.Module, again: nn.Module) -> bool:
 
 
 def _inputs(model: nn.Module) -> Iterator[Tensor]:
-    """Yield random pictures in the sizes that the model may take, a small one first if any will do."""
+    """Yield random pictures in the sizes that the model may take, a small one first if it takes any size."""
     settings: dict[str, Any] = getattr(model, "pretrained_cfg", {})
     parameter = next(p for p in model.parameters() if p.is_floating_point())
     structure = structure_of(model, attributes=True)

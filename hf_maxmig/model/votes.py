@@ -1,6 +1,6 @@
-"""The votes of a crowd, as they travel: two padded tensors, and which of their places hold a vote.
+"""The votes of a crowd as two padded tensors, and which of their places hold a vote.
 
-What is made of them is in `functional.py`; how they are read off a data set, outside of this folder.
+`functional.py` computes with them; the code that reads them from a data set is outside of this folder.
 """
 
 from collections.abc import Iterable, Mapping

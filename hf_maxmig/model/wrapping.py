@@ -1,6 +1,7 @@
-"""What is wrapped comes back as what it was: which class, with which layers, of which type, what frozen.
+"""Make sure that a wrapped classifier loads as the same one: its class, layers, number type and frozen parts.
 
-`MaxMIGConfig` holds what says so; here it is found out, put to use, and checked before a training.
+`MaxMIGConfig` stores these facts. This module finds them, uses them to build the classifier, and checks
+them before a training.
 """
 
 import dataclasses
@@ -36,17 +37,17 @@ AUTO_CLASSES = {
 
 
 def as_hub_classifier(classifier: nn.Module) -> PreTrainedModel:
-    """Return a classifier of transformers, putting a timm model into one if need be.
+    """Return a classifier of transformers; a timm model is put into a wrapper.
 
     Args:
-        classifier: of transformers, of timm, or of one's own and registered.
+        classifier: of transformers, of timm, or the user's own, registered.
 
     Returns:
         The classifier itself, or a wrapper around the timm model itself.
 
     Raises:
         TypeError: if it is none of these.
-        ValueError: if a timm model would come back as another one.
+        ValueError: if a timm model would load as another one.
     """
     classifier = without_peft_model(classifier)
     if isinstance(classifier, PreTrainedModel):
@@ -115,7 +116,7 @@ def build_classifier(config: PreTrainedConfig) -> PreTrainedModel:
         config: of the crowd model.
 
     Returns:
-        The classifier; what the config calls frozen is so.
+        The classifier, with the layers frozen that the config lists.
 
     Raises:
         ValueError: if the task is unknown, it has no such class, or such a classifier cannot be built.
@@ -135,10 +136,10 @@ def build_classifier(config: PreTrainedConfig) -> PreTrainedModel:
 
 
 def check_fits(network: nn.Module) -> None:
-    """Check that the numbers of a network, which may have no memory yet, fit into the machine's.
+    """Check that a network, which may have no memory yet, fits into the machine's memory.
 
     Raises:
-        ValueError: if they do not.
+        ValueError: if it does not.
     """
     needed = sum(tensor.numel() * tensor.element_size() for tensor in network.parameters())
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else needed  # fmt: skip
@@ -169,9 +170,9 @@ def _class_of(config: Any, inner: PreTrainedConfig) -> Any:
 
 
 def check_comes_back(classifier: PreTrainedModel, config: PreTrainedConfig) -> None:
-    """Check that what the config builds has the layers of the classifier, and numbers of one type.
+    """Check that the config builds the same layers as the classifier has, and that its weights have one type.
 
-    Nothing is computed: the second one has no memory for its numbers.
+    Nothing is computed: the built network has no memory for its weights.
 
     Args:
         classifier: h.
@@ -196,7 +197,7 @@ def check_comes_back(classifier: PreTrainedModel, config: PreTrainedConfig) -> N
 
 
 def _check_one_type(classifier: PreTrainedModel) -> None:
-    """Refuse weights of several types: they are all loaded as one."""
+    """Refuse weights of several types, because all are loaded as one type."""
     kept = {
         *(getattr(classifier, "_keep_in_fp32_modules", None) or ()),
         *(getattr(classifier, "_keep_in_fp32_modules_strict", None) or ()),
@@ -217,14 +218,14 @@ def _check_one_type(classifier: PreTrainedModel) -> None:
 
 
 def frozen_layers(classifier: nn.Module) -> list[str]:
-    """List what is not trained: layers by name, and single parameters where a layer is so in part.
+    """List the layers that are not trained, and single parameters of layers that are partly trained.
 
     Args:
-        classifier: any. With adapters of PEFT in it nothing is listed: they freeze what they adapt,
-            and are merged when it is saved.
+        classifier: any classifier. With PEFT adapters the list is empty: they freeze the layers that
+            they adapt, and are merged when it is saved.
 
     Returns:
-        The names; together they have all parameters that need no gradient, and no other.
+        The names; together they cover exactly the parameters without gradient.
 
     Example:
         >>> network = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
@@ -250,10 +251,10 @@ def frozen_layers(classifier: nn.Module) -> list[str]:
 
 
 def freeze(classifier: nn.Module, names: list[str] | tuple[str, ...]) -> None:
-    """Take gradients from layers and parameters by their names, as `frozen_layers` lists them.
+    """Freeze layers and parameters by name, as `frozen_layers` lists them.
 
     Raises:
-        ValueError: if the classifier has none of such a name.
+        ValueError: if the classifier has no layer or parameter of a name.
     """
     modules, parameters = dict(classifier.named_modules()), dict(classifier.named_parameters())
     for name in names:
@@ -268,14 +269,14 @@ def freeze(classifier: nn.Module, names: list[str] | tuple[str, ...]) -> None:
 
 
 def widen_for_training(model: nn.Module) -> None:
-    """Bring a classifier, or a crowd model, that is to be trained to float32, if it is in half precision.
+    """Convert a classifier or a crowd model in half precision to float32 before it is trained.
 
-    Transformers loads a checkpoint in the type that it was saved in. A step of training is too small
-    for a number of 8 or 11 bits, and torch trains float16 only where the numbers themselves are wider.
+    Transformers loads a checkpoint in the type in which it was saved. A training step is too small for a
+    precision of 8 or 11 bits, and torch's mixed precision for float16 needs wider weights.
 
     Args:
-        model: the model. With adapters of PEFT, or quantized, it stays as it is: what is trained of it
-            is in float32 already.
+        model: the model. With PEFT adapters, or quantized, it stays as it is, because its trained
+            parameters are float32 already.
     """
     half = {
         str(p.dtype).removeprefix("torch.")
@@ -297,7 +298,7 @@ def widen_for_training(model: nn.Module) -> None:
 
 
 def _classes(task: str, config_class: type) -> list[Any]:
-    """List the classes that a task's Auto class has for a config; the first is the one it builds."""
+    """List the classes of a task's Auto class for a config; it builds the first one."""
     mapping = AUTO_CLASSES[task]._model_mapping
     if config_class not in mapping:
         return []
@@ -306,7 +307,7 @@ def _classes(task: str, config_class: type) -> list[Any]:
 
 
 def _check_output(kind: Any) -> None:
-    """Refuse a class that says itself that its output is something else than logits."""
+    """Refuse a class whose annotated output has no logits."""
     output: Any = inspect.signature(kind.forward).return_annotation
     if isinstance(output, type) and issubclass(output, ModelOutput):
         fields: Any = output
@@ -318,7 +319,7 @@ def _check_output(kind: Any) -> None:
 
 def _known_config(model_type: str) -> Any:
     try:
-        return CONFIG_MAPPING[model_type]  # its `get` knows only what was used before
+        return CONFIG_MAPPING[model_type]  # its `get` finds only configs that were used before
     except KeyError:
         return None
 
