@@ -1,6 +1,6 @@
-"""Measure the three posteriors against gold labels, where there are any, and the gain without.
+"""Measure the three posteriors against gold labels, if there are any, and the gain without them.
 
-The gain itself is in `functional.py`; here is how sure it is, and the most that it can be.
+The gain itself is in `functional.py`; this module computes its interval and its ceiling.
 """
 
 from dataclasses import dataclass
@@ -70,10 +70,10 @@ def measured(
         posteriors: three (N, C) log-probabilities: of the classifier, the aggregator, the forecaster.
         labels: (N,), gold labels; `NO_LABEL` where there is none.
         annotated: (N,), which items have annotations.
-        model: whose gain it is.
+        model: the model of the posteriors.
 
     Returns:
-        The metrics, and on how many items each of them was measured.
+        The metrics, and the number of items that each was measured on.
 
     Raises:
         ValueError: as `check_predicted`.
@@ -104,7 +104,7 @@ def measured(
 def check_predicted(
     log_h: NDArray[np.floating], log_g: NDArray[np.floating], annotated: NDArray[np.bool_]
 ) -> None:
-    """Check that a gain can be computed of predictions.
+    """Check that a gain can be computed from predictions.
 
     Args:
         log_h: (N, C), log-probabilities of the classifier.
@@ -148,12 +148,12 @@ def plurality_accuracy(shares: Tensor, labels: Tensor) -> float:
 
 
 def gain_ceiling(log_p: Tensor, divergence: str = "kl") -> float:
-    """Compute the gain of a perfect pair: of an h and a g that are sure of the class and right.
+    """Compute the gain of perfect posteriors: an h and a g that are certain of the class and right.
 
-    Such a pair has K = 1 / p_c where both items are of class c and 0 between classes, so its
-    f-mutual information (paper, Theorem 3.4) is sum_c p_c^2 f(1 / p_c) + (1 - sum_c p_c^2) f(0):
-    the entropy of p for KL, C - 1 for Pearson. It is the most that can be expected if the items
-    are of the classes as p says; the gain of few items may lie above by chance.
+    Then K = 1 / p_c where both items are of class c and 0 between classes, so the f-mutual
+    information (paper, Theorem 3.4) is sum_c p_c^2 f(1 / p_c) + (1 - sum_c p_c^2) f(0): the entropy
+    of p for KL, C - 1 for Pearson. It is the largest expected gain if the classes are distributed as
+    p; the gain on few items may exceed it by chance.
 
     Args:
         log_p: (C,), log of the class prior.
@@ -181,23 +181,23 @@ def gain_interval(
     divergence: str = "kl",
     gain: float | None = None,
 ) -> tuple[float, float]:
-    """Give the 95 % interval of the gain that h and g have on further items like these.
+    """Compute the 95 % interval of the gain of h and g on further items like these.
 
-    The jackknife: the standard error is sqrt(var(v) / N) with v of `gain_parts`, and the interval
-    Student's. A bootstrap would have to weigh all pairs
-    anew for each sample, would count an item drawn twice as a pair that agrees with itself, and
-    needs a seed. Of more than `SPREAD_ITEMS` items a random part, the same at each call, tells the
-    spread; the gain is of all of them.
+    It uses the jackknife: the standard error is sqrt(var(v) / N) with v of `gain_parts`, and the
+    interval is Student's. A bootstrap would have to weight all pairs anew for each sample, would count
+    an item drawn twice as a pair that agrees with itself, and needs a seed. With more than
+    `SPREAD_ITEMS` items, a random part of them, the same at each call, determines the spread; the gain
+    is that of all items.
 
-    The interval is of this h and this g. It says nothing of what another training would give, and
-    on items that they were trained on it is an interval around a number that is too high.
+    The interval belongs to this h and this g, not to another training. On items that they were trained
+    on, the gain at its centre is too high.
 
     Args:
         log_h: (N, C), log-probabilities of the classifier for items with annotations, in nats.
         log_g: (N, C), log-probabilities of the aggregator for the same items.
         log_p: (C,), log of the class prior.
         divergence: a row of Table 1.
-        gain: of these items, if it is known already.
+        gain: on these items, if already computed.
 
     Returns:
         Lower and upper end, in nats.
@@ -258,8 +258,8 @@ class Calibration:
     Only bins that hold an item are listed, B of them.
 
     Args:
-        error: the expected calibration error: how far claim and share right are apart, over all
-            items.
+        error: the expected calibration error: the mean distance between claimed probability and
+            share right, over all items.
         confidence: (B,), mean probability claimed in a bin.
         accuracy: (B,), share right.
         count: (B,) int64, items.

@@ -1,1 +1,1 @@
-"""Crowd labels as data: columns, named data sets, simulated crowds."""
+"""Votes as data: columns, named data sets, simulated crowds."""

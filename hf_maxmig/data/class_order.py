@@ -1,8 +1,7 @@
-"""Gold labels and a classifier's outputs, brought to the order in which a model has its classes.
+"""Bring gold labels and a classifier's outputs into the order of a model's classes.
 
-Both may come with a list of classes of their own, and both are matched by name: the same number may
-mean another class in each. What the names are compared by is in `class_names.py`; the votes' own
-classes are checked by the trainer.
+Both may have their own list of classes, and the same number may mean another class in each, so both are
+matched by name. `class_names.py` compares the names; the trainer checks the classes of the votes.
 """
 
 import re
@@ -37,13 +36,13 @@ _WHOLE = re.compile(r"-?\d+")
 
 
 def hub_parts(dataset: Any) -> Iterator[Any]:
-    """Yield the data sets that carry names in what a trainer is given.
+    """Yield the data sets with names inside a trainer's argument.
 
     Args:
-        dataset: any; a dict of them, or torch's `Subset` or `ConcatDataset` of some.
+        dataset: any data set; a dict of them, or torch's `Subset` or `ConcatDataset`.
 
     Yields:
-        Those inside, or the one itself.
+        The data sets inside, or `dataset` itself.
     """
     if isinstance(dataset, dict):
         for part in dataset.values():
@@ -60,9 +59,9 @@ def hub_parts(dataset: Any) -> Iterator[Any]:
 def align_gold(dataset: Any, classes: Sequence[str]) -> Any:
     """Number the gold labels of a data set as a model numbers its classes.
 
-    A `ClassLabel`, text and booleans are matched by name. Numbers without names are the model's
-    numbers, which is said once in the log; unless the classes are called by other numbers, such as 1
-    to 5: then a gold label 5 is the class called `5`.
+    A `ClassLabel`, text and booleans are matched by name. Numbers without names are taken as the
+    model's numbers, which is logged once. If the class names are other numbers, such as 1 to 5, a gold
+    label 5 is the class named `5`.
 
     Args:
         dataset: a data set, a stream, or torch's `Subset` or `ConcatDataset` of them. What has no
@@ -111,15 +110,15 @@ def align_gold(dataset: Any, classes: Sequence[str]) -> Any:
 def align_outputs(
     classifier: PreTrainedModel, classes: Sequence[str], inputs: Callable[[], dict[str, Tensor]]
 ) -> None:
-    """Bring the outputs of a classifier that knows the classes into their order, names and weights.
+    """Reorder the outputs of a classifier with the same class names, in its names and weights.
 
-    Its outputs mean what they meant, in other places. A classifier that knows other classes, or none
-    by name, stays as it is.
+    Each output keeps its meaning at its new place. A classifier with other classes, or without names,
+    stays as it is.
 
     Args:
         classifier: any of transformers.
         classes: C names.
-        inputs: gives a batch on which to see that the outputs were exchanged, if they must be.
+        inputs: returns a batch to verify that the outputs were reordered, if they must be.
 
     Raises:
         ValueError: if its output layer was not found.

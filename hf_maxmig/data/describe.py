@@ -1,7 +1,7 @@
-"""What a crowd looks like before anything is trained: who voted how often, and how far they agree.
+"""Describe a crowd before anything is trained: who voted how often, and how far annotators agree.
 
-Counting lives here; chance-corrected agreement is crowd-kit's, an optional extra. What a trained
-pair says of annotators and items is elsewhere.
+This module counts. Chance-corrected agreement comes from crowd-kit, an optional extra. A trained model's
+judgement of annotators and items is elsewhere.
 """
 
 import warnings
@@ -15,7 +15,7 @@ from .collator import CrowdCollator, crowd_batches
 from .columns import check_is_dataset, crowd_names
 from .flat_votes import FlatVotes
 
-ALPHA_VOTES = 100_000  # crowd-kit's alpha takes 3 microseconds and 0.4 kB a vote
+ALPHA_VOTES = 100_000  # crowd-kit's alpha takes 3 microseconds and 0.4 kB per vote
 CONSISTENCY_CELLS = 400_000  # votes times classes; its consistency takes 6 microseconds each
 SEED = 0  # of the sample of items, where there are more than that
 _SHOWN = 5  # how many names or positions are listed
@@ -41,7 +41,7 @@ Made for `hf_maxmig` (`pip install hf_maxmig`): its trainers take these columns 
 
 
 class Description(dict[str, Any]):
-    """What `describe` found: a dictionary of plain numbers, lists and text; its `str` is a page.
+    """The result of `describe`: a dictionary of plain numbers, lists and text; its `str` is a page.
 
     Example:
         >>> told = Description(items=3, votes=0, items_without_votes=3, annotators=2, classes=2)
@@ -83,11 +83,11 @@ class Description(dict[str, Any]):
 
     @property
     def summary(self) -> str:
-        """The page as far as it names nobody."""
+        """The part of the page that names no annotator."""
         return str(self).split("\n  below ")[0]
 
     def card_section(self) -> str:
-        """Write the section of a data set's card that says what its crowd columns hold.
+        """Write the section of a data set's card that describes its crowd columns.
 
         Returns:
             Markdown; it names no annotator.
@@ -148,11 +148,11 @@ class Description(dict[str, Any]):
 
 
 def describe(dataset: Dataset, *, min_votes: int = 10) -> Description:
-    """Describe the crowd columns of a data set: how many votes, of whom, on what, in what accord.
+    """Describe the crowd columns of a data set: the numbers of votes, and how far annotators agree.
 
-    A vote is a pair of annotator and annotation; -1 in either is none. A second vote of an annotator
-    on one item counts as a vote like others, here and in crowd-kit's numbers, and is reported. Only
-    the crowd columns are read, chunk by chunk.
+    A vote is a pair of annotator and annotation, neither of them -1. A second vote of an annotator on
+    one item counts like any other, here and in crowd-kit's numbers, and is reported. Only the crowd
+    columns are read, chunk by chunk.
 
     Args:
         dataset: N items with `annotators` and `annotations`, or dense `annotations` of a fixed
@@ -170,20 +170,20 @@ def describe(dataset: Dataset, *, min_votes: int = 10) -> Description:
         - `class_share`, `classes_without_votes`: share of the votes by class; names.
         - `vote_entropy`: nats, mean over items with two votes.
         - `pairwise_agreement`: share of agreeing pairs among all pairs of votes on one item.
-        - `alpha`, `alpha_items`: Krippendorff's alpha by crowd-kit, and of how many items.
-        - `consistency`, `consistency_items`: crowd-kit's consistency, and of how many items.
+        - `alpha`, `alpha_items`: Krippendorff's alpha by crowd-kit, and its number of items.
+        - `consistency`, `consistency_items`: crowd-kit's consistency, and its number of items.
         - `few_votes`: `below`, number of `annotators` with at least one vote but fewer, some `names`, those with the fewest first.
         - `ties`: number of `items` where two classes have most votes, some `positions`.
         - `duplicates`: `votes` beyond an annotator's first on an item, `items`, some `positions`.
 
-        What cannot be said is None: amounts, entropy and agreement without votes, or without two on
-        any item; `alpha`, `consistency` and how many items they are of without crowd-kit, which the
+        Undefined values are None: amounts, entropy and agreement without votes, or without two votes
+        on any item; `alpha`, `consistency` and their numbers of items without crowd-kit, which the
         extra `peers` installs. Consistency is the mean posterior of the class with the most votes,
-        an annotator's skill being the share of their votes that are for it: a crowd that errs
-        together is consistent, too. Both are of the items with two votes or more; of a
-        random sample, the same at every call, where those have more than `ALPHA_VOTES` votes, or
-        more than `CONSISTENCY_CELLS` votes times classes. crowd-kit's `uncertainty` of the same
-        items is the vote entropy.
+        where an annotator's skill is the share of their votes for that class. A crowd that errs
+        together is consistent, too. Both use the items with two votes or more. If these have more
+        than `ALPHA_VOTES` votes, or more than `CONSISTENCY_CELLS` votes times classes, both use a
+        random sample, the same at every call. crowd-kit's `uncertainty` of the same items is the vote
+        entropy.
 
     Raises:
         TypeError: if `dataset` is not a `datasets.Dataset`.
@@ -256,13 +256,13 @@ def describe(dataset: Dataset, *, min_votes: int = 10) -> Description:
 
 
 class _Count:
-    """What adds up over chunks of items; cells are pairs of item and class with votes."""
+    """Counts that add up over chunks of items; cells are combinations of item and class with votes."""
 
     def __init__(self, num_annotators: int, num_classes: int) -> None:
         self.of_item: list[np.ndarray] = []
         self.of_annotator = np.zeros(num_annotators, np.int64)
         self.of_class = np.zeros(num_classes, np.int64)
-        # votes for the class with most; for the first of them at a tie
+        # votes for the class with most votes; at a tie, for the first such class
         self.for_plurality = np.zeros(num_annotators)
         self.items = self.unknown = self.ties = self.twice = self.duplicates = 0
         self.agreeing = self.pairs = 0
@@ -271,7 +271,7 @@ class _Count:
         self.twice_at: list[int] = []
 
     def add(self, chunk: Votes) -> None:
-        """Count the votes on some further items."""
+        """Count the votes on further items."""
         N, M, C = len(chunk.annotators), len(self.of_annotator), len(self.of_class)
         self.unknown += int(((chunk.annotators < 0) & (chunk.annotations >= 0)).sum())
         flat = FlatVotes.read([chunk])
@@ -309,7 +309,7 @@ class _Count:
 
 
 def _amounts(numbers: np.ndarray) -> dict[str, Any] | None:
-    """Summarise how many votes there are of each."""
+    """Summarise numbers of votes."""
     if not len(numbers):
         return None
     where = np.searchsorted(_EDGES, numbers, side="right") - 1

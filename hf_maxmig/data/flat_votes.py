@@ -1,4 +1,4 @@
-"""The votes of a whole crowd in a row, without padding: for what looks at each of them."""
+"""All votes of a crowd in a row, without padding, for code that reads each vote."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from ..model.votes import Votes
 
 @dataclass(frozen=True)
 class FlatVotes:
-    """V votes in a row, those of an item beside each other.
+    """V votes in a row, grouped by item.
 
     Args:
         item: (V,) int64, ascending.
         annotator: (V,) int64.
         annotation: (V,) int64.
-        num_items: N, those without a vote among them.
+        num_items: N, including the items without a vote.
     """
 
     item: Tensor

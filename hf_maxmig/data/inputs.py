@@ -1,6 +1,6 @@
-"""The inputs of a batch: pictures opened, numbers stacked, and what is neither refused by name.
+"""The inputs of a batch: pictures are opened, numbers stacked, other columns refused by name.
 
-Errors name the item by the number that it has in its data set: `items[i]` of the i-th example.
+Errors name the item by its number in its data set, `items[i]` for the i-th example.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -88,7 +88,7 @@ def as_rgb(picture: Any, name: str, item: int) -> Image:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield what nested lists hold, None left out."""
+    """Yield the elements of nested lists, without None."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -101,7 +101,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def is_numeric(values: Any) -> bool:
-    """Whether a column holds numbers, judged by the first that it holds."""
+    """Whether a column holds numbers, judged by its first value."""
     if isinstance(values, np.ndarray):
         return True
     leaf = next((leaf for value in values for leaf in leaves(value)), None)
@@ -109,7 +109,7 @@ def is_numeric(values: Any) -> bool:
 
 
 def check_all_or_none(name: str, values: list[Any], items: Sequence[int]) -> None:
-    """Refuse a column that holds numbers in some examples only: left out, they would be missed."""
+    """Refuse a column that holds numbers in some examples only, and would be left out silently."""
     kinds = [next((_is_number(leaf) for leaf in leaves(value)), None) for value in values]
     if True in kinds:
         i = kinds.index(False)
@@ -157,7 +157,7 @@ def stack(name: str, values: np.ndarray | list[Any], items: Sequence[int]) -> Te
 
 
 def check_fits(name: str, arrays: Sequence[np.ndarray], items: Sequence[int]) -> None:
-    """Refuse integers that 64 bits with a sign do not hold: they would turn into others."""
+    """Refuse integers beyond signed 64 bits: they would turn into other numbers."""
     for i, array in enumerate(arrays):
         if array.dtype.kind == "u" and array.size and array.max() > _LARGEST:
             raise ValueError(
@@ -166,7 +166,7 @@ def check_fits(name: str, arrays: Sequence[np.ndarray], items: Sequence[int]) ->
 
 
 def check_finite(batch: Mapping[str, Any], items: Sequence[int]) -> None:
-    """Refuse NaN and infinity: one of them, and all weights are NaN after a few steps.
+    """Refuse NaN and infinity: a single one makes all weights NaN within a few steps.
 
     Raises:
         ValueError: naming the column and the item.
@@ -220,7 +220,7 @@ def _unlike(values: list[Any]) -> int:
 
 
 def data_inputs(names: Sequence[str]) -> list[str]:
-    """Leave out what a forward takes beside data: gold labels, and how it is to answer.
+    """Leave out the arguments of a forward that are not data: gold labels, and output options.
 
     Example:
         >>> data_inputs(["pixel_values", "labels", "output_attentions", "return_dict"])
@@ -230,7 +230,7 @@ def data_inputs(names: Sequence[str]) -> list[str]:
 
 
 def remedy(columns: Mapping[str, Any], wanted: Sequence[str]) -> str:
-    """Say what is to be done with columns that are no inputs.
+    """Suggest what to do with columns that are not inputs.
 
     Args:
         columns: of a batch, by name.

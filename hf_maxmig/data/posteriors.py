@@ -1,6 +1,6 @@
-"""Posteriors of the items, found before a training, as a column of its data set.
+"""Posteriors of the items, computed before a training, as a column of its data set.
 
-The batch hands the column on (`collator.py`); what makes the posteriors is the method's own affair.
+The collator passes the column on (`collator.py`); each method computes the posteriors itself.
 """
 
 from typing import Any
@@ -14,11 +14,11 @@ class WithPosterior:
     """A data set whose examples also have `crowd_posterior`, whatever its format or transform.
 
     Args:
-        dataset: any with a length.
+        dataset: any data set with a length.
         posterior: (N, C), of its items in their order.
 
     Raises:
-        ValueError: if they are not as many.
+        ValueError: if their numbers differ.
 
     Example:
         >>> WithPosterior([{"x": 0.5}], np.array([[0.2, 0.8]]))[0]["crowd_posterior"]
@@ -28,7 +28,7 @@ class WithPosterior:
     def __init__(self, dataset: Any, posterior: np.ndarray) -> None:
         if len(dataset) != len(posterior):
             raise ValueError(
-                f"`posterior` must have one row an item = {len(dataset)}, got {len(posterior)}."
+                f"`posterior` must have one row per item = {len(dataset)}, got {len(posterior)}."
             )
         self.dataset = dataset
         self.posterior = posterior

@@ -1,6 +1,7 @@
-"""Files and folders of ours with the digests of what was written: a bit that has changed since is found.
+"""Seal our files and folders with the digests of their content, so that a changed bit is found.
 
-A seal does not keep out whoever can write both: it finds what disks, half copies and other programs do.
+A seal detects damage by disks, partial copies and other programs. It does not protect against someone who can
+write both file and seal.
 """
 
 import contextlib

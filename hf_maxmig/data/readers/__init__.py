@@ -1,1 +1,1 @@
-"""Votes from files, tables and tools: one door, `read_annotations`, and its formats."""
+"""Read votes from files, tables and tools: `read_annotations` and its formats."""

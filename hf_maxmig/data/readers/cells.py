@@ -1,16 +1,15 @@
-"""What a cell of a table of votes says: one rule for every file, table and record.
+"""Read the cells of a table of votes, by one rule for every file, table and record.
 
-1. White space around annotators, classes and gold labels does not count, that of Unicode and of no
-   width included. Items keep theirs: they must match the data set's.
-2. What stands for no answer is None: an empty cell and the markers in `MISSING`, as far as they are
-   text. -1 among names is one, too.
-3. A list of one label is that label, as JSON or Python write it, too. Several labels in one cell
-   are an error, joined by a sign such as # too, if one of them is a class by itself.
-4. Whole numbers are numbers: 3.0 is 3, also in text if all that is said are numbers.
-5. Names that are known (of a `ClassLabel`, or handed over) are never touched.
+1. White space around annotators, classes and gold labels is removed, including Unicode's and that of
+   zero width. Items keep theirs, because they must match the data set's.
+2. An empty cell, and a text among the markers in `MISSING`, is None: no answer. So is -1 among names.
+3. A list of one label is that label, also as text in JSON or Python syntax. Several labels in one cell
+   are an error, also joined by a sign such as # if one of them is a class by itself.
+4. Whole numbers are numbers: 3.0 is 3, also in text if all values are numbers.
+5. Known names (of a `ClassLabel`, or passed by the caller) are never changed.
 
-What one value says is in `values.py`; here columns are read, and what all their values say together.
-What is left in doubt, such as names that differ by letter case only, is said in words (`doubts`).
+`values.py` reads single values; this module reads columns, and decides by all their values together.
+Doubtful values, such as names that differ only by letter case, are described in words (`doubts`).
 """
 
 import itertools

@@ -1,8 +1,8 @@
-"""Votes as annotation tools and published crowds export them: one function a format.
+"""Read the exports of annotation tools and of published crowds, with one function per format.
 
-Each takes a `Source`, what was read of a file and its name for errors, and gives `UncheckedVotes`: columns
-of Python values or of Arrow, one vote a row. `files.py` and `tables.py` open what is read here, `roles.py` knows
-the usual names of columns; the choice of the format and the names that values get are in `read_annotations.py`.
+Each function takes a `Source`, the content of a file with its name for errors, and returns `UncheckedVotes`:
+columns of Python values or of Arrow, one vote per row. `files.py` and `tables.py` open the sources, `roles.py`
+has the usual names of columns, and `read_annotations.py` chooses the format and names the values.
 """
 
 import csv
@@ -31,9 +31,9 @@ _WORKERS_FILE = "side_info_cifar100N.csv"
 def label_studio(source: Source, asked: Asked) -> UncheckedVotes:
     """Read the JSON export of Label Studio: tasks with `data` and `annotations`.
 
-    Annotators are the e-mail addresses in `completed_by`, else its numbers. Cancelled annotations
-    and those without a choice do not count, predictions are not looked at, and an annotation with
-    `ground_truth` gives the task's gold label and no vote.
+    Annotators are the e-mail addresses in `completed_by`, or else its numbers. Cancelled annotations,
+    annotations without a choice, and predictions are ignored. An annotation with `ground_truth` is the
+    task's gold label and not a vote.
 
     Args:
         source: a list of tasks.
@@ -258,7 +258,7 @@ def _each(
 
 
 def _fields(record: dict[str, Any], questions: set[str]) -> dict[str, Any]:
-    """Return what a record tells of the item."""
+    """Return a record's fields about the item."""
     own = {
         key: value
         for key, value in record.items()
@@ -275,7 +275,7 @@ def _fields(record: dict[str, Any], questions: set[str]) -> dict[str, Any]:
 
 
 def annotator_files(source: Source, asked: Asked) -> UncheckedVotes:
-    """Read one file an annotator, as doccano exports a project: the file's name is the annotator.
+    """Read one file per annotator, as doccano exports a project: the file's name is the annotator.
 
     Args:
         source: a list of sources, each a table or a list of records.
@@ -371,8 +371,8 @@ def peerannot(source: Source, asked: Asked) -> UncheckedVotes:
 def cifar_n(source: Source, asked: Asked) -> UncheckedVotes:
     """Read the human labels of CIFAR-10N and CIFAR-100N; items are numbers of training images.
 
-    CIFAR-10N gives three labels an image: its three places are three annotators, for the worker ids
-    beside it do not belong to its labels. CIFAR-100N gives one label an image, by the worker
+    CIFAR-10N has three labels per image. Their three places are taken as three annotators, because the
+    published worker ids do not belong to the labels. CIFAR-100N has one label per image, by the worker
     who labelled its batch of five.
 
     Args:
@@ -431,7 +431,7 @@ def cifar_n(source: Source, asked: Asked) -> UncheckedVotes:
 
 
 def load_arrays(path: Path) -> Source:
-    """Load numpy arrays by torch, and nothing else: unpickling a file could run what it says."""
+    """Load only numpy arrays with torch: unpickling anything else could run code from the file."""
     with path.open("rb") as file:
         if file.read(2) != b"PK":
             raise ValueError(f"{path.name}: must be a file of `torch.save`, got another.")
@@ -529,7 +529,7 @@ def _votes(
     found: dict[str, str],
     left_out: Counter[str],
 ) -> UncheckedVotes:
-    """Turn pairs of roles and extras, one a vote, into columns."""
+    """Turn pairs of roles and extras, one per vote, into columns."""
     names = dict.fromkeys(name for _, extras in rows for name in extras)
     if gold is not None:
         if gold not in names:

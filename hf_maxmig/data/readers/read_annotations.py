@@ -1,8 +1,8 @@
-"""Votes of a crowd from wherever they are kept: one door, `read_annotations`, and its formats.
+"""Read a crowd's votes from any source: `read_annotations` and its formats.
 
-What lives here: telling the format, the tables (long, wide, dense), and the names that values get.
-Opening files is in `files.py`, what the exports of annotation tools look like in `exports.py`;
-joining votes to a data set is in `columns.py`.
+This module recognises the format, reads tables (long, wide, dense), and names the values. `files.py`
+opens files, `exports.py` reads the exports of annotation tools, and `columns.py` joins votes to a data
+set.
 
 A format is one function and one row of `FORMATS`.
 """
@@ -32,7 +32,9 @@ from .values import class_names, is_missing, is_text, plain_key, rule_of
 
 logger = logging.get_logger(__name__)
 
-_MOST_CLASSES = 65_536  # a larger number in a matrix is no class: the file is damaged, or holds ids
+_MOST_CLASSES = (
+    65_536  # a larger number in a matrix is not a class: the file is damaged, or holds ids
+)
 
 
 def read_annotations(
@@ -46,10 +48,10 @@ def read_annotations(
     missing: Sequence[str | int] | str | int | None = None,
     classes: Sequence[str] | None = None,
 ) -> Dataset:
-    """Read who said what about which item, in whatever form the votes arrive.
+    """Read votes, who said what about which item, in any of the formats below.
 
-    The format is told from the content and what was found is logged in one line; what cannot be
-    told is an error. Nothing is left out without being counted in that line.
+    The format is recognised from the content, and one line of the log says what was found. An
+    ambiguous format is an error. That line counts everything that is left out.
 
     - `long`: a table, one vote per row: CSV, TSV, JSON, JSON lines, Parquet; MTurk, Toloka, crowd-kit, Label Studio's
       JSON-MIN and CSV.
@@ -61,15 +63,15 @@ def read_annotations(
     - `annotator_files`: a folder or a list of files, one per annotator: doccano, or tables.
     - `cifar_n`: `CIFAR-10_human.pt`, `CIFAR-100_human.pt`.
 
-    One rule for every form (`hf_maxmig.data.readers.cells`): annotators and labels lose the white space
-    around them, items keep theirs: they must match the data set's. What pandas reads as missing
-    (NA, nan, NULL, None, ...) is no answer, nor is -1 among names; in a wide table such a cell is
-    no vote, and in a row of its own an error. A list of one label is that label, several labels in
-    one cell are an error. In text everything is text: 007 stays 007, but 1.0 is 1 where all labels
-    are numbers. Elsewhere whole numbers are numbers; a column of numbers and text becomes text,
-    and where both the number 1 and the text "1" occur the text is written with its quotes. True
-    and False become "true" and "false". What is in doubt, such as two names that differ by letter
-    case only or a class "?", is said in the line.
+    All formats follow one rule (`hf_maxmig.data.readers.cells`). Annotators and labels lose the white
+    space around them; items keep theirs, because they must match the data set's. Values that pandas
+    reads as missing (NA, nan, NULL, None, ...) are no answer, and neither is -1 among names. In a wide
+    table such a cell is no vote; in a table with one vote per row it is an error. A list of one label
+    is that label; several labels in one cell are an error. In text files everything is text: 007 stays
+    007, but 1.0 is 1 if all labels are numbers. Elsewhere whole numbers are numbers. A column of
+    numbers and text becomes text, and if both the number 1 and the text "1" occur, the text is written
+    with its quotes. True and False become "true" and "false". The line of the log also names doubtful
+    values, such as a class "?" or two names that differ only by letter case.
 
     Args:
         source: a path, a folder, a pattern or a list of paths, or a table in memory: a
@@ -97,9 +99,9 @@ def read_annotations(
     Raises:
         FileNotFoundError: if there is no such file.
         TypeError: if `source` is none of the above.
-        ValueError: naming file, line or record, and cause, if the source is malformed, a row has a
-            label without annotator or item or the other way round, an item has two gold labels, the
-            format or a column cannot be told, or there are no votes.
+        ValueError: if the source is malformed, a row lacks one of item, annotator and label, an item
+            has two gold labels, the format or a column is ambiguous, or there are no votes. The error
+            names file, line or record, and cause.
 
     Example:
         >>> votes = [{"image": "a.jpg", "worker": "ann", "label": "cat"},
@@ -126,7 +128,7 @@ def read_annotations(
 def _asked(
     item: Any, annotator: Any, annotation: Any, gold: Any, missing: Any, classes: Any
 ) -> Asked:
-    """Check what the user named."""
+    """Check the user's arguments."""
     for role, name in (("item", item), ("annotation", annotation), ("gold", gold)):
         if name is not None and not isinstance(name, str):
             raise TypeError(f"`{role}` must be a name, got {type(name).__name__}.")
@@ -143,12 +145,12 @@ def _asked(
 
 
 def long(source: Source, asked: Asked) -> UncheckedVotes:
-    """Read a table with one vote a row.
+    """Read a table with one vote per row.
 
     Args:
         source: columns or records.
-        asked: a column for each role; by default the only one with a usual name. A table that has
-            columns item, annotator and annotation is taken at its word.
+        asked: a column for each role; by default the only one with a usual name. In a table with
+            columns item, annotator and annotation, these are the roles.
 
     Returns:
         The votes, with all other columns.
@@ -177,7 +179,7 @@ def long(source: Source, asked: Asked) -> UncheckedVotes:
 
 
 def wide(source: Source, asked: Asked) -> UncheckedVotes:
-    """Read a table with one column an annotator, empty where there is no label.
+    """Read a table with one column per annotator, empty where there is no vote.
 
     Args:
         source: columns or records.
@@ -244,7 +246,7 @@ def wide(source: Source, asked: Asked) -> UncheckedVotes:
 
 
 def dense(source: Source, asked: Asked) -> UncheckedVotes:
-    """Read a matrix of labels: items in rows, annotators in columns, -1 where there is no label.
+    """Read a matrix of votes: items in rows, annotators in columns, -1 where there is no vote.
 
     Args:
         source: (N, M) whole numbers.
@@ -254,7 +256,7 @@ def dense(source: Source, asked: Asked) -> UncheckedVotes:
         The votes; items and annotators are numbered from 0.
 
     Raises:
-        ValueError: if the array is none, or a value is no whole number or below -1.
+        ValueError: if it is not a matrix of numbers, or a value is not a whole number or below -1.
     """
     matrix = source.content
     if matrix.ndim != 2 or matrix.dtype.kind not in "iuf":
@@ -320,7 +322,7 @@ def _looks_long(source: Source, asked: Asked) -> bool:
 
 
 def _looks_wide(source: Source, asked: Asked) -> bool:
-    """Tell a crowd from other columns: each annotator shares a label with another one."""
+    """Recognise the columns of a crowd: each annotator shares a label with another one."""
     names = first_names(source)
     if isinstance(asked.annotator, list | tuple):
         return True
@@ -352,13 +354,13 @@ def _looks_label_studio(source: Source, asked: Asked) -> bool:
 
 def _looks_argilla(source: Source, asked: Asked) -> bool:
     content = source.content
-    if source.kind == "table":  # of which turning the whole into records would take long
+    if source.kind == "table":  # turning the whole table into records would take long
         content = {name: column[:SAMPLE] for name, column in content.items()}
     return any(map(is_argilla, replace(source, content=content).records()[:SAMPLE]))
 
 
 def _looks_dense(source: Source, asked: Asked) -> bool:
-    """Tell labels from counts or gold labels: some are missing."""
+    """Recognise votes, as opposed to counts or gold labels: some are missing."""
     return source.content.ndim == 2 and bool((source.content == -1).any())
 
 
@@ -368,7 +370,7 @@ def _always(source: Source, asked: Asked) -> bool:
 
 @dataclass(frozen=True)
 class Format:
-    """A format: its reader, how it is told, which roles one may name, and what it is in words."""
+    """A format: its reader, its recogniser, the roles that a user may name, and a description."""
 
     read: Callable[[Source, Asked], UncheckedVotes]
     looks: Callable[[Source, Asked], bool]
@@ -436,11 +438,11 @@ def _pairs(found: dict[str, str]) -> str:
     return ", ".join(f"{role}={name}" for role, name in found.items())
 
 
-# From what a format found to the table that leaves
+# From the votes of a format to the resulting table
 
 
 def _finish(votes: UncheckedVotes, format: str, asked: Asked, guessed: bool) -> Dataset:
-    """Name the values, check that votes are whole, give each row the gold label of its item."""
+    """Name the values, check that votes are complete, and give each row the gold label of its item."""
     source, columns, left_out = votes.source, dict(votes.columns), votes.left_out
     roles = [role for role in ROLES if role in columns]
     named, cells = _named(votes, columns, asked)
@@ -503,7 +505,7 @@ def _finish(votes: UncheckedVotes, format: str, asked: Asked, guessed: bool) -> 
 def _named(
     votes: UncheckedVotes, columns: dict[str, Column], asked: Asked
 ) -> tuple[dict[str, pa.ChunkedArray], Cells]:
-    """Read the columns of the roles; take them out of `columns`."""
+    """Read the columns of the roles, and remove them from `columns`."""
 
     def wrong(heads: list[str]) -> Callable[[int, int, str], Exception]:
         return lambda i, row, what: votes.wrong(f"`{heads[i]}` {what}", row)
@@ -534,7 +536,7 @@ def _named(
 
 
 def _marker(votes: UncheckedVotes, role: str, row: int) -> str:
-    """Say how a text that is read as missing is kept, if the cell holds one."""
+    """Say how to keep a text that is read as missing, if the cell holds one."""
     cell = votes.columns[role][row]
     text = cell.as_py() if isinstance(cell, pa.Scalar) else cell
     if text is None or not str(text).strip():
@@ -544,7 +546,7 @@ def _marker(votes: UncheckedVotes, role: str, row: int) -> str:
 
 
 def _check_open_ends(votes: UncheckedVotes, named: dict[str, pa.ChunkedArray]) -> None:
-    """Refuse a last cell that looks cut: nobody else says it, and a longer name begins with it."""
+    """Refuse a last cell that looks cut off: it occurs only there, and a longer name begins with it."""
     for role, row in votes.open_ends:
         name = named[role][row].as_py()
         together = [named[r] for r in (ROLES[2:] if role in ROLES[2:] else [role]) if r in named]
@@ -565,7 +567,7 @@ def _check_open_ends(votes: UncheckedVotes, named: dict[str, pa.ChunkedArray]) -
 def _numbered(
     votes: UncheckedVotes, named: dict[str, pa.ChunkedArray], classes: list[str]
 ) -> dict[str, pa.ChunkedArray]:
-    """Number annotations and gold labels as the caller's classes are."""
+    """Number annotations and gold labels by the caller's classes."""
     columns = {role: named[role] for role in ROLES[2:] if role in named}
     chunks = [chunk for column in columns.values() for chunk in column.chunks]
     names = pa.chunked_array(chunks, named["annotation"].type).unique().drop_null()
@@ -592,7 +594,7 @@ def _numbered(
 def _spread_gold(
     votes: UncheckedVotes, items: pa.ChunkedArray, gold: pa.ChunkedArray, has_gold: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Number the items, and say for each row which row holds its item's gold label; -1 for none."""
+    """Number the items, and find for each row the row with its item's gold label; -1 for none."""
     codes, labels = _codes(items), _codes(gold)
     rows = np.flatnonzero(has_gold)
     holder = np.full(codes.max() + 2, -1)
@@ -620,7 +622,7 @@ def _counted(left_out: Counter[str]) -> str:
 
 
 def _tell(votes: UncheckedVotes, format: str, asked: Asked, guessed: bool, table: pa.Table) -> None:
-    """Say in one line what was read; loudly where anything was guessed or left out."""
+    """Log in one line what was read, as a warning if anything was guessed or left out."""
     number = len(table) - table["annotation"].null_count
     items, annotators = (len(table[role].drop_null().unique()) for role in ROLES[:2])
     text = f"{votes.source.name}: {format}{' table' * (format in ('long', 'wide'))}, "
@@ -638,7 +640,7 @@ def _tell(votes: UncheckedVotes, format: str, asked: Asked, guessed: bool, table
 
 
 def _extra(votes: UncheckedVotes, name: str, column: Column) -> Any:
-    """Bring an extra column to Arrow: as it is if its values are of one kind, else as JSON."""
+    """Convert an extra column to Arrow: unchanged if its values are of one kind, otherwise as JSON."""
     if not isinstance(column, list):
         return column
     if len({type(value) for value in column if not is_missing(value)}) <= 1:

@@ -1,4 +1,4 @@
-"""Which column plays which role: by the names that are usual, or the one that was asked for."""
+"""Find the column of each role, by the usual names or by the user's argument."""
 
 import re
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ ROLES = ("item", "annotator", "annotation", "gold")
 
 
 def extra_name(name: str) -> str:
-    """Name an extra column: never as one of ours."""
+    """Name an extra column, so that it differs from ours."""
     return f"original_{name}" if name in ROLES else name
 
 
@@ -51,7 +51,7 @@ _PREFIXES = {
 
 
 def candidates(role: str, names: Iterable[str]) -> list[str]:
-    """Return the columns that usual names, or the prefixes of MTurk and Toloka, give a role to.
+    """Return the columns that fit a role by a usual name, or by a prefix of MTurk and Toloka.
 
     Example:
         >>> candidates("item", ["id", "File Name", "WorkerId"])
@@ -75,7 +75,7 @@ def _plain(name: str) -> str:
 def pick(
     source: Source, role: str, names: Iterable[str], asked: str | None, required: bool = True
 ) -> str | None:
-    """Return the name under which a role stands: the one asked for, or the only usual one."""
+    """Return the column of a role: the user's, or the only one with a usual name."""
     names = list(names)
     if asked is not None:
         if asked not in names:

@@ -1,6 +1,6 @@
-"""What is read and what comes of it, before it is checked: a source, what was asked of it, its votes.
+"""A source, the user's arguments, and the unchecked votes that a format reads from both.
 
-Formats turn the one into the other (`exports.py`, `read_annotations.py`).
+The formats are in `exports.py` and `read_annotations.py`.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ _SHOWN = 8  # how many names an error lists
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user named himself: where each role stands; None is to be found."""
+    """The user's arguments: the place of each role; None if it has to be found."""
 
     item: str | None = None
     annotator: Any = None
@@ -29,7 +29,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Source:
-    """What is read: its name, its content, and how its rows are called in errors."""
+    """A source: its name, its content, and the names of its rows in errors."""
 
     name: str
     kind: str  # of content: table, records, mapping, matrix, files or arrays
@@ -72,7 +72,7 @@ class Source:
 
 @dataclass
 class UncheckedVotes:
-    """One vote a row, not yet checked: columns by role or extra name, and what the log says."""
+    """One vote per row, not yet checked: columns by role or extra name, and notes for the log."""
 
     columns: dict[str, Column]
     source: Source

@@ -1,7 +1,7 @@
-"""Tables in memory as columns: of `datasets`, Arrow, pandas, a dict of columns or a list of records.
+"""Columns of a table in memory: of `datasets`, Arrow, pandas, a dict of columns or a list of records.
 
-Numbers of a `ClassLabel` become its names, inside lists and structures too. What the columns mean
-is not known here.
+Numbers of a `ClassLabel` become its names, also inside lists and structures. This module does not
+interpret the columns.
 """
 
 from collections import Counter
@@ -37,8 +37,8 @@ def columns_of(name: str, source: Any) -> Table | None:
         source: anything.
 
     Raises:
-        ValueError: if names of columns differ not, columns are of several lengths, a number is out
-            of the range of its ClassLabel, or memory of Arrow is not sound.
+        ValueError: if two columns have the same name, columns differ in length, a number is out of the
+            range of its ClassLabel, or Arrow's memory is invalid.
 
     Example:
         >>> columns_of("votes", {"item": [1, 2]}).columns["item"].to_pylist()
