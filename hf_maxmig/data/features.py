@@ -1,4 +1,4 @@
-"""Features of a frozen backbone, computed once: a head then trains without opening a picture.
+"""Features of a frozen backbone, computed once, so that a head trains without opening a picture.
 
 The head itself is `HeadClassifier`.
 """
@@ -29,11 +29,11 @@ def frozen_features(
     image_column: str = "image",
     batch_size: int = 32,
 ) -> tuple[DatasetDict, PreTrainedModel]:
-    """Put features of a frozen backbone beside the pictures, computed once and cached.
+    """Add features of a frozen backbone to the pictures, computed once and cached.
 
-    They lie as Arrow in the cache of `datasets`, under a name made of the pictures, the backbone's
-    weights and the processor's settings: another run, another method or other votes find them, and
-    what has changed, or is not as it was written, is computed anew. An accelerator is used if there is one.
+    The cache of `datasets` holds them in Arrow files, under a name made of the pictures, the backbone's
+    weights and the processor's settings. Other runs, methods or votes reuse them. If any of these has
+    changed, or the file is damaged, they are computed again. An accelerator is used if there is one.
 
     Args:
         data: splits with a column of pictures.
@@ -43,13 +43,13 @@ def frozen_features(
         batch_size: pictures that go through the backbone together.
 
     Returns:
-        The data with a column `features`, (D,) float32 an item, and the backbone. The pictures are
-        still there, but a row does not show them: training decodes none, `with_format(None)` brings
-        them back. The backbone is in float32, whatever type it was saved in.
+        The data with a column `features`, (D,) float32 per item, and the backbone. Rows no longer show
+        the pictures, so that training decodes none; `with_format(None)` shows them again. The
+        backbone is in float32, whatever type it was saved in.
 
     Raises:
-        FileNotFoundError, OSError, ValueError: naming the item and its file, if a picture is not there,
-            cannot be read, or has more than 8 bits a channel.
+        FileNotFoundError, OSError, ValueError: if a picture is missing, cannot be read, or has more
+            than 8 bits per channel. The error names the item and its file.
 
     Example:
         >>> import tempfile

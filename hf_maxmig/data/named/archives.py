@@ -1,8 +1,9 @@
-"""Archives of strangers: what is unpacked, and what is refused.
+"""Unpack untrusted archives safely.
 
-Only regular files and folders, each at a place of its own inside the folder; no more bytes and members
-than are plausible. Anything else refuses the whole archive and names the member. Nothing here relies on
-the filters of `tarfile`: Python 3.11.0 has none, and some later ones could be led out of the folder.
+Only regular files and folders are unpacked, each at its own place inside the folder, and only up to a
+plausible number of bytes and members. Anything else refuses the whole archive, and the error names the
+member. This does not rely on the filters of `tarfile`: Python 3.11.0 has none, and some later ones could be
+led out of the folder.
 """
 
 import os
@@ -33,7 +34,7 @@ _CHUNK = 1 << 20
 
 
 class RefusedError(ValueError):
-    """What is not unpacked: a ValueError that says which member, and why."""
+    """A member that is not unpacked: a ValueError that says which one, and why."""
 
 
 class Limits(NamedTuple):
@@ -126,7 +127,7 @@ def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _take(taken: dict[str, tuple[str, bool]], name: str, parts: list[str], is_folder: bool) -> None:
-    """Give each place once, whatever a file system makes of small and capital letters.
+    """Assign each place only once, also on file systems that ignore letter case.
 
     Raises:
         RefusedError: if it is taken.
@@ -144,7 +145,7 @@ def _take(taken: dict[str, tuple[str, bool]], name: str, parts: list[str], is_fo
 
 
 def _parts(name: str) -> list[str]:
-    """Take a member's name apart, if it leads nowhere but down.
+    """Split a member's name into its parts, if it stays inside the folder.
 
     Raises:
         RefusedError: if it does not.

@@ -1,9 +1,8 @@
 """Named data sets of pictures: CIFAR-10, Dogs vs. Cats and LUNA16 (paper, Section 4).
 
-What lives here: from the layouts in which their files are passed on to a `DatasetDict`, and the
-human labels of CIFAR-10N. What does not: LabelMe, whose crowd comes with it (`sources.py`), and the
-paper's simulated crowds (`experts.py`, `simulation.py`). A class is told by its name, never by the
-number that a source gives it.
+This module turns the usual layouts of their files into a `DatasetDict`, and reads the human labels of
+CIFAR-10N. LabelMe, which comes with its crowd, is in `sources.py`; the paper's simulated crowds are in
+`experts.py` and `simulation.py`. A class is identified by its name, never by its number in a source.
 """
 
 import os
@@ -128,15 +127,14 @@ def cifar10(
 
 
 def cifar10n(data: DatasetDict, path: str | os.PathLike[str]) -> DatasetDict:
-    """Put three human labels beside each training item of CIFAR-10.
+    """Add three human labels to each training item of CIFAR-10.
 
     Wei et al., "Learning with noisy labels revisited", ICLR 2022 (CC BY-NC 4.0),
     http://noisylabels.com. 747 workers gave them; the worker ids that are published beside them do
     not belong to them, so the three places `random_label1` to `random_label3` are three annotators.
 
-    The file knows items by their place only. That they are those of `data`, in the same order and
-    with the same class numbers, is seen from the gold labels that both have, which serve for
-    nothing else.
+    The file identifies items only by their place. The gold labels in both are compared to verify that
+    order and class numbers are those of `data`; they are not used for anything else.
 
     Args:
         data: What `cifar10` returns, its training items in the original order.

@@ -1,8 +1,7 @@
-"""Named data sets: one function a data set, from its published files to columns.
+"""Named data sets: one function per data set, from its published files to columns.
 
-What lives here: where a data set comes from, how its files are checked, how they become a
-`DatasetDict`. What does not: the forms in which any crowd may arrive (`readers/`), and batches
-(`columns.py`). A folder in the cache is whole or is not there.
+This module knows where a data set comes from, checks its files, and turns them into a `DatasetDict`.
+General formats of votes are in `readers/`. A folder in the cache is complete or absent.
 """
 
 import contextlib
@@ -216,10 +215,10 @@ def _one_row_an_item(
 ) -> np.ndarray:
     """Return (N, D) from the prepared (k N, D): the mean over the k copies of each item.
 
-    Of its rows the folder `prepared` says only how they were labelled. So the labels, and the votes
-    where there are any (sorted within a row: its annotators may stand in another order), must be
-    those of the text files, the copies of an item side by side or the whole set k times over.
-    Otherwise features would belong to other items and nobody would notice.
+    The folder `prepared` identifies its rows only by their labels. So the labels, and the votes if
+    there are any, must be those of the text files, with the copies of an item side by side or the whole
+    set repeated k times. (Votes are sorted within a row, because the annotators may be in another
+    order.) Otherwise features could silently belong to other items.
     """
     copies, rest = divmod(len(rows), len(labels))
     beside = path.with_name(path.name.replace("data_", "labels_").replace("_vgg16", ""))
@@ -302,7 +301,7 @@ def _without_the_silent(answers: np.ndarray) -> np.ndarray:
 
 
 def read_array(path: Path) -> np.ndarray:
-    """Load an array, never a pickle: unpickling a downloaded file would run what it says."""
+    """Load an array, never a pickle: unpickling a downloaded file could run any code in it."""
     try:
         return np.asarray(np.load(path, allow_pickle=False))
     except (ValueError, EOFError) as cause:
@@ -340,7 +339,7 @@ def _download(url: str, cache: Path, sizes: dict[str, int], sha256: str | None) 
 
 
 def _check_address(url: str, sha256: str | None) -> None:
-    """Refuse an address whose answer anybody on the way could change, unless its digest is known."""
+    """Refuse an address whose answer could be changed on the way, unless its digest is known."""
     address = urllib.parse.urlsplit(url)
     if address.scheme == "https" or (
         address.scheme == "http" and (sha256 is not None or _is_here(address.hostname))
@@ -407,7 +406,7 @@ def _unpack_once(archive: Path, cache: Path, sha256: str | None) -> Path:
 
 
 def _is_kept(folder: Path, sha256: str | None) -> bool:
-    """Whether the folder is there as it was unpacked, of the archive that is asked for."""
+    """Whether the folder exists, is unchanged since it was unpacked, and is of the requested archive."""
     if not folder.is_dir():
         return False
     if not is_sealed(folder) and sha256 is None:

@@ -1,7 +1,7 @@
-"""Files of votes opened: text, tables, JSON and binary files as a `Source`.
+"""Open files of votes: text, tables, JSON and binary files become a `Source`.
 
-What is read is not yet understood: which format it is, and what its columns mean, is in
-`read_annotations.py`. Every error names file, line or byte, and cause.
+The content is not interpreted here; `read_annotations.py` finds the format and the roles of the columns.
+Every error names file, line or byte, and cause.
 """
 
 import codecs
@@ -40,7 +40,7 @@ _BLOCK = 1 << 24  # bytes of CSV that Arrow takes at once; no row may be longer
 
 
 def open_source(source: Any, format: str | None) -> Source:
-    """Read what the user gave, as far as that needs no knowledge of what it means.
+    """Read the user's source without interpreting it.
 
     Args:
         source: as in `read_annotations`.
@@ -324,7 +324,7 @@ def _txt(path: Path) -> Source:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a key that stands twice in one object: Python would keep the last."""
+    """Refuse a key that occurs twice in one object, because Python would keep only the last."""
     out = dict(pairs)
     if len(out) < len(pairs):
         twice = next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)

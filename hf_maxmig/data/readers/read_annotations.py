@@ -76,25 +76,25 @@ def read_annotations(
     Args:
         source: a path, a folder, a pattern or a list of paths, or a table in memory: a
             `datasets.Dataset`, a pandas data frame, an Arrow table, a list of records.
-        format: one of `FORMATS`; by default told from the content.
-        item: where the item stands: column, key of `data` (Label Studio) or of `fields` (Argilla).
-        annotator: where the annotator stands; for a wide table the columns that are annotators; for
+        format: one of `FORMATS`; by default recognised from the content.
+        item: the item's column, key of `data` (Label Studio) or key of `fields` (Argilla).
+        annotator: the annotator's column or key; for a wide table the columns of the annotators; for
             CIFAR-100N the path of its file of workers.
-        annotation: where the label stands: column, question, or array.
-        gold: where the item's gold label stands, if anywhere.
+        annotation: the vote's column, question, or array.
+        gold: the column or key of the item's gold label, if there is one.
         missing: texts or numbers that stand for no answer, in place of the usual ones: `()` if the
-            class "None" is one, `["NA", "?"]` for these two. A row of a vote whose annotation is one
-            that you name is left out and counted.
+            class "None" is one, `["NA", "?"]` for these two. A row whose annotation is one of them is
+            left out and counted.
         classes: names of all classes, in the order of their numbers. `annotation` and `gold` become
-            a ClassLabel of these, anything else is an error, and what looks like a marker or like
-            several labels but is among them is a class. Votes that are numbers from 0 to C - 1 are
+            a ClassLabel of these, and any other value is an error. A name among them is a class even if
+            it looks like a marker or like several labels. Votes that are numbers from 0 to C - 1 are
             numbers of these classes.
 
     Returns:
         One vote per row, with `item`, `annotator`, `annotation`, then `gold` where the source has gold
-        labels (each row has that of its item), then the other columns of the source, one called as
-        one of ours with `original_` before its name. An item with a gold label and no vote is one
-        row whose annotator and annotation are None. `add_annotations` joins it to a data set.
+        labels (each row has that of its item), then the other columns of the source. A column with one
+        of our names gets `original_` before it. An item with a gold label and no vote is one row whose
+        annotator and annotation are None. `add_annotations` joins the result to a data set.
 
     Raises:
         FileNotFoundError: if there is no such file.

@@ -1,7 +1,6 @@
-"""What one value of a table of votes says: a name, a number, or that there is no answer.
+"""Read one value of a table of votes: a name, a number, or no answer.
 
-The rules are in `cells.py`, which reads whole columns; what only all values of a kind can say together
-is there, too.
+The rules are in `cells.py`. It reads whole columns, and decides what depends on all values of a kind.
 """
 
 import ast
@@ -37,7 +36,7 @@ SHOWN = 3  # how many names one lists
 
 @dataclass(frozen=True)
 class Rule:
-    """What is known beforehand: which texts stand for no answer, and which are names for sure."""
+    """A rule for values: the texts that stand for no answer, and the known names."""
 
     missing: frozenset[str] = MISSING
     is_given: bool = False  # the markers were named by the caller: nothing is in doubt about them
@@ -52,7 +51,7 @@ USUAL = Rule()
 
 
 def rule_of(missing: Any, classes: Sequence[Any] | None = None) -> Rule:
-    """Return the rule that a caller asked for.
+    """Return the rule for a caller's arguments.
 
     Args:
         missing: None, a text, a number, or several: what stands for no answer.
@@ -99,7 +98,7 @@ def class_names(classes: Any) -> list[str] | None:
 
 
 def checked_names(what: str, names: Any) -> list[str]:
-    """Return names as text, once they are sound; `what` is the argument, for errors."""
+    """Check names, and return them as text; `what` is the argument, for errors."""
     try:
         if isinstance(names, str | bytes | dict):
             raise TypeError
@@ -262,7 +261,7 @@ def is_missing(value: Any) -> bool:
 
 
 def plain_key(value: Any, rule: Rule) -> Any:
-    """Return what a cell says as far as that can be seen from it alone, for telling formats apart."""
+    """Return the value of a cell as far as it depends on that cell alone, to recognise formats."""
     try:
         value = value_of(value, rule, True)
     except NoNameError:

@@ -1,8 +1,8 @@
 """The simulated experts of the paper's Appendix B ("Experts' expertise"), as data.
 
-Here live `Experts`, which says how each annotator of a simulated crowd makes mistakes, and one
-table, `EXPERTS`, with the paper's six crowds. Nothing is drawn here: `simulation.py` turns experts
-and true classes into annotations.
+`Experts` describes how each annotator of a simulated crowd makes mistakes, and the table `EXPERTS` has
+the paper's six crowds. Nothing is drawn here: `simulation.py` turns experts and true classes into
+annotations.
 """
 
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ LUNA16 = ("benign", "malignant")
 
 @dataclass(frozen=True, eq=False)  # eq=False: comparing two tensors has no single truth value
 class Experts:
-    """A crowd before it has seen any item: the seniors' confusion, and what the juniors do.
+    """A crowd before it has seen any item: the seniors' confusion and the juniors' behaviour.
 
     Seniors make independent mistakes given the true class. Juniors appear in two of the three cases
     of the paper (Section 4 and Appendix B): in case 4.2 all of them say `naive_class`, in case 4.3
     each copies one senior.
 
     Args:
-        name: what the crowd is called.
+        name: the name of the crowd.
         classes: C distinct names, C at least 2, in the order of the class numbers.
         seniors: (M_s, C, C), `seniors[m, c, r]` = P(senior m says r given true class c), so rows
             sum to 1. Any floating type is taken; it is kept as float64.

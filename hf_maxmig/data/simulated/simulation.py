@@ -1,8 +1,7 @@
-"""Simulated crowds: what experts say about items of known class (paper, cases 4.1 to 4.3).
+"""Simulated crowds: draw the votes of experts on items of known class (paper, cases 4.1 to 4.3).
 
-Also one crowd that the paper leaves open, whose seniors are latent. Here lives the drawing of
-annotations. Who the experts are stands in `experts.py`; attaching annotations to a data set, and
-batching them, in `columns.py`.
+It also draws one crowd with latent seniors, which the paper leaves open. `experts.py` defines the
+experts; `columns.py` adds annotations to a data set.
 """
 
 from __future__ import annotations
@@ -117,17 +116,17 @@ def simulate_crowd(
 def simulate_latent_seniors(
     labels: Tensor | ArrayLike, experts: Experts, *, generator: torch.Generator | None = None
 ) -> SimulatedCrowd:
-    """Draw a crowd whose seniors are hidden; none of the paper's cases, but its open question.
+    """Draw a crowd whose seniors are latent: not one of the paper's cases, but its open question.
 
-    Each senior answers as in `simulate_crowd`, but says it only through two juniors: one reports a
-    class R drawn uniformly, the other the class S places after it, (R + S) mod C, where S is the
-    senior's answer. Both together tell S, as their difference. Alone, each is uniform whatever the
-    true class: whoever adds up what single labels say learns nothing, and no count of votes names
-    the classes. The experts' own juniors play no part.
+    Each senior answers as in `simulate_crowd`, but only two juniors report the answer S together. One
+    reports a class R drawn uniformly, the other the class S places after it, (R + S) mod C, so that
+    their difference is S. Each junior alone is uniform whatever the true class, so an aggregator that
+    adds up single votes learns nothing, and no count of votes can name the classes. The experts' own
+    juniors are not used.
 
     Args:
         labels: (N,), integers in 0..C-1, true classes.
-        experts: whose seniors are hidden.
+        experts: the seniors are theirs.
         generator: source of randomness, on the CPU; None is torch's default generator.
 
     Returns:
