@@ -1,4 +1,4 @@
-"""The command `maxmig`: one verb a job. What a verb needs is imported when it is called.
+"""The command `maxmig`: one verb per job. The imports of a verb happen when it is called.
 
     maxmig describe votes.csv
     maxmig train --votes votes.csv --train_dir photos --model_name_or_path microsoft/resnet-18 --output_dir out
@@ -15,7 +15,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-VERBS = {  # and the file in `command/` whose `main` does it
+VERBS = {  # each has a file in `command/` with a `main`
     "describe": "tell what a file of votes looks like, before anything is trained",
     "train": "train a classifier on pictures and votes, and report on both",
     "report": "write the report on annotators and labels for a saved model and data with votes",
@@ -35,7 +35,7 @@ On several devices: accelerate launch -m hf_maxmig.cli train ..."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a verb; what is wrong with its flags or files is said in one line, with exit code 2.
+    """Run a verb; an error in its flags or files is printed in one line, with exit code 2.
 
     Args:
         arguments: a verb and its flags; those of the command line by default.

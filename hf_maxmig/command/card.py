@@ -16,7 +16,7 @@ from .usage import Usage
 
 @dataclass
 class CardArguments:
-    """A saved model, and what its card's header says beside."""
+    """A saved model, and the further fields of its card's header."""
 
     model: str = field(metadata={"help": "Folder of a saved model, or its name on the Hub."})
     output_dir: str | None = field(
@@ -74,7 +74,7 @@ def card(arguments: CardArguments) -> None:
 
 
 def _results(model: str) -> dict[str, Any]:
-    """Read what was measured when the model was trained, if that was saved beside it."""
+    """Read the results of the training, if they were saved beside the model."""
     file = cached_file(
         model, RESULTS, _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,

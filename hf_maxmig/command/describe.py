@@ -1,4 +1,4 @@
-"""`maxmig describe`: what a crowd looks like before anything is trained."""
+"""`maxmig describe`: statistics of the votes before anything is trained."""
 
 import json
 from dataclasses import dataclass, field
@@ -36,21 +36,21 @@ class DescribeArguments(VotesForm):
 USAGE = Usage(
     program="maxmig describe",
     call="VOTES [flags]",
-    description="Tell how many votes there are, of how many annotators, on which items, and how far they agree.",
-    sections=[("votes", ["votes"]), ("what to tell", ["min_votes", "output_file"])],
-    rest="where in the votes what stands, if it is not found",
+    description="Show how many votes there are, by how many annotators, on which items, and how far they agree.",
+    sections=[("votes", ["votes"]), ("output", ["min_votes", "output_file"])],
+    rest="form and columns of the votes, if they are not detected",
     words=("votes",),
 )
 
 
 def describe(arguments: DescribeArguments) -> Description:
-    """Describe the votes and print what was found.
+    """Describe the votes and print the description.
 
     Args:
         arguments: which votes.
 
     Returns:
-        What was printed.
+        The description.
 
     Raises:
         FileNotFoundError: if there are no such votes.

@@ -1,6 +1,6 @@
-"""The command line of a verb or a recipe: flags are the fields of dataclasses, `--config file.yaml` lies under them.
+"""The command line of a verb or a recipe: flags are the fields of dataclasses; `--config file.yaml` gives defaults.
 
-What is wrong with it is said in one line, with exit code 2, before anything is read or trained.
+Errors in it are printed in one line, with exit code 2, before anything is read or trained.
 """
 
 import argparse
@@ -34,7 +34,7 @@ _PLAIN_TAGS = {
 
 
 class _Parser(HfArgumentParser):
-    """`HfArgumentParser` that takes no abbreviations and raises instead of leaving."""
+    """`HfArgumentParser` that takes no abbreviations and raises instead of exiting."""
 
     def __init__(self, dataclass_types: tuple[type, ...], usage: Usage | None = None) -> None:
         program = None if usage is None else usage.program
@@ -54,19 +54,19 @@ class _Parser(HfArgumentParser):
 def parse(
     *dataclass_types: type, arguments: list[str] | None = None, usage: Usage | None = None
 ) -> tuple[Any, ...]:
-    """Read the command line; `--config file.yaml` gives flags under it.
+    """Read the command line; its flags win over those of `--config file.yaml`.
 
     Args:
-        *dataclass_types: whose fields are the flags.
+        *dataclass_types: their fields are the flags.
         arguments: the command line; that of the process by default.
-        usage: how the help is laid out; as argparse does it by default.
+        usage: the layout of the help; that of argparse by default.
 
     Returns:
-        One instance a type.
+        One instance per type.
 
     Raises:
-        ValueError: if a flag is unknown, is missing in both, or has a value of another type; if the
-            file is no YAML, or has a key that is no flag.
+        ValueError: if a flag is unknown, is missing in both places, or has a value of another type; if
+            the file is not YAML, or has a key that is not a flag.
         FileNotFoundError: if there is no such file.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
@@ -81,7 +81,7 @@ def parse(
     try:
         namespace, unknown = parser.parse_known_args(given, namespace)
     except ValueError as error:
-        # A flag that must be given is missing because its name is misspelt.
+        # A required flag may be missing because its name is misspelt.
         words = [word for word in given if word.startswith("--") and word != "--"]
         unknown = [w for w in words if w.split("=")[0] not in parser._option_string_actions]
         if not unknown or "are required" not in str(error):
@@ -113,14 +113,14 @@ def start(
     """Run a verb or a recipe from the command line.
 
     Args:
-        build: what reads the data; its arguments' annotations are the dataclasses of the flags. An
-            error of ours in it is shown in one line, with exit code 2.
-        run: takes what it returns, unless that is None; an error in it has its traceback.
+        build: reads the data; its arguments are annotated with the dataclasses of the flags. An error
+            of this package in it is printed in one line, with exit code 2.
+        run: takes the result of `build`, unless that is None; its errors keep their tracebacks.
         arguments: the command line; that of the process by default.
-        usage: how a verb introduces itself.
+        usage: the layout of the help.
 
     Returns:
-        What `run` returns.
+        The result of `run`.
     """
     kinds = [hint for name, hint in get_type_hints(build).items() if name != "return"]
     with errors_in_one_line(None if usage is None else usage.program):
@@ -130,10 +130,10 @@ def start(
 
 @contextlib.contextmanager
 def errors_in_one_line(program: str | None = None) -> Iterator[None]:
-    """Leave with exit code 2 and a line instead of a traceback, if `is_told` says so.
+    """Exit with code 2 and one line instead of a traceback, for errors that `is_told` accepts.
 
     Args:
-        program: what the line begins with; the name of the script by default.
+        program: the beginning of the line; the name of the script by default.
     """
     try:
         yield
@@ -145,7 +145,7 @@ def errors_in_one_line(program: str | None = None) -> Iterator[None]:
 
 
 def is_told(error: BaseException) -> bool:
-    """Whether an error says what is wrong with the input: a built-in one that a file of ours raised."""
+    """Whether an error is about the input: a built-in one that a file of this package raised."""
     raised_in = Path(list(traceback.walk_tb(error.__traceback__))[-1][0].f_code.co_filename)
     return type(error) in _TOLD and any(raised_in.is_relative_to(folder) for folder in _OURS)
 
@@ -164,7 +164,7 @@ class _Reader(yaml.SafeLoader):
     """YAML whose scalars stay as they are written, and whose mappings have each key once."""
 
     yaml_implicit_resolvers: dict = {}
-    made = 0  # aliases of aliases can ask for more than any memory holds
+    made = 0  # aliases of aliases can expand beyond any memory
 
 
 def _text(reader: _Reader, node: yaml.Node) -> Any:
@@ -211,7 +211,7 @@ def _read(path: Path) -> dict[str, Any]:
         )
     if data.count(b"[") + data.count(b"{") > _MOST_BRACKETS:  # YAML takes half a minute for 5,000
         raise ValueError(
-            f"{path} must be YAML with a flag a line, got more than {_MOST_BRACKETS} brackets."
+            f"{path} must be YAML with one flag per line, got more than {_MOST_BRACKETS} brackets."
         )
     try:
         values = yaml.load(data.decode("utf-8-sig"), Loader=_Reader)
@@ -219,7 +219,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} must be UTF-8, got {error}.") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(
-            f"{path} must be YAML, got what is none: {_without_the_line(error)}."
+            f"{path} must be YAML, got something else: {_without_the_line(error)}."
         ) from error
     if values is None:
         return {}
@@ -232,7 +232,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _without_the_line(error: Exception) -> str:
-    """Say where a file is no YAML, but not what stands there: it may be a secret."""
+    """Say where a file is not YAML, without quoting it: it may hold a secret."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return one_line(error, 300)
     mark, problem = error.problem_mark, one_line(ValueError(error.problem or "something else"), 200)
@@ -240,7 +240,7 @@ def _without_the_line(error: Exception) -> str:
 
 
 def _from_file(parser: _Parser, path: Path) -> argparse.Namespace:
-    """Read the flags of a file as a command line is read; what it gives is no longer required."""
+    """Read the flags of a file as a command line is read; they are no longer required on the command line."""
     values = _read(path)
     actions = {action.dest: action for action in parser._actions if action.nargs != 0}
     if unknown := [key for key in values if key not in actions or key == "config"]:
@@ -272,7 +272,7 @@ def _from_file(parser: _Parser, path: Path) -> argparse.Namespace:
 def _as_flags(
     parser: _Parser, action: argparse.Action, value: Any, kinds: set[Any], needed: bool
 ) -> list[str]:
-    """Say a value as the command line would; what it has no words for becomes the default."""
+    """Write a value as on a command line; a value that cannot be written there becomes the default."""
     name = f"--{action.dest}"
     if value is None:
         if type(None) not in kinds and (needed or action.default is not None):
@@ -310,7 +310,7 @@ def _kinds(annotation: Any) -> set[Any]:
 
 
 def _made(kind: type, values: dict[str, Any]) -> Any:
-    """Make the arguments; what transformers itself refuses is raised as ours."""
+    """Make the arguments; errors of transformers are raised as errors of this package."""
     try:
         return kind(**values)
     except Exception as error:

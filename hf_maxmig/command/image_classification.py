@@ -1,8 +1,8 @@
-"""One's own pictures and votes: from a folder and a file to a classifier that is ready to train.
+"""The user's own pictures and votes: from a folder and a file to a classifier that is ready to train.
 
-Pictures are a folder or any data set of the Hub. Votes are a file of any form that
-`read_annotations` knows. The classifier is any model of the Hub, of timm, or one of ours by its
-type. Gold labels, if the pictures have them, are only measured against. Training itself is in
+Pictures are a folder or any data set of the Hub. Votes are a file in any form that
+`read_annotations` knows. The classifier is any model of the Hub or of timm, or one of this package by
+its type. Gold labels, if the pictures have them, only measure results. The training itself is in
 `runs.py`.
 """
 
@@ -39,19 +39,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class VotesForm:
-    """Where in the votes what stands."""
+    """The form and the columns of the votes."""
 
     votes_format: str | None = field(
-        default=None, metadata={"help": "Form of the votes; by default it is found out."}
+        default=None, metadata={"help": "Form of the votes; detected by default."}
     )
     votes_item: str | None = field(
-        default=None, metadata={"help": "Column of the votes that names the picture, if not found."}
+        default=None,
+        metadata={"help": "Column of the votes that names the picture, if not detected."},
     )
     votes_annotator: str | None = field(
         default=None, metadata={"help": "Column of the votes that names the annotator."}
     )
     votes_annotation: str | None = field(
-        default=None, metadata={"help": "Column of the votes that says the class."}
+        default=None, metadata={"help": "Column of the votes that names the class."}
     )
     votes_gold: str | None = field(
         default=None, metadata={"help": "Column of the votes with gold labels."}
@@ -61,8 +62,8 @@ class VotesForm:
         """Read the votes of a file or a folder.
 
         Raises:
-            FileNotFoundError: if it is not there.
-            ValueError: if it holds no votes, or in a form that cannot be told.
+            FileNotFoundError: if it does not exist.
+            ValueError: if it holds no votes, or their form is not recognised.
         """
         check_votes(source)
         return read_annotations(
@@ -113,7 +114,7 @@ class DataArguments(VotesForm):
         metadata={"help": "Column the votes refer to; the pictures' file names by default."},
     )
     max_unknown_share: float = field(
-        default=0.0, metadata={"help": "Share of votes that may be about pictures not there."}
+        default=0.0, metadata={"help": "Share of votes that may refer to missing pictures."}
     )
 
     def __post_init__(self) -> None:
@@ -136,7 +137,7 @@ class ModelArguments:
     )
     freeze_backbone: bool = field(
         default=False,
-        metadata={"help": "Train a head on features computed once, instead of the whole model."},
+        metadata={"help": "Train only a head, on features that are computed once."},
     )
     image_size: int | None = field(
         default=None, metadata={"help": "Side of the pictures, for a model of ours from scratch."}
@@ -172,7 +173,7 @@ class ImageClassificationTrainingArguments(MaxMIGTrainingArguments):
 
 
 def check_votes(place: str) -> None:
-    """Raise if votes are not there."""
+    """Raise if the votes do not exist."""
     if not Path(place).exists():
         raise FileNotFoundError(
             f"`--votes` must be a file or folder of votes, got {place!r}: there is none."
@@ -180,7 +181,7 @@ def check_votes(place: str) -> None:
 
 
 def check_places(arguments: DataArguments) -> None:
-    """Raise if pictures are not there, or it is not said where, before anything is read."""
+    """Raise before anything is read if the place of the pictures is not given or does not exist."""
     if (arguments.train_dir is None) == (arguments.dataset_name is None):
         raise ValueError(
             "pictures must be given by `--train_dir` or `--dataset_name`, got "
@@ -228,9 +229,9 @@ def pictures(arguments: DataArguments, test: bool = False) -> Dataset:
 
 
 def named_items(dataset: Dataset, votes: Dataset, image_column: str) -> tuple[Dataset, str]:
-    """Name the pictures by their files: the whole path from the folder on, or its last part.
+    """Name the pictures by their files: the path below the folder, the file name, or that without its ending.
 
-    Whichever the votes know more of; both are tried because both are usual.
+    All three are usual; the one that matches most votes is chosen.
     """
     files = dataset.cast_column(image_column, Image(decode=False))[image_column]
     named: list[Any] = [file["path"] or None for file in files]
@@ -250,13 +251,13 @@ def named_items(dataset: Dataset, votes: Dataset, image_column: str) -> tuple[Da
     unique = {way: names for way, names in ways.items() if len({*names}) == len(names)}
     if not unique:
         raise ValueError(
-            "the pictures must have file names of their own for the votes to refer to, got the same "
+            "the pictures must have different file names for the votes to refer to, got the same "
             "for several: name a column with `--item_column`."
         )
     way = max(unique, key=lambda way: len(voted & {*unique[way]}))
     names = unique[way]
     logger.warning(
-        "Pictures are called by their %s, such as %r: %d of the %d items with votes are there.",
+        "Pictures are named by their %s, such as %r: %d of the %d items with votes are there.",
         way, names[0], len(voted & {*names}), len(voted),
     )  # fmt: skip
     return dataset.add_column("file_name", names), "file_name"
@@ -275,7 +276,7 @@ def _shared_parts(paths: list[tuple[str, ...]]) -> list[str]:
 def with_votes(
     images: Dataset, votes: Dataset, arguments: DataArguments, classes: list[str] | None = None
 ) -> Dataset:
-    """Join the votes; by default, classes are those of the gold labels if the votes know no others."""
+    """Join the votes; by default, the classes are those of the gold labels if the votes name no others."""
     item_column = arguments.item_column
     if item_column is None:
         images, item_column = named_items(images, votes, arguments.image_column)
@@ -284,7 +285,7 @@ def with_votes(
         other = sorted({str(name) for name in votes.unique("annotation")} - {None, *gold.names})
         if other:
             logger.warning(
-                "The votes say %s, the pictures' `label` only knows %s: it is no gold label of "
+                "The votes name %s, but the pictures' `label` only has %s: it is not a gold label of "
                 "these classes, and is left out.",
                 ", ".join(map(repr, other[:5])), ", ".join(map(repr, gold.names[:5])),
             )  # fmt: skip
@@ -312,9 +313,9 @@ def with_gold(images: Dataset, classes: list[str]) -> Dataset:
 
 
 def whole_classifier(arguments: ModelArguments, names: dict[int, str]) -> tuple[nn.Module, Any]:
-    """Load a classifier whose every layer is trained, with a fresh output layer.
+    """Load a classifier to be trained in all layers, with a new output layer.
 
-    One that knows just these classes keeps its own: the trainer matches them by name.
+    A classifier with exactly these classes keeps its output layer: the trainer matches them by name.
     """
     name = arguments.model_name_or_path
     if name in CLASSIFIERS:
@@ -332,21 +333,21 @@ def whole_classifier(arguments: ModelArguments, names: dict[int, str]) -> tuple[
         name, num_labels=len(names), ignore_mismatched_sizes=True, **({} if known else called)
     )
     if len(own) == len(classes) and not known and not is_numbered(own):
-        logger.warning("%s knows as many classes, but others: its output layer starts anew.", name)
+        logger.warning("%s has as many classes, but others: its output layer starts anew.", name)
         for layer in output_layers(classifier, len(classes))[-1:]:
             layer.reset_parameters()
     return classifier, AutoImageProcessor.from_pretrained(name)
 
 
 def hub_name(name: str) -> str:
-    """Find where the Hub has the weights of a model that is called as timm calls it."""
+    """Return the name on the Hub of a model that is given by its timm name."""
     if "/" in name or Path(name).exists() or not timm.is_model(name):
         return name
     return timm.get_pretrained_cfg(name).hf_hub_id or name
 
 
 def check_model(arguments: ModelArguments) -> None:
-    """Raise if there is no such model, before anything is read."""
+    """Raise before anything is read if there is no such model."""
     name = arguments.model_name_or_path
     if name in CLASSIFIERS:
         if arguments.freeze_backbone:
@@ -368,7 +369,7 @@ def check_model(arguments: ModelArguments) -> None:
 def recipe(
     data: DataArguments, model: ModelArguments, training: ImageClassificationTrainingArguments
 ) -> Recipe:
-    """Read pictures and votes, and load the classifier; what is missing is said before anything is read.
+    """Read pictures and votes, and load the classifier; raise before reading if something is missing.
 
     Args:
         data: where pictures and votes are.
@@ -376,12 +377,12 @@ def recipe(
         training: the arguments of the training.
 
     Returns:
-        What `run` takes.
+        The argument of `run`.
 
     Raises:
-        FileNotFoundError: if votes or a folder of pictures are not there.
-        ValueError: if pictures are given twice or not at all, a column or the model is not there, or
-            votes and pictures do not fit together.
+        FileNotFoundError: if the votes or a folder of pictures do not exist.
+        ValueError: if pictures are given twice or not at all, if a column or the model does not exist, or
+            if votes and pictures do not match.
     """
     check_places(data)
     check_votes(data.votes)

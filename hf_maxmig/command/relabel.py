@@ -1,4 +1,4 @@
-"""`maxmig relabel`: the labels of a data set, cleaned by a saved model."""
+"""`maxmig relabel`: cleaned labels of a data set, by a saved model."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`maxmig report`: the page on whom to trust and which labels to look at again, of a saved model."""
+"""`maxmig report`: the page on which annotators to trust and which items to check again, by a saved model."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ USAGE = Usage(
     program="maxmig report",
     call="MODEL DATA [--votes VOTES] --output_dir DIR [flags]",
     description="Write report.html, annotators.csv and the cleaned labels for data with votes. For the data that a model "
-    "was trained on, the report that `maxmig train` writes is the better one: it judges each item by networks that have "
-    "not seen it. Needs matplotlib.",
+    "was trained on, the report of `maxmig train` is better: it judges each item by networks that have not seen it. "
+    "Needs matplotlib.",
     sections=[("model and data", ["model", "data", "votes"]), ("result", ["output_dir"])],
     rest="more about model, data and votes",
     words=("model", "data"),

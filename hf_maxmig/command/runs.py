@@ -1,6 +1,6 @@
 """A run from data to a saved model: training, measuring, saving.
 
-A recipe says which data and which classifier. This page does the rest, the same for each of them.
+A recipe chooses the data and the classifier. This file does the rest, the same for every recipe.
 """
 
 import importlib.util
@@ -29,13 +29,13 @@ class Recipe:
     Args:
         classifier: h.
         training: the arguments.
-        train: items with crowd columns; its `label`, if any, is only measured against.
-        test: items with gold labels, or None; a simulated crowd has labelled them too.
-        processor: the image processor saved with the pair; None if the classifier takes features
+        train: items with crowd columns; its `label`, if any, only measures results.
+        test: items with gold labels, or None; a simulated crowd has voted on them too.
+        processor: the image processor saved with the model; None if the classifier takes features
             only.
-        held_out: items with crowd columns kept from training, whose gain is then reported.
+        held_out: items with crowd columns kept from training; their gain is then reported.
         report: also relabel the training items and judge the annotators.
-        setting: what else to write beside the results.
+        setting: further entries of the results.
     """
 
     classifier: nn.Module
@@ -55,24 +55,24 @@ def run(recipe: Recipe) -> dict[str, float]:
         recipe: what to run.
 
     Returns:
-        What `all_results.json` holds: `eval_accuracy` of the classifier on the test items;
-        aggregator and forecaster on the items with votes; `eval_gain` on the held-out items if
-        there are any, else on the training items. Where the test items have votes too,
-        `eval_test_gain` is the gain on them, which the model's card gives, and `eval_test_forecast_accuracy` the
-        paper's (dc) of its Table 3.
+        The content of `all_results.json`: `eval_accuracy` of the classifier on the test items; the
+        accuracies of aggregator and forecaster on the items with votes; `eval_gain` on the held-out items
+        if there are any, else on the training items. If the test items have votes too, `eval_test_gain`
+        is the gain on them, which the model's card shows, and `eval_test_forecast_accuracy` is (dc) of
+        the paper's Table 3.
     """
     plots = importlib.util.find_spec("matplotlib") is not None
     if recipe.report and not plots:
         logger.warning(
-            "The page of the report needs matplotlib (pip install 'hf_maxmig[plots]'): without it, only the labels are "
-            "cleaned, in _report/relabelled.csv."
+            "The report page needs matplotlib (pip install 'hf_maxmig[plots]'): without it, only the cleaned labels are "
+            "written, to _report/relabelled.csv."
         )
     voted = recipe.train if recipe.held_out is None else recipe.held_out
     trainer = MaxMIGTrainer(
         model=recipe.classifier,
         args=recipe.training,
         train_dataset=recipe.train,
-        # Looked at during training only if asked for by `--eval_strategy`.
+        # Evaluated during the training only if `--eval_strategy` asks for it.
         eval_dataset={"crowd": voted}
         if recipe.test is None
         else {"crowd": voted, "test": recipe.test},
@@ -110,7 +110,7 @@ def run(recipe: Recipe) -> dict[str, float]:
         print(f"All that was made is in {recipe.training.output_dir}.")
     if recipe.training.push_to_hub:
         trainer.push_to_hub()
-    # Whoever leaves at once may leave while a thread of gloo still holds a tensor, and is then aborted.
+    # A process that exits at once may be aborted while a thread of gloo still holds a tensor.
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
     return metrics
@@ -135,7 +135,7 @@ def majority_vote_accuracy(dataset: Dataset, trainer: MaxMIGTrainer) -> float:
 
 
 def table(metrics: dict[str, float], num_items: int, num_voted: int, num_test: int) -> str:
-    """Render what a person wants to see first."""
+    """Format the main results."""
     rows = [
         (
             "majority vote",

@@ -1,4 +1,4 @@
-"""A saved model and a data set by their names: what the verbs that come after the training begin with."""
+"""Loading a saved model and a data set by their names, for the verbs that come after the training."""
 
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _KINDS = {".parquet": "parquet", ".arrow": "arrow"}  # of files that keep the na
 
 @dataclass
 class SavedArguments(VotesForm):
-    """A saved model, and the items that it is asked about."""
+    """A saved model, and the items to use it on."""
 
     model: str = field(
         kw_only=True, metadata={"help": "Folder of a saved model, or its name on the Hub."}
@@ -34,7 +34,7 @@ class SavedArguments(VotesForm):
         },
     )
     output_dir: str = field(
-        kw_only=True, metadata={"help": "Folder for what is written.", "metavar": "DIR"}
+        kw_only=True, metadata={"help": "Folder for the output.", "metavar": "DIR"}
     )
     votes: str | None = field(
         default=None,
@@ -51,12 +51,12 @@ class SavedArguments(VotesForm):
         metadata={"help": "Column the votes refer to; the pictures' file names by default."},
     )
     max_unknown_share: float = field(
-        default=0.0, metadata={"help": "Share of votes that may be about items not there."}
+        default=0.0, metadata={"help": "Share of votes that may refer to missing items."}
     )
     per_device_eval_batch_size: int = field(
         default=64, metadata={"help": "Items that a device reads at once."}
     )
-    use_cpu: bool = field(default=False, metadata={"help": "Leave an accelerator alone."})
+    use_cpu: bool = field(default=False, metadata={"help": "Do not use an accelerator."})
 
 
 def saved_model(name: str) -> CrowdModel:
@@ -77,7 +77,7 @@ def saved_model(name: str) -> CrowdModel:
 
 
 def saved_processor(name: str) -> Any:
-    """Load what stands beside a model and makes its input; None where nothing does."""
+    """Load the processor saved with a model; None if there is none."""
     try:
         return AutoProcessor.from_pretrained(name)
     except (OSError, ValueError):
@@ -85,7 +85,7 @@ def saved_processor(name: str) -> Any:
 
 
 def loaded(place: str, split: str) -> Dataset | None:
-    """Load a data set that somebody has saved; None if the place is none of a saved one.
+    """Load a saved data set; None if the place holds none.
 
     Args:
         place: a folder of `save_to_disk`, or a Parquet or Arrow file.
@@ -114,14 +114,14 @@ def loaded(place: str, split: str) -> Dataset | None:
 
 
 def items(arguments: SavedArguments, model: CrowdModel) -> Dataset:
-    """Load the items, with the votes joined to them, numbered as the model numbers them.
+    """Load the items and join the votes, with annotators and classes numbered as the model numbers them.
 
     Args:
-        arguments: where they are.
-        model: whose names of classes and annotators hold.
+        arguments: the places of items and votes.
+        model: the model whose class and annotator names are used.
 
     Returns:
-        The data set; without crowd columns if there are neither such columns nor `votes`.
+        The data set; without crowd columns if it has none and there are no `votes`.
 
     Raises:
         ValueError: if a place, a column or a name does not fit.
@@ -161,7 +161,7 @@ def items(arguments: SavedArguments, model: CrowdModel) -> Dataset:
 
 @contextmanager
 def trainer_of(arguments: SavedArguments, model: CrowdModel) -> Iterator[MaxMIGTrainer]:
-    """Give a trainer that only measures; its own files go when it is done."""
+    """Yield a trainer that only measures; its own files are deleted afterwards."""
     if Path(arguments.output_dir).is_file():
         raise ValueError(f"`--output_dir` must be a folder, got {arguments.output_dir!r}: a file.")
     with tempfile.TemporaryDirectory() as folder:

@@ -15,9 +15,9 @@ _THEIRS = {field.name for field in fields(TrainingArguments)}
 USAGE = Usage(
     program="maxmig train",
     call="--votes VOTES --train_dir DIR --model_name_or_path MODEL --output_dir DIR [flags]",
-    description="Train a classifier on pictures and on what several people said they show. The output folder then holds "
-    "the model and its card, and in `_report` a page on whom to trust and which labels to look at again. Gold labels, "
-    "if there are any, are only measured against. A switch that is on is turned off by `--no_NAME`.",
+    description="Train a classifier on pictures and on votes by several people about what they show. The output folder "
+    "then holds the model and its card, and in `_report` a page on which annotators to trust and which pictures to check "
+    "again. Gold labels, if there are any, only measure results. `--no_NAME` turns off a switch that is on by default.",
     sections=[
         ("pictures and votes", _DATA),
         ("classifier", ("model_name_or_path", "freeze_backbone")),

@@ -1,6 +1,6 @@
-"""What `--help` of a verb shows: the flags that matter first, in groups, and the others under a heading of their own.
+"""The `--help` of a verb: the flags that matter come first, in groups, and the others under a last heading.
 
-Which flags there are, and what they take, is in `flags.py`.
+`flags.py` defines the flags themselves.
 """
 
 import argparse
@@ -12,15 +12,15 @@ _MOST_CHOICES = 6  # that stand behind a flag
 
 @dataclass(frozen=True)
 class Usage:
-    r"""How a verb introduces itself.
+    r"""The layout of a verb's help.
 
     Args:
-        program: what is typed before the flags.
+        program: the words typed before the flags.
         call: the flags of a usual call.
         description: what the verb does.
-        sections: headings, and which flags stand under each, in this order.
+        sections: headings, each with its flags, in this order.
         rest: heading of all other flags.
-        words: flags that are also taken without their names, from the first words.
+        words: flags that may also be given without their names, as the first words.
 
     Example:
         >>> usage = Usage("maxmig count", "--low 1", "Count.", [("where to begin", ["low"])], "others")
@@ -43,7 +43,7 @@ class Usage:
     words: Sequence[str] = ()
 
     def named(self, arguments: list[str]) -> list[str]:
-        """Put the flags' names before the first words.
+        """Put the names of the flags before the first words.
 
         Example:
             >>> Usage("maxmig count", "LOW", "Count.", [], "flags", words=("low",)).named(["1", "--all"])
@@ -59,7 +59,7 @@ class Usage:
         """Write the help of a parser's flags.
 
         Args:
-            parser: which has a flag for each name in `sections`.
+            parser: it must have a flag for each name in `sections`.
 
         Returns:
             The text.
@@ -89,7 +89,7 @@ def _section(formatter: argparse.HelpFormatter, heading: str, flags: list[argpar
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows each flag in one spelling, and its default where that says something."""
+    """Shows each flag in one spelling, and its default unless that is empty."""
 
     words: Sequence[str] = ()
 

@@ -1,6 +1,6 @@
-"""Who copies whom: annotators who agree beyond what the truth explains.
+"""Copies: annotators who agree more than the truth explains.
 
-What each item is without the votes that are judged is in `evidence.py`.
+`evidence.py` forecasts each item without the votes that are judged.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,32 +18,33 @@ from ..model.votes import Votes
 from .evidence import CELLS, Confusions, Evidence, check_shapes, fit_confusions
 
 MIN_COMMON = 10  # fewer common items are no evidence after a correction for thousands of pairs
-LARGE_SHARE = 0.5  # a copy repeats at least half of what the truth leaves open
+LARGE_SHARE = 0.5  # a copy repeats at least half of the votes that the truth does not explain
 SHARED_BY_ALL = 0.2  # honest annotators on hard items: 90 of 100 pairs of a real crowd share less
 SIGNIFICANCE = 0.01  # false discovery rate over all pairs
-# Two annotators who never disagree: how often honest ones agree at least, whatever the rest of the
-# crowd does, and at most, unless the rest of the crowd agrees still more often.
+# For two annotators who never disagree: how often honest annotators agree, at least and at most. The
+# upper limit rises if the rest of the crowd agrees still more often.
 HONEST_AGREEMENT, CAREFUL_AGREEMENT = 0.9, 0.95
-ROUNDS = 4  # at most; each leaves out the copies found before, the last finds no more
+ROUNDS = 4  # at most; each leaves out the copies found before, until no more are found
 _SHARES = torch.cat([torch.arange(0, 0.96, 0.05), torch.tensor([0.98, 0.995])]).double()
 MOST_MEETINGS = 20_000_000  # of two votes on an item; half a minute. Beyond, items are sampled
 
 
 @dataclass(frozen=True)
 class Copy:
-    """Two annotators who agree beyond what the truth explains.
+    """Two annotators who agree more than the truth explains.
 
     Args:
         annotator: number of one of the two.
-        source: number of the other, the one with more right labels. The votes cannot tell who was
+        source: number of the other, the one with more right votes. The votes cannot tell who was
             first: either may be the copy, or both copy a third.
-        common: items that both labelled.
-        agreed: on how many of them they said the same.
-        expected: on how many they would have, were their mistakes independent; two who never
-            disagreed, if they were as careful as honest annotators at most are.
-        p_value: how likely that many agreements are then, corrected for the number of pairs
+        common: how many items both voted on.
+        agreed: on how many of them they agreed.
+        expected: on how many they would agree if their mistakes were independent; for two who never
+            disagreed, if they were as careful as honest annotators can be.
+        p_value: the probability of that many agreements then, corrected for the number of pairs
             (Benjamini-Hochberg).
-        share: of what the truth leaves open, how much the one repeats of the other, 0..1.
+        share: the share of one annotator's votes, among those that the truth does not explain, that
+            repeats the other's, 0..1.
     """
 
     annotator: int
@@ -56,37 +57,36 @@ class Copy:
 
 
 def find_copies(log_h: Tensor, weight: Tensor, crowd: Iterable[Votes]) -> list[Copy]:
-    """Find annotators who repeat another's labels.
+    """Find annotators who repeat another's votes.
 
-    Two honest annotators agree because both see the truth, and their mistakes are independent given
-    it: where one says r, the other does with probability
+    Two honest annotators agree because both see the truth; given the truth, their mistakes are
+    independent. If one says r, the other says r with probability
     q = sum_c z_c P(a: r | c) P(b: r | c) / sum_c z_c P(a: r | c), z the forecast without either.
-    Someone who repeats a share k of the other's labels agrees with probability k + (1 - k) q. A
-    shared mistake, where q is small, speaks for copying; a truth both see, or a class that both
-    always say, has q near 1 and says nothing, however often they agree.
+    An annotator who repeats a share k of the other's votes agrees with probability k + (1 - k) q. A
+    shared mistake, where q is small, is evidence for copying. A truth that both see, or a class that
+    both always say, has q near 1 and is no evidence, however often they agree.
 
-    On hard items honest annotators share mistakes too, so independence (k = 0) is the wrong null.
-    It is every share up to the one that 95 of 100 pairs of this crowd stay under, and at least
-    `SHARED_BY_ALL`. A pair is a copy if its most likely k is `LARGE_SHARE` or more and the likelihood
-    under such shares is so much greater than under any of the null that the false discovery rate
-    over all pairs is at most `SIGNIFICANCE`: a likelihood ratio exceeds x with probability 1/x at
-    most (Markov), for any number of items, so its inverse is a p-value, and Benjamini-Hochberg holds
-    for such p-values however the pairs depend on each other.
+    On hard items honest annotators share mistakes too, so independence (k = 0) is the wrong null
+    hypothesis. The null is every share up to the one that 95 of 100 pairs of this crowd stay below, and
+    at least `SHARED_BY_ALL`. A pair is a copy if its most likely k is `LARGE_SHARE` or more and the
+    likelihood ratio of such shares to the null keeps the false discovery rate over all pairs at most
+    `SIGNIFICANCE`. A likelihood ratio exceeds x with probability 1/x at most (Markov), for any number
+    of items, so its inverse is a p-value; Benjamini-Hochberg holds for such p-values however the pairs
+    depend on each other.
 
-    Copies of copies hide each other, since the third one's vote passes for truth: found ones are
-    left out together and the search is repeated. Who belongs together is a group; its member with
-    the most labels that are right is called the source, which does not say that it was first. Where
-    copies are over half of all that agrees and disagrees, there is nothing left to compare them with
-    and none are named.
+    Copies of copies hide each other, because the vote of the third passes for truth. So copies that were
+    found are left out together, and the search is repeated. Annotators joined by copying form a group.
+    Its member with the most right votes is called the source, which does not mean that it was first. If
+    copies make up over half of all comparisons, nothing is left to compare them with, and none are named.
 
-    Two who never disagree are named without a model of their mistakes, for there may be none to
-    compare them with. Honest annotators agree on an item with probability q, on all of n with the
-    product. q is what the truth explains, without anyone who is identical to them, but within
-    `HONEST_AGREEMENT` and `CAREFUL_AGREEMENT`; if the rest of the crowd agrees more often than
-    either, it is that. Where nobody ever disagrees with anybody, the classifier has learned from one
-    voice and is no witness: there q is `HONEST_AGREEMENT`. So two who are both always right are named
-    too, given enough items (90 of 100 pairs of 59 annotators: over 200): the votes cannot tell.
-    Whoever always says one class agrees with others who do, and is not named for it.
+    Two annotators who never disagree are named without a model of their mistakes, for there may be none
+    to compare. Honest annotators agree on an item with probability q, and on n items with the product.
+    q is what the truth explains, without anyone identical to them, but between `HONEST_AGREEMENT` and
+    `CAREFUL_AGREEMENT`; if the rest of the crowd agrees more often than that, q is the crowd's rate. If
+    no two annotators ever disagree, the classifier has learned from one voice and is no independent
+    evidence; q is then `HONEST_AGREEMENT`. So two who are both always right are named too, given enough
+    items (90 of 100 pairs of 59 annotators: over 200): the votes cannot tell them from copies.
+    Annotators who always say the same class agree with each other and are not named for that.
 
     Args:
         log_h: (N, C), log-probabilities of the classifier for the items in their order.
@@ -117,14 +117,14 @@ def find_copies(log_h: Tensor, weight: Tensor, crowd: Iterable[Votes]) -> list[C
 
 
 def copying_groups(copies: Sequence[Copy], num_annotators: int) -> list[list[int]]:
-    """Join pairs to groups, of which each is one voice.
+    """Join pairs to groups, each of which counts as one annotator.
 
     Args:
         copies: the pairs.
         num_annotators: M.
 
     Returns:
-        Their members' numbers, ascending; the largest group first. Who copies nobody is in none.
+        Their members' numbers, ascending; the largest group first. Annotators without a copy are in none.
     """
     low, high = [c.annotator for c in copies], [c.source for c in copies]
     graph = coo_matrix((np.ones(len(copies)), (low, high)), shape=(num_annotators, num_annotators))
@@ -136,7 +136,7 @@ def copying_groups(copies: Sequence[Copy], num_annotators: int) -> list[list[int
 
 
 def copies_among(evidence: Evidence) -> tuple[list[Copy], Tensor, Confusions]:
-    """Find copies, and judge everyone without the votes of their own group.
+    """Find copies, and judge each annotator without the votes of their own group.
 
     Args:
         evidence: of all votes.
@@ -161,7 +161,7 @@ def copies_among(evidence: Evidence) -> tuple[list[Copy], Tensor, Confusions]:
     confusions = fit_confusions(evidence, groups)
     alike = pairs.compare(evidence, confusions, groups).perhaps_identical()
     if alike.any():
-        # Each would vouch for the others: all who never disagree are left out together.
+        # They would confirm each other: all who never disagree are left out together.
         _, together = named(alike, identical, confusions)
         apart = fit_confusions(evidence, together)
         identical = pairs.compare(evidence, apart, together).identical()
@@ -180,10 +180,10 @@ def copies_among(evidence: Evidence) -> tuple[list[Copy], Tensor, Confusions]:
 
 
 class _Pairs:
-    """Pairs of annotators with enough common items, and all the others as one last row.
+    """Pairs of annotators with enough common items, and all other pairs as one last row.
 
     Args:
-        votes: all of them.
+        votes: all votes.
         one_each: numbers of one vote of each annotator on each item, by item and annotator.
         key: (P,) a M + b of each pair a < b, ascending.
         common: (P,), on how many items they met.
@@ -269,7 +269,7 @@ class _Pairs:
         return self
 
     def perhaps_identical(self) -> Tensor:
-        """Tell who never disagrees on items enough that it could be no chance: (P,) bool."""
+        """Find pairs who never disagree, on too many items for chance: (P,) bool."""
         enough = np.log(SIGNIFICANCE) / np.log(HONEST_AGREEMENT)
         return self._never_disagree()[:-1] & (self.met[:-1] >= enough) & (self._by_habit() < 1)
 
@@ -277,7 +277,7 @@ class _Pairs:
         return self.agreed == self.met
 
     def _by_habit(self) -> Tensor:
-        """(P,), how often two agree who say each class as often as they do, of whatever item."""
+        """(P,), how often two would agree if each said classes at their own rates, whatever the item."""
         votes = self.votes
         number = int(votes.annotation.max()) + 1
         said = (
@@ -294,7 +294,7 @@ class _Pairs:
         )
 
     def identical(self) -> Tensor:
-        """Give the p-value of never disagreeing, (P,), corrected for P; 1 for all who once did."""
+        """Compute the p-value of never disagreeing, (P,), corrected for P; 1 for pairs who ever did."""
         met, alike = self.met[:-1], self._never_disagree()
         usual, honest = 0.0, met * np.log(HONEST_AGREEMENT)
         if not alike.all():
@@ -307,7 +307,7 @@ class _Pairs:
         return torch.from_numpy(false_discovery_control(p_value.numpy()))
 
     def find(self, identical: Tensor) -> tuple[Tensor, Tensor]:
-        """Tell which pairs copy.
+        """Find the pairs who copy.
 
         Args:
             identical: (P,) p-values of `identical`.
@@ -386,7 +386,7 @@ class _Pairs:
             # Equal up to rounding is equal: the first of them.
             source = max(group, key=lambda m: (round(float(right[m]), 3), -m))
             groups[group] = source
-            # A member that never met the source points to whom it copies, nearest to the source.
+            # A member that never met the source points to the copy of it that is nearest to the source.
             reached, waiting = {source}, [source]
             while waiting:
                 here = waiting.pop(0)
@@ -411,7 +411,7 @@ class _Pairs:
 
 
 def _sample(votes: FlatVotes, one_each: Tensor) -> Tensor:
-    """Keep every so many-th item if there are too many meetings to look at each."""
+    """Keep every n-th item if there are too many meetings to compare all."""
     _, place, lengths = torch.unique_consecutive(
         votes.item[one_each], return_inverse=True, return_counts=True
     )

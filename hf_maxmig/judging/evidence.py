@@ -1,8 +1,8 @@
-"""The evidence on each item, and what is left of it without some of its votes.
+"""The evidence on each item, with and without some of its votes.
 
-All that judges annotators starts here: the forecast of an item as it would be
-without those of one annotator or two, and the confusion of each annotator in the light of it. Who
-copies whom is found in `copies.py`, the verdicts in `annotators.py`.
+The judgement of annotators starts here: the forecast of an item without the votes of one or two
+annotators, and the confusion of each annotator by these forecasts. `copies.py` finds copies, and
+`verdicts.py` decides on verdicts.
 """
 
 from collections.abc import Iterator
@@ -17,15 +17,17 @@ from ..model.functional import widen
 
 CELLS = 2**24  # numbers held at a time
 _ITERATIONS, _CHOOSE_AT = 30, 10
-_STRENGTHS = 2.0 ** np.arange(-1, 6)  # 32 votes a class: more would be no estimate of one
+_STRENGTHS = 2.0 ** np.arange(
+    -1, 6
+)  # votes per row; above 32 the crowd would outweigh an annotator
 
 
 def voices(votes: FlatVotes, groups: Tensor) -> tuple[Tensor, Tensor]:
-    """Join the votes of a group on an item: they are one voice, and left out together.
+    """Join the votes of a group on an item to one voice, which is left out as a whole.
 
     Args:
         votes: V votes.
-        groups: (M,) int64, a number below M a group; `torch.arange(M)` for everyone alone.
+        groups: (M,) int64, a number below M per group; `torch.arange(M)` if nobody copies.
 
     Returns:
         (U,) int64, the item of each voice, ascending; and (V,) int64, the voice of each vote.
@@ -41,13 +43,13 @@ def voices(votes: FlatVotes, groups: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def without_voice(scores: Tensor, spoken: Tensor, item: Tensor, voice: Tensor) -> Tensor:
-    """Forecast items without one voice each: its score is in the item's, and is taken off.
+    """Forecast items without one voice each, by subtracting its score from that of the item.
 
     Args:
         scores: (N, C), of the items, in nats, with all voices.
-        spoken: (U, C), what each voice has added to its item.
+        spoken: (U, C), the score that each voice has added to its item.
         item: (n,) int64, which items.
-        voice: (n,) int64, which voice each is to lack.
+        voice: (n,) int64, the voice that each goes without.
 
     Returns:
         (n, C), log-probabilities.
@@ -61,16 +63,16 @@ def without_voice(scores: Tensor, spoken: Tensor, item: Tensor, voice: Tensor) -
 
 
 class Evidence:
-    """What the pair knows of each item, and what of that is owed to whom.
+    """The forecast of each item, with the part that each vote has in it.
 
-    zeta_i is proportional to h(x_i) exp(sum of W^m e(y_i^m)): the prior in g and the one it is
-    divided by cancel. Without some votes it is the same sum without their columns: exact, and no
-    dearer than a subtraction.
+    zeta_i is proportional to h(x_i) exp(sum of W^m e(y_i^m)): the prior in g and the prior in the
+    denominator cancel. The forecast without some votes is the same sum without their columns: it is
+    exact, and costs a subtraction.
 
-    Annotators may be put into groups that copy. A group is one voice: what its members say of an
-    item enters once, as the mean of their columns. So five copies cannot outvote three others; where
-    training has shared the weight of one among them already, their voice is weaker than it could be,
-    which makes the forecast less sure and accuses nobody.
+    Annotators who copy each other may be put into groups. A group is one voice: the votes of its members
+    on an item count once, as the mean of their columns. So five copies cannot outvote three others. If
+    the training has already divided the weight of one annotator among copies, their voice is weaker than
+    it should be; that makes the forecast less confident and accuses nobody.
 
     Args:
         log_h: (N, C), log-probabilities of the classifier.
@@ -95,21 +97,21 @@ class Evidence:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of all that is computed of it."""
+        """The type of all that is computed from it."""
         return self.log_h.dtype
 
     def chunks(self, width: int = 1) -> Iterator[slice]:
-        """Cut the votes so that `width` numbers a vote and class fit in memory."""
+        """Cut the votes so that `width` numbers per vote and class fit in memory."""
         step = max(1, CELLS // (self.num_classes * width))
         for start in range(0, len(self.votes), step):
             yield slice(start, min(start + step, len(self.votes)))
 
     def spoken(self, part: slice | Tensor) -> Tensor:
-        """Give the column of W that each of some votes picks: (n, C)."""
+        """Return the column of W that each of some votes picks: (n, C)."""
         return self.table[self.votes.annotator[part], self.votes.annotation[part]]
 
     def _prepare(self, groups: Tensor) -> None:
-        """Take the mean, over its members, of what each group says of each item."""
+        """Compute the mean column of each group on each item, over its members who voted."""
         M, annotator = self.num_annotators, self.votes.annotator
         item, self.voice = voices(self.votes, groups)
         size = torch.bincount(torch.unique(self.voice * M + annotator) // M)  # members who spoke
@@ -124,7 +126,7 @@ class Evidence:
         """Forecast the item of each of some votes from all but the votes of its annotator's group.
 
         Args:
-            groups: (M,) int64, a number below M a group; `torch.arange(M)` for everyone alone.
+            groups: (M,) int64, a number below M per group; `torch.arange(M)` if nobody copies.
             part: which votes.
 
         Returns:
@@ -160,10 +162,10 @@ class Confusions:
 
     Args:
         counts: (M, C, C) float64: annotator, true row, reported column.
-        confusion: (M, C, C) float64, `counts` and `strength` pseudo-votes a row of the crowd's own.
-        pooled: (C, C), the crowd's own confusion.
-        strength: pseudo-votes a row: that with which votes are best foretold from the others.
-        right: (V,), how likely each vote is right.
+        confusion: (M, C, C) float64, from `counts` plus `strength` pseudo-votes per row of the pooled one.
+        pooled: (C, C), the confusion of all annotators together.
+        strength: pseudo-votes per row, the number with which votes are best predicted from the others.
+        right: (V,), the probability that each vote is right.
     """
 
     counts: Tensor
@@ -174,18 +176,18 @@ class Confusions:
 
 
 def fit_confusions(evidence: Evidence, groups: Tensor) -> Confusions:
-    """Find the confusion under which each annotator's labels are most likely, given the others.
+    """Find the confusion under which each annotator's votes are most likely, given the others.
 
-    The class of an item is known up to zeta without the annotator's group. Counting labels by that
-    alone blurs: someone always right would look wrong wherever zeta is unsure. So each label is
-    weighed by its own annotator's confusion too, zeta_-v(c) P(m says r | c), and counted again until
-    nothing moves (EM for each annotator alone; nobody's label speaks for another's here). Rows
-    with few counts are drawn towards the crowd's own confusion, with the strength (Dirichlet, in
-    votes a row) that best foretells each vote from the other votes of its annotator.
+    The class of an item is known up to zeta without the annotator's group. Counts by zeta alone are
+    blurred: an annotator who is always right would look wrong wherever zeta is unsure. So each vote is
+    also weighed by its own annotator's confusion, zeta_-v(c) P(m says r | c), and counted again until
+    nothing changes. This is EM for each annotator alone: no vote is evidence for another annotator's.
+    Rows with few counts are shrunk towards the pooled confusion by a Dirichlet prior, whose number of
+    votes per row is the one that best predicts each vote from the other votes of its annotator.
 
     Args:
         evidence: of all votes.
-        groups: (M,) int64, who is left out together.
+        groups: (M,) int64, the groups that are left out together.
 
     Returns:
         The confusions.
@@ -213,7 +215,7 @@ def fit_confusions(evidence: Evidence, groups: Tensor) -> Confusions:
         pooled = counts.sum(dim=0) + 1 / C
         pooled /= pooled.sum(dim=1, keepdim=True)
         if step == _CHOOSE_AT:
-            # Each vote, foretold from the others of its annotator and the crowd.
+            # Each vote, predicted from the other votes of its annotator and the crowd.
             foretold = np.zeros(len(_STRENGTHS))
             rows = counts.sum(dim=2)
             for part, forecast in zip(parts, forecasts, strict=True):
@@ -233,7 +235,7 @@ def fit_confusions(evidence: Evidence, groups: Tensor) -> Confusions:
 
 
 def check_shapes(log_h: Tensor, weight: Tensor) -> None:
-    """Check that classifier and aggregator speak of the same classes.
+    """Check that classifier and aggregator have the same classes.
 
     Raises:
         ValueError: if they do not.
@@ -243,5 +245,5 @@ def check_shapes(log_h: Tensor, weight: Tensor) -> None:
     if log_h.ndim != 2 or log_h.shape[1] != weight.shape[1]:
         raise ValueError(
             f"`log_h` must have shape (N, C) = (N, {weight.shape[1]}), got {tuple(log_h.shape)}: one "
-            "row an item of the crowd, one column a class of `weight`."
+            "row per item of the crowd, one column per class of `weight`."
         )

@@ -1,6 +1,6 @@
-"""What is measured of each annotator: how often right, how surely, how telling.
+"""What is measured of each annotator: the share of right votes, its interval, and the information of a vote.
 
-What follows from it is said in `verdicts.py`.
+`verdicts.py` decides what follows from it.
 """
 
 from dataclasses import dataclass
@@ -12,19 +12,20 @@ from torch import Tensor
 
 from .evidence import Confusions, Evidence
 
-ELSEWHERE = 0.2  # probability of that class, at most, on an item that is something else
+ELSEWHERE = 0.2  # an item is of another class if the probability of this one is at most this
 COVERAGE = 0.95  # of the intervals
 _TILTS, _MOST_TILT = 61, 12.0  # of the confusion, to find the interval; in log odds of being right
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the verdicts rest on; (M,) arrays.
+    """The numbers that verdicts are based on; (M,) arrays.
 
-    `chance` is the share that would be right by chance, `lift` how many more labels are right than
-    that, `deviation` that of `lift` were their labels shuffled; `pattern` is the p-value of any
-    other dependence between label and class. `top` is the class they say most often, `elsewhere`
-    how many of their items are something else, and `there` on how many of these they say it.
+    `chance` is the share of votes that would be right by chance, `lift` how many more votes are right,
+    and `deviation` the standard deviation of `lift` if the annotator's votes were shuffled. `pattern` is
+    the p-value of any other dependence between vote and class. `top` is the annotator's most frequent
+    class, `elsewhere` how many of their items are of another class, and `there` on how many of these they
+    vote for `top`.
     """
 
     votes: np.ndarray
@@ -48,7 +49,7 @@ class Facts:
 
         Args:
             evidence: of all votes.
-            groups: (M,) int64, who is left out together.
+            groups: (M,) int64, the groups that are left out together.
             confusions: without the votes of each annotator's group.
         """
         M, C, votes = evidence.num_annotators, evidence.num_classes, evidence.votes
@@ -109,12 +110,12 @@ class Facts:
 
 
 def _shares(evidence: Evidence, groups: Tensor, confusions: Confusions) -> "_Shares":
-    """Say how likely each accuracy of each annotator is: the posterior under Jeffreys' prior.
+    """Compute the posterior of each annotator's accuracy under Jeffreys' prior.
 
-    The confusion of each is tilted, P_t(r | c) proportional to P(r | c) exp(t [r = c]): t moves the
-    accuracy from 0 to 1, and the likelihood of the labels given zeta says how far it may go. Where
-    zeta is sure this is Jeffreys' interval of a binomial share; where it knows nothing the
-    likelihood is flat, and the interval is wide.
+    Each confusion is tilted, P_t(r | c) proportional to P(r | c) exp(t [r = c]): t moves the accuracy
+    from 0 to 1, and the likelihood of the votes given zeta limits how far. Where zeta is certain, the
+    interval is Jeffreys' interval of a binomial share. Where zeta knows nothing, the likelihood is flat
+    and the interval is wide.
     """
     M, C, votes = evidence.num_annotators, evidence.num_classes, evidence.votes
     confusion = confusions.confusion
@@ -123,7 +124,7 @@ def _shares(evidence: Evidence, groups: Tensor, confusions: Confusions) -> "_Sha
     n = items.sum(dim=1)
     share = items / n.clamp(min=1)[:, None]
     accuracy = (share * diagonal).sum(dim=1)
-    # As fine as the interval is short.
+    # The grid is finer where the interval is shorter.
     scale = (15 / (n * accuracy * (1 - accuracy) + 1).sqrt()).clamp(0.02, 1.0)
     grid = torch.sinh(torch.linspace(-5, 5, _TILTS, dtype=torch.float64)) / np.sinh(5) * _MOST_TILT
     likelihood = torch.zeros(M, _TILTS, dtype=torch.float64)
@@ -144,11 +145,11 @@ def _shares(evidence: Evidence, groups: Tensor, confusions: Confusions) -> "_Sha
 
 
 class _Shares:
-    """Posterior of the share of right labels of M annotators, under Beta(1/2, 1/2).
+    """Posterior of the share of right votes of M annotators, under Beta(1/2, 1/2).
 
     Args:
         accuracy: (M, T), shares, ascending.
-        likelihood: (M, T), log-likelihood of the labels at each.
+        likelihood: (M, T), log-likelihood of the votes at each.
     """
 
     def __init__(self, accuracy: np.ndarray, likelihood: np.ndarray) -> None:
@@ -161,19 +162,19 @@ class _Shares:
         self.below = below / np.maximum(below[:, -1:], 1e-300)
 
     def interval(self) -> tuple[np.ndarray, np.ndarray]:
-        """Give both ends of the interval of `COVERAGE`, (M,) each."""
+        """Return both ends of the interval of `COVERAGE`, (M,) each."""
         low, high = (
             np.sin([np.interp(tail, b, a) for b, a in zip(self.below, self.angle, strict=True)])
             ** 2
             for tail in ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)
         )
-        # All right, or all wrong, is no evidence against always: the interval has one end.
+        # If all votes are right, or all wrong, nothing speaks against 1, or 0: the interval ends there.
         top = self.likelihood.max(axis=1) - 1e-3
         low = np.where(self.likelihood[:, 0] >= top, 0.0, low)
         return low, np.where(self.likelihood[:, -1] >= top, 1.0, high)
 
     def above(self, share: np.ndarray) -> np.ndarray:
-        """Give the probability that each is right more often than on a share of theirs, (M,)."""
+        """Return the probability that each annotator's share of right votes exceeds a given one, (M,)."""
         angle = np.arcsin(np.sqrt(np.clip(share, 0, 1)))
         rows = zip(angle, self.angle, self.below, strict=True)
         return 1 - np.array([np.interp(x, a, b) for x, a, b in rows])
@@ -186,11 +187,11 @@ def _entropy(counts: Tensor) -> Tensor:
 
 
 def _information(confusions: Confusions, n: Tensor) -> np.ndarray:
-    """Mutual information of class and label in the counts, without what chance shows.
+    """Mutual information of class and vote in the counts, corrected for chance.
 
-    By chance a table of n votes shows about e = d / 2n, d its degrees of freedom, and no more than
-    there is, the smaller entropy H: e / sqrt(1 + (e / H)^2) is near the mean of simulated tables
-    at either end. H (I - chance) / (H - chance) leaves H at H and brings chance to zero.
+    By chance a table of n votes shows an information of about e = d / 2n, where d are its degrees of
+    freedom, and at most the smaller entropy H. e / sqrt(1 + (e / H)^2) is close to the mean of simulated
+    tables in both limits. H (I - chance) / (H - chance) maps H to H and chance to zero.
     """
     counts = confusions.counts
     classes, labels = counts.sum(dim=2), counts.sum(dim=1)
@@ -210,11 +211,11 @@ def _information(confusions: Confusions, n: Tensor) -> np.ndarray:
 def _pattern(
     table: Tensor, mean: Tensor, said: Tensor, scatter: Tensor, n: Tensor, known: Tensor
 ) -> np.ndarray:
-    """P-value of a dependence of label on class other than being right or wrong.
+    """P-value of a dependence of the vote on the class other than being right or wrong.
 
-    Pillai's trace, the chi^2 of the table where z is sure, less `known`, the square of what being
-    right shows. Left at 1 where the table is too sparse for it, fewer than five votes a cell on
-    average; with two classes there is nothing else.
+    The statistic is Pillai's trace, which is the chi^2 of the table if z is certain, less `known`, the
+    square of what being right shows. The p-value is 1 if the table is too sparse, with fewer than five
+    votes per cell on average, and for two classes, where no other dependence exists.
     """
     away = table - n[:, None, None] * mean[:, :, None] * said[:, None, :]
     classes = (mean * n[:, None] >= 1).sum(dim=1)

@@ -1,7 +1,7 @@
-"""The verdicts: what each is called and what to do about it, and which one holds of an annotator.
+"""The verdicts on annotators: their names, the advice that goes with each, and when each holds.
 
 A verdict is one row of `Verdict`. The report and its page take names, order, advice and explanation
-from there; `Judge` says when it holds.
+from there; `Judge` decides which verdict holds.
 """
 
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ class Verdict(Enum):
         return {verdict.value: verdict for verdict in cls}[name]
 
 
-# What a verdict rests on. Nothing a user has to set: each is a statement, not a fit to a crowd.
+# Limits of the verdicts. A user need not set them: each is a definition, not fitted to a crowd.
 FALSE_DISCOVERIES = 0.05  # share of those called random, adversarial or of one class who are not
 MIN_VOTES = 10  # with fewer the interval of the accuracy spans half the scale, whatever they are
 ENOUGH_TO_CONDEMN = 25  # votes: with fewer the interval about one half is wider than 40 points
@@ -100,15 +100,15 @@ EXPERT_ACCURACY = 0.75  # three votes of four are right, at the lower end of the
 
 
 class Judge:
-    """Say the verdict on each annotator, and why.
+    """Decides on a verdict for each annotator, with a sentence that gives the reason.
 
-    Every sentence states what was tested, so that it holds wherever its verdict does.
+    Each sentence states what was tested, so it is true whenever its verdict holds.
 
     Args:
         facts: what was measured of M annotators.
         confusions: of the same.
         copies: pairs of annotators who copy, the clearest first.
-        groups: (M,), who copies whom: each group is named by the number of its source.
+        groups: (M,), groups of copies: each has the number of its source.
         annotators: M names.
         classes: C names.
     """

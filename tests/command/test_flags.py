@@ -83,9 +83,9 @@ def test_stray_word_is_not_taken_into_a_list_of_the_file(digits):
         ("seed: 1\nseed: 2", [], "seed comes twice"),
         ("[1]: 2", [], "a key must be text"),
         ("- seed", [], "must be a mapping from flags to values, such as `seed: 1`, got list"),
-        ("a: b: c", [], "digits.yaml must be YAML, got what is none: mapping values are not allowed"),
+        ("a: b: c", [], "digits.yaml must be YAML, got something else: mapping values are not allowed"),
         (b"\xff\xfe\x00", [], "digits.yaml must be UTF-8"),
-        ("[" * 5000, [], "must be YAML with a flag a line, got more than 200 brackets"),
+        ("[" * 5000, [], "must be YAML with one flag per line, got more than 200 brackets"),
         ("a: &a {b: *a}", [], "must be YAML"),
         ("a: &a [x, x]\nb: &b [*a, *a]\n" + "".join(
             f"{chr(98 + i)}{i}: &{chr(99 + i)} [*{chr(98 + i)}, *{chr(98 + i)}]\n" for i in range(20)
