@@ -212,7 +212,7 @@ class _Number:
         raise ValueError(
             f"`{self.column}` must hold gold labels of the model's {len(self.classes)} classes, "
             f"{listed(self.classes)}, got {name!r}{where}{meant(name, self.classes)}: give `add_annotations` all "
-            "`classes`, or remove the column if it is no gold label of these."
+            "`classes`, or remove the column if it does not hold gold labels of these classes."
         )
 
 

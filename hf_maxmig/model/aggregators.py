@@ -65,7 +65,7 @@ def check_prior(prior: str | list[float], num_classes: int) -> str | list[float]
     values = [float(value) for value in prior]
     if len(values) != num_classes:
         raise ValueError(
-            f"`prior` must have C = {num_classes} numbers, one a class, got {len(values)}: {values}."
+            f"`prior` must have C = {num_classes} numbers, one per class, got {len(values)}: {values}."
         )
     if not all(0 < value < 1e300 for value in values):
         raise ValueError(

@@ -734,10 +734,10 @@ def test_prior_does_not_feel_autocast() -> None:
             "majority",
             "`prior` must be one of uniform, vote_share, learned or a list of C = 3 numbers, got 'majority'.",
         ),
-        ([0.5, 0.5], "`prior` must have C = 3 numbers, one a class, got 2: [0.5, 0.5]."),
+        ([0.5, 0.5], "`prior` must have C = 3 numbers, one per class, got 2: [0.5, 0.5]."),
         (
             [0.2, 0.3, 0.4, 0.1],
-            "`prior` must have C = 3 numbers, one a class, got 4: [0.2, 0.3, 0.4, 0.1].",
+            "`prior` must have C = 3 numbers, one per class, got 4: [0.2, 0.3, 0.4, 0.1].",
         ),
         ([0.5, 0.5, 0.0], "[0.5, 0.5, 0.0]: a class of probability zero has no log; leave it out."),
         ([0.5, 0.7, -0.2], "`prior` must be positive and finite, got [0.5, 0.7, -0.2]"),

@@ -71,7 +71,7 @@ def test_annotators_may_be_numbers_or_unnamed():
         ({"num_annotators": 0}, "at least 1, got 0"),
         ({"divergence": "tv"}, "`divergence` must be one of kl, pearson, jensen_shannon, got 'tv'"),
         ({"prior": "flat"}, "`prior` must be one of uniform, vote_share, learned"),
-        ({"prior": [0.5, 0.5]}, "C = 3 numbers, one a class, got 2"),
+        ({"prior": [0.5, 0.5]}, "C = 3 numbers, one per class, got 2"),
         ({"prior": [1, 1, 0]}, "must be positive"),
         ({"aggregator": "low_rank"}, "`aggregator` must be one of weighted_average, .*'low_rank'"),
     ],

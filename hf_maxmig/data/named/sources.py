@@ -438,6 +438,6 @@ def _unpack(archive: Path, folder: Path, sizes: dict[str, int] | None, sha256: s
     if sha256 is None:
         logger.log(
             logging.INFO if sizes is None else logging.WARNING,
-            "%s has the SHA-256 %s; which one it should have, nobody has told. Pass it as `sha256`, and no other "
-            "archive will be taken for this one.", archive.name.removesuffix(".part"), origin,
+            "%s has the SHA-256 %s, which could not be compared with a published one. Pass it as `sha256`, and "
+            "no other archive will be accepted.", archive.name.removesuffix(".part"), origin,
         )  # fmt: skip

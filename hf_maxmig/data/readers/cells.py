@@ -384,7 +384,7 @@ def _several(
                         raise wrong(
                             i, row,
                             f"must be one label, got {text!r}, and {alone[0]!r} is a class by itself: "
-                            "write one label a row; if it is one class, name all by `classes`.",
+                            "write one label per row; if it is one class, name all by `classes`.",
                         )  # fmt: skip
             if place < _SURE_JOINS or len(alone) == len(parts):
                 doubts.append(f"{text!r} is read as one class")

@@ -133,7 +133,9 @@ def _files(name: str, paths: list[Path]) -> Source:
     files = [_read_file(path, None) for path in paths]
     for file in files:
         if file.kind not in TABLES:
-            raise file.wrong(f"must be a table or records, one file an annotator, got {saw(file)}.")
+            raise file.wrong(
+                f"must be a table or records, one file per annotator, got {saw(file)}."
+            )
     return Source(name, "files", files)
 
 

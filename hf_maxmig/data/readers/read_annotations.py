@@ -199,7 +199,7 @@ def wide(source: Source, asked: Asked) -> UncheckedVotes:
     who = [asked.annotator] if isinstance(asked.annotator, str) else asked.annotator
     who = [name for name in columns if name not in (item, gold)] if who is None else list(who)
     if not who:
-        raise source.wrong(f"must have a column an annotator, got only {shown(columns)}.")
+        raise source.wrong(f"must have a column per annotator, got only {shown(columns)}.")
     for name in who:
         pick(source, "annotator", columns, name)
     number = len(columns[item])
@@ -380,9 +380,9 @@ class Format:
 
 
 FORMATS = {
-    "long": Format(long, _looks_long, TABLES, ROLES, "a table with one vote a row"),
+    "long": Format(long, _looks_long, TABLES, ROLES, "a table with one vote per row"),
     "wide": Format(
-        wide, _looks_wide, TABLES, ("item", "annotator", "gold"), "a table, one column an annotator"
+        wide, _looks_wide, TABLES, ("item", "annotator", "gold"), "a table, one column per annotator"
     ),
     "dense": Format(
         dense, _looks_dense, ("matrix",), (), "a matrix of whole numbers, -1 for no label (.txt, .npy)"
@@ -403,7 +403,7 @@ FORMATS = {
         _always,
         ("files",),
         ("item", "annotation", "gold"),
-        "one file an annotator, a folder or a list of paths (doccano)",
+        "one file per annotator, a folder or a list of paths (doccano)",
     ),
     "cifar_n": Format(
         cifar_n, _always, ("arrays",), ("annotator", "annotation"), "CIFAR-10N or CIFAR-100N (.pt)"
@@ -480,7 +480,7 @@ def _finish(votes: UncheckedVotes, format: str, asked: Asked, guessed: bool) -> 
         alone = nobody & has_gold & ~voted[codes]
         rows = np.flatnonzero(alone)
         keep = is_vote.copy()
-        keep[rows[np.unique(codes[rows], return_index=True)[1]]] = True  # one row an item
+        keep[rows[np.unique(codes[rows], return_index=True)[1]]] = True  # one row per item
         left_out["gold-only rows of items that have another row"] = int(
             (nobody & has_gold & ~keep).sum()
         )

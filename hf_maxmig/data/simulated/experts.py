@@ -133,7 +133,7 @@ def uniform_mistakes(*right: float) -> Tensor:
     num_classes = len(right)
     if num_classes < 2:
         raise ValueError(
-            f"`right` must be at least 2 probabilities, one a class, got {num_classes}."
+            f"`right` must be at least 2 probabilities, one per class, got {num_classes}."
         )
     for c, probability in enumerate(right):
         if not 0 <= probability <= 1:
