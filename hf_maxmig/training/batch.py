@@ -1,4 +1,4 @@
-"""A batch: its loss, by the method or by what is known of its items already, and its posteriors."""
+"""A batch: its posteriors, and its loss by the method or by the targets found before the training."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,14 +28,14 @@ def batch_loss(
     mixup_alpha: float,
     gather: Gather,
 ) -> tuple[Tensor, Tensor, Any]:
-    """Compute the loss of a batch, over all devices; gold labels are set aside first.
+    """Compute the loss of a batch over all devices; gold labels are set aside first.
 
     Args:
-        model: what is called.
-        crowd_model: the same, without what accelerate has put around it.
+        model: the model to call.
+        crowd_model: the same, without the wrappers of accelerate.
         inputs: of the batch.
         known: what is known of the training items.
-        mixup_alpha: how items are blended; not at all for 0.
+        mixup_alpha: parameter of mixup; 0 for none.
         gather: joins a (B, ...) tensor over the devices, with gradient.
 
     Returns:
@@ -57,7 +57,7 @@ def batch_loss(
         columns = trusted_columns(known.rows_of(gold, inputs[ROW]), crowd_model.config.num_labels)
         inputs[TRUSTED_COLUMN] = columns
     if found is not None:
-        beside |= {"annotators", "annotations"}  # what they say is in the targets
+        beside |= {"annotators", "annotations"}  # the targets include the votes
     given = {n: value for n, value in inputs.items() if n not in beside}
     mixed = _blends(crowd_model, inputs, known, mixup_alpha, gather) if mixup_alpha else None
     if mixed is not None:
@@ -77,7 +77,7 @@ def batch_loss(
 def _blends(
     model: CrowdModel, inputs: dict[str, Any], known: KnownItems, alpha: float, gather: Gather
 ) -> Mixed:
-    """Draw how the items of a batch are blended, to the same share on all devices that share a loss."""
+    """Draw the partners of a batch's items, and a share that is the same on all devices."""
     if model.learns_from_gold_labels and "labels" in inputs:
         taught = inputs["labels"] != NO_LABEL
     else:
@@ -89,10 +89,10 @@ def _blends(
 
 
 def note_main_input(model: CrowdModel, inputs: dict[str, Any]) -> None:
-    """Have `Trainer` count and hand on what is in the batches: features, say, and no pictures.
+    """Let `Trainer` count and pass on the inputs that batches have, such as features instead of pictures.
 
     Args:
-        model: whose main input is what comes first in a batch, if the batch does not have it.
+        model: if its main input is not in the batch, the first input of the batch becomes it.
         inputs: of the batch.
     """
     if model.main_input_name not in inputs:
@@ -103,16 +103,16 @@ def note_main_input(model: CrowdModel, inputs: dict[str, Any]) -> None:
 def batch_posteriors(
     model: CrowdModel, outputs: Any, inputs: dict[str, Any]
 ) -> tuple[Posteriors, Tensor]:
-    """Read the three posteriors of a batch off what the model says of it.
+    """Return the three posteriors of a batch.
 
     Args:
-        model: that was asked.
-        outputs: what it says.
+        model: the model.
+        outputs: its outputs for the batch.
         inputs: of the batch.
 
     Returns:
-        The posteriors, and (B,) bool, which items have a g: without annotations, or if the method has
-        none, g is the prior and the forecast is h.
+        The posteriors, and (B,) bool, which items have a g. Without annotations, or if the method has no
+        g, the prior stands for g, and the forecast is h.
     """
     log_h, log_g = outputs.log_h, outputs.aggregator_logits
     if log_g is None:

@@ -1,7 +1,7 @@
-"""Which name belongs to which class: the one thing the gain cannot tell.
+"""The names of the classes: the one thing that the gain does not determine.
 
-MIG^f does not change when the classes of h, g and p are exchanged together. The crowd tells them
-apart: its labels name the classes, and the right names are those that fit the labels best.
+MIG^f does not change when the classes of h, g and p are exchanged together. The votes determine the
+names: the right ones are those that fit the votes best.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,23 +18,23 @@ from .checkpoints import swapped
 
 logger = logging.get_logger(__name__)
 
-# Standard errors by which other names must fit the votes better. Not more: where the names are right, they
-# fit worse, by as much as they fit better where two are exchanged, and that can be as little as two
-# (correlated mistakes on 1,000 digits, 2.0 to 3.0 in 5 of 360 exchanges).
+# Standard errors by which other names must fit the votes better. The limit must not be higher: exchanged
+# names can fit worse by as little as two standard errors (correlated mistakes on 1,000 digits: 2.0 to 3.0
+# in 5 of 360 exchanges).
 CLEAR = 1.5
 ByItem = Iterable[tuple[Tensor, Tensor]]  # a posterior and the annotations, part by part
 
 
 def votes_by_class(posteriors: ByItem) -> Tensor:
-    """Count what the crowd says of the items of each class.
+    """Count the votes on the items of each class.
 
     Args:
         posteriors: pairs of (N, C) probabilities that an item is of a class, and (N, K) annotations
             padded with -1.
 
     Returns:
-        (C, C): class of the posterior, class of the votes; each row sums to one, or to zero if
-        nothing is of the class.
+        (C, C): class of the posterior, class of the votes; each row sums to one, or to zero for a
+        class without items.
 
     Example:
         >>> posterior, said = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1, 1], [0, 1]])
@@ -52,10 +52,10 @@ def votes_by_class(posteriors: ByItem) -> Tensor:
 
 
 def best_names(votes: Tensor) -> Tensor:
-    """Choose the names that the most votes speak for, each once (the Hungarian method).
+    """Choose the names that agree with most votes, each once (the Hungarian method).
 
-    A constant annotator adds the same to each row and so has no say: an assignment is unmoved by
-    it. A class that nobody voted for keeps its place: no vote speaks for its name, nor for another.
+    A constant annotator adds the same to each row and so does not change the assignment. A class
+    without votes keeps its place: no vote is evidence for its name or for another.
 
     Args:
         votes: (C, C), see `votes_by_class`.
@@ -72,27 +72,28 @@ def best_names(votes: Tensor) -> Tensor:
     some = votes.double().cpu()[voted][:, voted]
     row, column = (torch.from_numpy(i) for i in linear_sum_assignment(some.numpy(), maximize=True))
     if some[row, column].sum() <= some.trace() + 1e-9:
-        return order  # as good as any other: two classes may be the same one
+        return order  # as good as any other: two classes may be the same
     order[voted] = voted[torch.argsort(column)]
     return order
 
 
 def clear_names(posteriors: Callable[[], ByItem]) -> Tensor:
-    """Choose the names that the votes speak for, and change only those for which they do so clearly.
+    """Choose the names that the votes support, and change only names for which the evidence is clear.
 
-    Of the best names (`best_names`) each cycle of classes that exchange theirs is looked at by itself.
-    Item i speaks for it by
+    The best names (`best_names`) are a permutation; each of its cycles is judged by itself. The evidence
+    of item i for a cycle is
 
         d_i = sum_c q_ic (s_i,new(c) - s_i,c),
 
     where q is the posterior, s the item's vote share less its mean over the items, and new(c) the name
-    that class c would get: what more of its votes match. A class counts by the items there are of it,
-    and a constant annotator not at all. The names change if sum_i d_i exceeds `CLEAR` times the root of
-    sum_i d_i^2: three items that all speak for it are enough, a class of hardly any mass never is.
+    that class c would get. It is the share of the item's votes that the new names match beyond the old
+    ones. A class counts by its number of items; a constant annotator does not count. The names change if
+    sum_i d_i exceeds `CLEAR` times the root of sum_i d_i^2. Three items that all support a change are
+    enough; a class of almost no mass never is.
 
     Args:
         posteriors: gives pairs of (N, C) probabilities that an item is of a class, and (N, K)
-            annotations padded with -1; asked for anew each time it is read.
+            annotations padded with -1; it is called once for each pass.
 
     Returns:
         (C,) int64, `order`, as from `best_names`.
@@ -131,12 +132,12 @@ def class_order(
     """Find the order of the classes that fits the votes best.
 
     Args:
-        model: whose aggregator says what each item is, by its votes.
-        crowd: gives the votes that name the classes.
+        model: its aggregator classifies each item by its votes.
+        crowd: returns the votes that name the classes.
         gold: (N,) int64, gold labels of these items that the user hands over, -1 for none.
 
     Returns:
-        (C,) int64, `order`: place r belongs to what is class `order[r]` now; 0..C-1 if the names
+        (C,) int64, `order`: place r belongs to the present class `order[r]`; 0..C-1 if the names
         are right already, or the method's loss tells the classes apart.
     """
     if not model.blind_to_class_names:
@@ -154,7 +155,7 @@ def class_order(
             start += len(said)
             yield g.exp().cpu(), said
 
-    # It may drop out; only now is it asked.
+    # The aggregator may have dropout: it is off while the posteriors are computed.
     with torch.no_grad(), swapped(model.aggregator, "training", False):
         return clear_names(posteriors)
 
@@ -165,10 +166,10 @@ def rename_classes(model: CrowdModel, order: Tensor, inputs: dict[str, Tensor]) 
     Args:
         model: it is changed.
         order: (C,) int64, from `class_order`.
-        inputs: a batch for the classifier, on which to see that its outputs were exchanged.
+        inputs: a batch for the classifier, to check that its outputs are exchanged.
 
     Returns:
-        The names that the classes had before, in their new order; None if they stay.
+        The previous names of the classes, in their new order; None if nothing changed.
     """
     names = [model.config.class_names[c] for c in order]
     if not model.reorder_classes(order, inputs):
@@ -185,7 +186,7 @@ def rename_classes(model: CrowdModel, order: Tensor, inputs: dict[str, Tensor]) 
 
 
 def _cycles(order: Tensor) -> Iterator[Tensor]:
-    """Yield the places of each cycle of a permutation, those that stay left out."""
+    """Yield the places of each cycle of a permutation, without fixed points."""
     left = {place for place, now in enumerate(order.tolist()) if place != now}
     while left:
         cycle = [left.pop()]

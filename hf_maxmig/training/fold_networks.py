@@ -1,9 +1,9 @@
-"""Cross-fitting: what classifiers say of items that they have not learned from.
+"""Networks of cross-fitting: their posteriors of items that they have not learned from.
 
 A classifier's probabilities on the items it was trained on repeat the votes on them. Here the items are
 divided into folds, and each item is judged by a small network that was trained on the other folds. The
-networks read features of the items, and all of them are trained at once, as one batch of matrices: what
-they cost does not depend on the classifier that the features come from.
+networks read features of the items. All are trained at once, as one batch of matrices, so their cost does
+not depend on the classifier that the features come from.
 """
 
 import math
@@ -260,7 +260,7 @@ class CrossFit:
 
     @torch.no_grad()
     def _out_of_fold(self, networks: Networks) -> Tensor:
-        """Say of each item what the networks say that have not seen it: (settings, N, C)."""
+        """Compute the log-probabilities of each item by the networks that have not seen it: (settings, N, C)."""
         number, found = networks.number, []
         settings = number // self.folds
         rows = max(1, 2**24 // (number * max(HIDDEN, self.num_classes)))
@@ -273,7 +273,7 @@ class CrossFit:
         return torch.cat(found, dim=1)
 
     def learn(self, targets: Tensor, steps: int) -> Tensor:
-        """Train anew on a distribution an item, by cross-entropy.
+        """Train new networks by cross-entropy on a distribution per item.
 
         Args:
             targets: (N, C), rows summing to one, or zeros.
@@ -311,8 +311,8 @@ class CrossFit:
         """Train networks and W by the gain, in several settings at once.
 
         The networks learn from g as the classifier does, and W learns only from networks that have
-        not seen the item: no vote can be memorised by both. They go on from the
-        networks that have learned last.
+        not seen the item: no vote can be memorised by both. The networks continue from those that
+        were trained last.
 
         Args:
             crowd: (N, K) annotators and annotations, int64, padded with -1.
@@ -324,7 +324,7 @@ class CrossFit:
             learned: (R,) bool, in which of the R settings the prior is learned together with W.
 
         Returns:
-            What each setting has come to at each look.
+            The state of each setting at each look.
         """
         K, R, C, M = self.folds, len(settings), self.num_classes, len(weight)
         networks = (self._fresh() if self.networks is None else self.networks).repeated(R)
@@ -446,7 +446,7 @@ def _adam_step(
     rate: float | Tensor,
     step: int,
 ) -> None:
-    """Take a step of Adam, with a rate an element if need be: torch's has one, and takes as long as the step."""
+    """Take a step of Adam, with a rate per element if needed; torch's takes one rate and is as slow as a whole step."""
     mean, square = moments
     mean.lerp_(gradient, 0.1)
     square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)

@@ -1,9 +1,9 @@
-"""Gold labels that a user hands over: one more annotator, whom everybody trusts.
+"""Gold labels that a user hands over: they count as the votes of one more, trusted annotator.
 
-Only `MaxMIGTrainingArguments(use_gold_labels=True)` brings them in. The trusted annotator has one fixed
-confusion, 1 - eps on the diagonal and eps / (C - 1) beside it. It is not trained, not judged, not one of
-the M annotators and not saved. What it says of an item is a column of log-probabilities, added to what
-the votes say. How sure forecasts may be by gold labels is in `tempering.py`.
+They are used only with `MaxMIGTrainingArguments(use_gold_labels=True)`. The trusted annotator has one fixed
+confusion, 1 - eps on the diagonal and eps / (C - 1) elsewhere. It is not trained, judged or saved, and not
+one of the M annotators. Its vote on an item is a column of log-probabilities, added to those of the other
+votes. `tempering.py` calibrates forecasts by gold labels.
 """
 
 from typing import Any
@@ -29,8 +29,8 @@ def handed_over(dataset: Any, model: CrowdModel) -> Tensor:
         (N,) int64, -1 where there is none.
 
     Raises:
-        ValueError: if the method uses none, the training set is no `datasets.Dataset` or has none, or one
-            of them is no class.
+        ValueError: if the method uses no gold labels, if the training set is not a `datasets.Dataset` or
+            has no gold labels, or if one of them is not a class.
     """
     config = model.config
     if not (model.loss_is_minus_gain or model.learns_from_gold_labels):
@@ -41,7 +41,7 @@ def handed_over(dataset: Any, model: CrowdModel) -> Tensor:
     if not isinstance(dataset, Dataset):
         raise ValueError(
             f"`use_gold_labels` needs a datasets.Dataset to train on, got {type(dataset).__name__}: which items have a "
-            "gold label must be known before the training. Leave the option off, or make one of it."
+            "gold label must be known before the training. Leave the option off, or make a Dataset of it."
         )
     gold = gold_labels(dataset, CrowdCollator(config.num_annotators, config.num_labels))
     if not (gold >= 0).any():
@@ -54,7 +54,7 @@ def handed_over(dataset: Any, model: CrowdModel) -> Tensor:
 
 
 def trusted_columns(gold: Tensor, num_classes: int) -> Tensor:
-    """Give the column that the trusted annotator adds to each item's scores.
+    """Return the column that the trusted annotator adds to each item's scores.
 
     Args:
         gold: (N,) int64, gold labels; negative where there is none.
@@ -74,7 +74,7 @@ def trusted_columns(gold: Tensor, num_classes: int) -> Tensor:
 
 
 def taught(share: Tensor, trusted: Tensor | None) -> Tensor:
-    """Put what the trusted annotator says in the place of what the votes do.
+    """Replace the vote share of items with gold labels by the trusted annotator's probabilities.
 
     Args:
         share: (N, C), probabilities; zeros for an item without votes.
@@ -94,7 +94,7 @@ def taught(share: Tensor, trusted: Tensor | None) -> Tensor:
 
 
 def with_trusted(log_posterior: Tensor, trusted: Tensor | None) -> Tensor:
-    """Add what the trusted annotator says to (N, C) log-probabilities, and normalise.
+    """Add the trusted annotator's columns to (N, C) log-probabilities, and normalise.
 
     Example:
         >>> with_trusted(torch.tensor([[0.2, 0.8]]).log(), trusted_columns(torch.tensor([0]), 2)).exp()

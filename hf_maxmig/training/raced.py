@@ -1,9 +1,9 @@
-"""The race: which W, prior and rate a classifier starts from that has learned next to nothing yet.
+"""The race: it finds the W, prior and rate that a classifier starts from.
 
-To find them out by short trainings of the classifier costs as much as its training. Here small networks on
-its features stand in for it (`fold_networks`): each learns without some of the items, and W learns only from
-networks that have not seen the item. All settings are trained at once, as one batch of matrices, and the
-gain on items that none of them has learned from tells them apart. No gold label is looked at.
+Finding them by short trainings of the classifier costs as much as its training. Here small networks on its
+features stand in for it (`fold_networks`): each learns without some of the items, and W learns only from
+networks that have not seen the item. All settings are trained at once, as one batch of matrices, and are
+compared by the gain on items that none of them has learned from. No gold label is used.
 """
 
 from typing import NamedTuple
@@ -18,15 +18,15 @@ from .fold_networks import CrossFit, VotedClasses, divide, principal_components
 
 
 class Outcome(NamedTuple):
-    """What one setting of the race came to.
+    """The result of one setting of the race.
 
     Args:
-        multiple: of the classifier's rate, W's.
-        learned: whether the prior was learned, or as it was given.
+        multiple: the rate of W, as a multiple of the classifier's.
+        learned: whether the prior was learned.
         log_p: (C,), the prior.
         weight: (M, C, C), W: annotator, scored class, reported class.
         log_h: (N, C), log-probabilities by networks that have not learned from the item.
-        log_g: (N, C), what W and prior make of the votes.
+        log_g: (N, C), log-probabilities by the votes, W and the prior.
     """
 
     multiple: float
@@ -56,16 +56,16 @@ def race(
         crowd: (N, K) annotators and annotations, int64, padded with -1.
         held_out: (N,) bool, the items that nothing learns from.
         num_annotators: M.
-        priors: whether it is learned -> the (C,) log prior that it is, or starts from; None for that of
-            the votes of annotators who agree with the networks.
-        voted: (C,) bool, the classes that somebody voted for, two or more; the others have no part in it.
+        priors: maps whether the prior is learned to its (C,) logarithm, or to that which it starts from;
+            None for the class shares of the votes, weighed by agreement with the networks.
+        voted: (C,) bool, the classes with votes, two or more; the others take no part.
         smoothing: pseudo-votes in each cell of the confusions that W starts from.
-        scale: what that W is multiplied by.
+        scale: of that W.
         steps: of the networks.
-        seed: of all that is drawn.
+        seed: of all random numbers.
 
     Returns:
-        What came of them, with each prior in the order of `MULTIPLES`.
+        The results, for each prior in the order of `MULTIPLES`.
 
     Example:
         >>> truth = torch.arange(240) % 2

@@ -1,4 +1,4 @@
-"""What a training starts from, as a value: found before the first step, kept whole in each checkpoint."""
+"""The start of a training, as a value: found before the first step, and kept whole in each checkpoint."""
 
 import dataclasses
 import json
@@ -19,15 +19,15 @@ class Start:
     """What was found before a training.
 
     Args:
-        init: how: `cross_fit`, `information`, `vote_share` or `keep`.
+        init: the way: `cross_fit`, `information`, `vote_share` or `keep`.
         rate: of W; None if none was searched for.
-        prior: what the model has, as in its config; None for what it had before.
-        aggregator: what the model has, as in its config; None for what it had before.
+        prior: the kind of prior, as in the model's config; None if it stays as it was.
+        aggregator: the kind of aggregator, as in the model's config; None if it stays as it was.
         tried: the gain, or the likelihood of a left-out vote, of each setting that was tried.
         gold_labels: how many gold labels of the training items were used.
-        items: what each item is, where it was found by cross-fitting.
-        state: the parameters that the model begins with, by name; none for those that stay. A
-            checkpoint has the model's own.
+        items: the result of cross-fitting, if the training starts so.
+        state: the first parameters of the model by name, without those that stay. A checkpoint does not
+            hold them, for it has the model's own.
 
     Example:
         >>> import tempfile
@@ -48,7 +48,7 @@ class Start:
     state: dict[str, Tensor] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        """Write it into a checkpoint, but for the parameters."""
+        """Write it into a checkpoint, without the parameters."""
         values: dict[str, Any] = {
             f.name: getattr(self, f.name)
             for f in dataclasses.fields(self)
@@ -61,7 +61,7 @@ class Start:
 
     @classmethod
     def load(cls, folder: Path) -> "Start":
-        """Read what `save` wrote; where nothing was found, that."""
+        """Read what `save` wrote; without a file, return the start `keep`."""
         if not (folder / FILE).is_file():
             return cls("keep")
         values = json.loads((folder / FILE).read_text(encoding="utf-8"))
@@ -69,7 +69,7 @@ class Start:
         return cls(**values, items=items)
 
     def logs(self) -> dict[str, float]:
-        """Tell what goes in the log: what was tried, and the rate that came of it."""
+        """Return the entries of the log: the settings that were tried, and the rate that was chosen."""
         if self.rate is None:
             return dict(self.tried)
         return {f"search_{n}": gain for n, gain in self.tried.items()} | {
@@ -78,7 +78,7 @@ class Start:
 
 
 def check_start(start: Start, dataset: Any, gold: Tensor | None) -> None:
-    """Refuse to go on from what was found for another training set, or by other gold labels.
+    """Raise if a start was found for another training set, or by other gold labels.
 
     Args:
         start: of a checkpoint.
@@ -93,6 +93,6 @@ def check_start(start: Start, dataset: Any, gold: Tensor | None) -> None:
     used = 0 if gold is None else int((gold >= 0).sum())
     if start.gold_labels != used:
         raise ValueError(
-            f"the gold labels that are used must be those of the checkpoint, {start.gold_labels} of them, got {used}: "
+            f"the gold labels in use must be those of the checkpoint, {start.gold_labels} of them, got {used}: "
             "set `use_gold_labels` as it was, or train anew."
         )

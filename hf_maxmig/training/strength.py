@@ -1,10 +1,10 @@
-"""How much the votes count: the strength of the aggregator, by the gain on held-out votes.
+"""The strength of the aggregator: how much the votes count, by the gain on held-out votes.
 
-Classifier and aggregator learn from the same items. A classifier that memorises some of them
-agrees with the annotators on their mistakes too, and W grows beyond log confusion: the forecast then
-believes the votes too much, and can be worse than the classifier alone. On other items there is
-nothing to agree on but the classes, and the gain is highest at the posteriors (Theorem 3.4): one
-number that W is multiplied by, the strength, is found there, and no gold label is needed.
+Classifier and aggregator learn from the same items. A classifier that memorises some of them agrees
+with the annotators on their mistakes too, and W grows beyond log confusion. The forecast then trusts
+the votes too much, and can be worse than the classifier alone. On other items there is nothing to agree
+on but the classes, and the gain is highest at the posteriors (Theorem 3.4). So the strength, the factor
+of W, is found on held-out items; no gold label is needed.
 """
 
 import math
@@ -17,7 +17,7 @@ from torch import Tensor
 from ..model.functional import Posteriors, mutual_information_gain, posterior_of
 from ..model.votes import is_annotated
 
-LARGEST = 8.0  # and its inverse the smallest: what lies beyond has no votes left, or no doubt
+LARGEST = 8.0  # the smallest is its inverse: beyond these the votes have no effect, or no doubt
 MOST_ITEMS = 10_000  # enough for one number; Jensen-Shannon compares all pairs of them
 USUAL = 2.0  # a factor by which W is easily too large or too small: a standard deviation
 
@@ -45,11 +45,11 @@ def with_strength(log_g: Tensor, log_p: Tensor, strength: float) -> Tensor:
 
 @torch.no_grad()
 def best_strength(log_h: Tensor, log_g: Tensor, log_p: Tensor, divergence: str = "kl") -> float:
-    """Find what W should be multiplied by: the likeliest strength, by the gain.
+    """Find the likeliest strength of W, by the gain.
 
-    The gain is a mean over N items, in nats, so N times the gain is taken for a log-likelihood; before
-    any vote is seen, log s is normal around zero with a standard deviation of log `USUAL`. With few
-    items the strength stays near 1, with many it is where the gain is highest.
+    The gain is a mean over N items, in nats, so N times the gain serves as a log-likelihood. The prior of
+    log s is normal around zero, with a standard deviation of log `USUAL`. With few items the strength
+    stays near 1; with many it is where the gain is highest.
 
     Args:
         log_h: (N, C), log-probabilities of the classifier for items with annotations that neither
@@ -76,7 +76,7 @@ def best_strength(log_h: Tensor, log_g: Tensor, log_p: Tensor, divergence: str =
         return 1.0
     drawn = torch.randperm(len(log_h), generator=torch.Generator().manual_seed(0))[:MOST_ITEMS]
     log_h, log_g = log_h[drawn.to(log_h.device)], log_g[drawn.to(log_g.device)]
-    # A search for a maximum goes by differences that float32 does not have.
+    # A search for a maximum needs differences too small for float32.
     log_h, log_g, log_p = log_h.double(), log_g.double(), log_p.double()
 
     def unlikely(log_strength: float) -> float:
@@ -90,7 +90,7 @@ def best_strength(log_h: Tensor, log_g: Tensor, log_p: Tensor, divergence: str =
 
 
 def voted_posteriors(parts: Iterable[tuple[Posteriors, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Keep what is said of the items that have votes by annotators whom the model knows.
+    """Keep the posteriors of items that have votes by annotators whom the model knows.
 
     Args:
         parts: of the items, the posteriors, and (n, K) annotators and annotations padded with -1.

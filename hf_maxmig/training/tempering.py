@@ -1,8 +1,8 @@
-"""How much the classifier and the votes count in a forecast, by gold labels that were left out.
+"""Left-out gold labels decide how much the classifier and the votes count in a forecast.
 
-Left-out votes say it first (`left_out`). They foretell what annotators say, and where classifier and
-annotators err alike they take both for surer than they are, and two classes that are mistaken for each other
-for what they are called. A gold label is foretold by the same forecast, made without it.
+Left-out votes decide it first (`left_out`), but they only show what annotators say. Where classifier and
+annotators err alike, both then count too much, and classes that annotators mistake for each other keep the
+annotators' names. Here each gold label is predicted by the same forecast, made without it.
 """
 
 import copy
@@ -13,18 +13,20 @@ from torch import Tensor
 
 from .left_out import Judged, LeftOutVotes
 
-FOLDS = 5  # of the gold labels; each is foretold by confusions that were counted without it
-DOUBT = 0.3  # standard deviation, in nats, of a scalar's logarithm around what left-out votes say
+FOLDS = 5  # of the gold labels; each is predicted by confusions that were counted without it
+DOUBT = (
+    0.3  # standard deviation, in nats, of a scalar's logarithm around the value by left-out votes
+)
 SHIFT = 1.0  # standard deviation, in nats, of what is added to the scores of a class
 
 
 class Tempered(NamedTuple):
-    """What gold labels make of a way to combine a classifier and the votes.
+    """A combination of a classifier and the votes, tempered by gold labels.
 
     Args:
-        found: the way, with the scalars that gold labels say.
-        likely: (G,), log-probability of each gold label, by the forecast without it and without d: to have
-            found C numbers for these very labels is no merit.
+        found: the combination, with the scalars found by gold labels.
+        likely: (G,), log-probability of each gold label, by the forecast without it and without d, whose
+            C numbers were fitted to these very labels.
         shift: (C,), d, added to the scores of each class.
     """
 
@@ -62,23 +64,23 @@ class GoldLabels:
         return heard[self.rows]
 
     def temper(self, found: Judged, heard: Tensor, shifts: bool = True) -> Tempered:
-        """Let gold labels say how much the classifier and the votes count, and which classes too little.
+        """Find by gold labels how much the classifier and the votes count, and a shift of each class.
 
         The forecast of an item is log p + s_h (log h - log p) + s_g (sum of its votes' columns) + d. Each
-        gold label is foretold without itself. s_h, s_g and the C numbers d are the likeliest under the gold
-        labels and a normal prior: of log s around what left-out votes have said (`DOUBT`), of d around
-        zero (`SHIFT`). So few gold labels change little. Votes cannot say d: where most annotators call
-        one class by another's name, it is the other one that they know. d is zero unless the classifier alone
-        foretells gold labels better with it, too: else it would mend the votes and spoil the classifier.
+        gold label is predicted without itself. s_h, s_g and the C numbers d are the likeliest under the gold
+        labels and a normal prior: of log s around the value by left-out votes (`DOUBT`), of d around zero
+        (`SHIFT`). So few gold labels change little. Votes cannot show d: if most annotators call one class
+        by another's name, their votes look like that other class. d is zero unless the classifier alone also
+        predicts gold labels better with it; otherwise d would correct the votes and spoil the classifier.
 
         Args:
-            found: a way that left-out votes have judged.
-            heard: (G, C), the sum of the columns of the votes on each gold item, as `found.votes`
+            found: a combination that left-out votes have judged.
+            heard: (G, C), the sum of the columns of the votes on each gold item, before `found.votes`
                 multiplies it.
             shifts: whether to look for d.
 
         Returns:
-            The way with what the gold labels say.
+            The tempered combination.
         """
         log_p = self.log_p
         seen, heard = found.classifier * (self.log_h - log_p)[self.rows], found.votes * heard
@@ -138,7 +140,7 @@ class GoldLabels:
 
 
 def clearly_likelier(one: Tempered, other: Tempered) -> bool:
-    """Whether gold labels are foretold better, by more than a standard error of the difference.
+    """Whether gold labels are predicted better, by more than a standard error of the difference.
 
     Example:
         >>> one, other = Tempered(None, torch.tensor([-0.1, -0.3]), None), Tempered(None, torch.tensor([-0.9, -1.2]), None)

@@ -1,4 +1,4 @@
-"""A training as those see it who find out what it starts from: its parts, and a way to train for a while."""
+"""The parts of a training that the search for its start needs, and a way to train briefly."""
 
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from .training_args import MaxMIGTrainingArguments
 
 
 class TrainBriefly(Protocol):
-    """Trains for a while, and says nothing of it."""
+    """Trains briefly and silently."""
 
     def __call__(
         self,
@@ -26,7 +26,7 @@ class TrainBriefly(Protocol):
         rate: float | None = None,
         seed: int | None = None,
     ) -> Callable[[Any], PredictionOutput]:
-        """Train a model, from where it is, on some of the items.
+        """Train a model, from its present state, on some of the items.
 
         Args:
             model: it is changed.
@@ -36,7 +36,7 @@ class TrainBriefly(Protocol):
             seed: of batches and dropout; that of the training by default.
 
         Returns:
-            What predicts a data set by the model.
+            A function that predicts a data set by the model.
 
         Raises:
             DivergedError: if a number is no longer finite.
@@ -48,17 +48,17 @@ class Training:
     """A training before its first step.
 
     Args:
-        model: what is trained.
+        model: the model to be trained.
         args: of the training.
-        train_dataset: what it is trained on.
-        eval_dataset: items that it is not trained on, if there are any.
-        start_from: whose votes start the aggregator, if not all items' of the training set.
-        gold: gives the gold labels of the training items that the user hands over.
-        is_ours: whether the pair was made by the trainer, so that its parts may be chosen.
+        train_dataset: the training set.
+        eval_dataset: the evaluation set, if there is one.
+        start_from: the trainer's argument of that name.
+        gold: returns the gold labels of the training items that the user hands over.
+        is_ours: whether the trainer has made the model, so that its parts may be chosen.
         own_optimizer: whether the user has given an optimizer, with its rates.
-        train_briefly: trains another model for a while.
-        features_of: what a model's output layer reads of each item of a data set, (N, D); None if it
-            reads no vector an item.
+        train_briefly: trains another model briefly.
+        features_of: computes the input of a model's output layer for each item of a data set, (N, D);
+            None if that is not one vector per item.
         collate: makes a batch of examples.
         unread: what the features of a classifier lack, as far as it is known.
     """
@@ -80,9 +80,9 @@ class Training:
     def searches(self) -> bool:
         """Whether rate, prior and aggregator are searched for.
 
-        Not if the method does not maximise the gain, which decides; nor if the rate is given, or a
-        whole optimizer is; nor if the pair was given with an aggregator that is on trial: its pairs
-        of labels start at random, and at a slow rate stay so.
+        They are not if the method does not maximise the gain, by which settings are judged; if the rate
+        or a whole optimizer is given; or if the model was given with an aggregator that is on trial: its
+        parameters for pairs of votes start at random, and stay so at a low rate.
         """
         if not self.model.loss_is_minus_gain:
             return False
