@@ -38,7 +38,7 @@ def test_pictures_are_called_as_the_votes_call_them(called, way, tmp_path, caplo
     arguments = data_arguments(train_dir=str(tmp_path / "photos"))
     with caplog.at_level(logging.WARNING):
         train = recipe.with_votes(recipe.pictures(arguments), votes, arguments)
-    assert f"called by their {way}," in caplog.text
+    assert f"named by their {way}," in caplog.text
     assert "30 of the 30 items" in caplog.text
     said = {(item, who): label for item, who, label in rows}
     who, what = (train.features[name].feature.names for name in ("annotators", "annotations"))
@@ -89,7 +89,7 @@ def test_folders_that_are_no_classes_are_no_gold_labels(caplog):
     with caplog.at_level(logging.WARNING):
         train = recipe.with_votes(images, votes, data_arguments(item_column="name"))
     assert "label" not in train.column_names
-    assert "no gold label of these classes" in caplog.text
+    assert "not a gold label of these classes" in caplog.text
 
 
 def test_gold_labels_of_the_test_are_numbered_as_the_votes():

@@ -184,7 +184,7 @@ def test_search_says_at_once_what_it_needs(make_model, make_tuned, make_args, cr
     with pytest.raises(ImportError, match="`backend` must be installed, got 'ray'"):
         make_tuned().hyperparameter_search(backend="ray")
     without = make_crowd(20, seed=1).remove_columns(["annotators", "annotations"])
-    with pytest.raises(ValueError, match="no gain"):
+    with pytest.raises(ValueError, match="must have a gain for trials"):
         search(make_tuned(eval_dataset=without), {"learning_rate": [1e-2]})
 
 
