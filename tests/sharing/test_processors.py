@@ -72,5 +72,5 @@ def test_processor_without_an_equal_is_kept_and_told(timm_checkpoint, caplog):
     logging.getLogger("hf_maxmig").propagate = True
     with caplog.at_level("WARNING"):
         assert portable_processor(processor) is processor
-    assert "no equal that can be saved" in caplog.text
+    assert "no equivalent that can be saved" in caplog.text
     assert portable_processor(None) is None
