@@ -345,7 +345,9 @@ def test_text_that_the_tokenizer_did_not_make_is_named() -> None:
     for wrong in (["a"], [1, None], [[1]], {"a": 1}, 10**30, "text"):
         with pytest.raises(ValueError, match="input_ids.* at item 1"):
             collate([rows[0], rows[1] | {"input_ids": wrong}, rows[2]])
-    with pytest.raises(ValueError, match=r"input_ids, attention_mask must hold"):
+    with pytest.raises(
+        ValueError, match=r"input_ids, attention_mask must be as TokenizersBackend makes them"
+    ):
         collate([rows[0], rows[1] | {"attention_mask": [1]}, rows[2]])
 
 

@@ -333,7 +333,7 @@ def test_metrics_config_and_card_say_how_many_were_used(trained, partly, tmp_pat
     assert again.aggregator.weight.shape == (4, 3, 3)
     trained.create_model_card()
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert f"labels, {number} gold labels reached the training. The" in " ".join(card.split())
+    assert f"votes, {number} gold labels reached the training. The" in " ".join(card.split())
     assert f"| gold labels used | {number} |\n| annotators | 4" in card
     assert "no gold label reached" not in " ".join(card.split())
 

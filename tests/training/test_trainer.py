@@ -352,7 +352,7 @@ def test_step_with_one_annotated_item_is_skipped_with_one_line(
     with caplog.at_level("WARNING"):
         trainer.train()
     assert_same(before, state(trainer.model))
-    assert sum("fewer than 2 items" in record.message for record in caplog.records) == 1
+    assert sum("fewer than the 2 items" in record.message for record in caplog.records) == 1
     assert all(entry.get("loss", 0.0) == 0.0 for entry in trainer.state.log_history)
 
 
