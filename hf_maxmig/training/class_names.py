@@ -146,9 +146,9 @@ def class_order(
 
     def posteriors() -> Iterator[tuple[Tensor, Tensor]]:
         start = 0
-        for annotators, annotations in crowd():
-            g = model.aggregator(model.prior(), annotators.to(device), annotations.to(device))
-            said = torch.where(annotators >= 0, annotations, -1)
+        for votes in crowd():
+            g = model.aggregator(model.prior(), *(table.to(device) for table in votes))
+            said = votes.known
             if gold is not None:  # it outvotes all others on its item
                 own = gold[start : start + len(said), None]
                 said = torch.cat([said, own.expand(-1, said.shape[1] + 1)], dim=1)

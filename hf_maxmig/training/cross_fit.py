@@ -29,7 +29,7 @@ from ..model.functional import NO_MASS, aggregate, confusion_counts, forecast, v
 from ..model.surgery import scale_outputs
 from ..model.votes import Votes, is_given, voted_classes
 from .fold_networks import CrossFit, Raced, VotedClasses, divide, principal_components
-from .gold import taught, trusted_columns, with_trusted
+from .gold import number_of, taught, trusted_columns, with_trusted
 from .informed_start import informed_share, shrunk_weight
 from .left_out import SMOOTHING, Judged, LeftOutVotes
 from .tempering import GoldLabels, clearly_likelier
@@ -432,7 +432,7 @@ def check_found_for(found: CrossFitted, dataset: Any, gold: Tensor | None = None
         )
     used = torch.full((items,), -1) if found.gold is None else found.gold
     if not torch.equal(used, torch.full((items,), -1) if gold is None else gold):
-        counts = [int((g >= 0).sum()) if g is not None else 0 for g in (found.gold, gold)]
+        counts = [number_of(found.gold), number_of(gold)]
         raise ValueError(
             f"the gold labels in use must be those of the checkpoint, {counts[0]} of them, got "
             f"{f'others on {counts[1]} items' if counts[1] else 'none'}: set `use_gold_labels` as it was, or train anew."

@@ -53,6 +53,19 @@ def handed_over(dataset: Any, model: CrowdModel) -> Tensor:
     return gold
 
 
+def number_of(gold: Tensor | None) -> int:
+    """Count gold labels.
+
+    Args:
+        gold: (N,) int64, negative where there is none; None if none are used.
+
+    Example:
+        >>> number_of(torch.tensor([2, -1, 0])), number_of(None)
+        (2, 0)
+    """
+    return 0 if gold is None else int((gold >= 0).sum())
+
+
 def trusted_columns(gold: Tensor, num_classes: int) -> Tensor:
     """Return the column that the trusted annotator adds to each item's scores.
 

@@ -13,6 +13,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 from torch.utils.data import Subset
+from transformers import TrainerState
 from transformers.utils import logging
 
 from ..data.collator import padded_annotations
@@ -315,7 +316,7 @@ class Watch:
             self._seen = posteriors
 
     def evaluated(
-        self, dataset: Any, prefix: str, metrics: dict[str, float], progress: float
+        self, dataset: Any, prefix: str, metrics: dict[str, float], state: TrainerState
     ) -> None:
         """After an evaluation in training: check for memorised items and for lost or exchanged classes.
 
@@ -324,7 +325,7 @@ class Watch:
                 has been passed already.
             prefix: of the metrics.
             metrics: of the evaluation.
-            progress: the share of the training that is done.
+            state: of the training.
         """
         seen, self._seen = self._seen, None
         if not self.on or isinstance(dataset, dict):
@@ -335,7 +336,7 @@ class Watch:
             if not self.args.load_best_model_at_end:
                 message = self.guards.overfitted(prefix, metrics[f"{prefix}_gain_ceiling"])
                 self.guards.say("overfitted", message)
-        formed = progress >= CLASSES_FORMED
+        formed = state.global_step >= CLASSES_FORMED * state.max_steps
         if formed and seen and has_votes(dataset) and len(seen[0]) == len(dataset):
             rows = self._some_rows(len(dataset))
             self._ask_for_classes(

@@ -33,12 +33,10 @@ from ..model.functional import Posteriors
 from ..model.votes import Votes
 from .batch import batch_posteriors, note_main_input
 from .checkpoints import swapped
-from .gold import handed_over
+from .gold import handed_over, number_of
 from .guards import Watch
 from .known_items import KnownItems
-from .prechecks import (
-    check_names,
-)
+from .prechecks import check_names
 from .precision import weights_kept
 from .start import Start
 from .training import votes_of
@@ -87,8 +85,7 @@ class MeasuringTrainer(TunedTrainer):
 
     @property
     def _gold_labels_used(self) -> int:
-        gold = self.gold_labels
-        return 0 if gold is None else int((gold >= 0).sum())
+        return number_of(self.gold_labels)
 
     @property
     def known(self) -> KnownItems:
@@ -124,8 +121,7 @@ class MeasuringTrainer(TunedTrainer):
         if self.is_in_train:
             asked = self.eval_dataset if eval_dataset is None else eval_dataset
             asked = self.eval_dataset[asked] if isinstance(asked, str) else asked
-            progress = self.state.global_step / self.state.max_steps
-            self._watch.evaluated(asked, metric_key_prefix, metrics, progress)
+            self._watch.evaluated(asked, metric_key_prefix, metrics, self.state)
         return metrics
 
     def evaluation_loop(self, dataloader: DataLoader, *args: Any, **kwargs: Any) -> EvalLoopOutput:

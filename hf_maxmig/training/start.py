@@ -8,8 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
+from ..model.modeling_maxmig import CrowdModel
 from ..model.whole_files import staged
 from .cross_fit import CrossFitted, check_found_for
+from .gold import number_of
 
 FILE, ITEMS = "start.json", "start.safetensors"  # in a checkpoint
 
@@ -46,6 +48,11 @@ class Start:
     gold_labels: int = 0
     items: CrossFitted | None = None
     state: dict[str, Tensor] = field(default_factory=dict)
+
+    def of(self, model: CrowdModel) -> "Start":
+        """Take the kinds of prior and aggregator from a model, which may be older than this training."""
+        prior, aggregator = (getattr(model.config, name, None) for name in ("prior", "aggregator"))
+        return dataclasses.replace(self, prior=prior, aggregator=aggregator)
 
     def save(self, folder: Path) -> None:
         """Write it into a checkpoint, without the parameters."""
@@ -90,7 +97,7 @@ def check_start(start: Start, dataset: Any, gold: Tensor | None) -> None:
     """
     if start.items is not None:
         check_found_for(start.items, dataset, gold)
-    used = 0 if gold is None else int((gold >= 0).sum())
+    used = number_of(gold)
     if start.gold_labels != used:
         raise ValueError(
             f"the gold labels in use must be those of the checkpoint, {start.gold_labels} of them, got {used}: "

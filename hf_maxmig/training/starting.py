@@ -29,7 +29,7 @@ from ..model.surgery import output_layers
 from ..model.votes import Votes, voted_classes
 from .cross_fit import MOST_CELLS, CrossFitted, cross_fit, network_steps, votes_digest
 from .distributed import from_first_process
-from .gold import taught, trusted_columns
+from .gold import number_of, taught, trusted_columns
 from .informed_start import start_from_votes_and_gold
 from .item_features import missing_in_features, reads_items
 from .search import can_start_from_information, chosen, search_rate, start_and_search
@@ -295,20 +295,14 @@ def _as_start(
     training: Training, model: CrowdModel, init: str, keep_state: bool = True, **found: Any
 ) -> Start:
     """Make a start of a model's parameters, without the classifier's if that is the training's own."""
-    gold, state = training.gold_labels, {}
+    state = {}
     if keep_state:
         own = model.classifier is not training.model.classifier
         state = {
             n: t for n, t in model.state_dict().items() if own or not n.startswith("classifier.")
         }
-    return Start(
-        init,
-        prior=getattr(model.config, "prior", None),
-        aggregator=getattr(model.config, "aggregator", None),
-        gold_labels=0 if gold is None else int((gold >= 0).sum()),
-        state=state,
-        **found,
-    )
+    used = number_of(training.gold_labels)
+    return Start(init, gold_labels=used, state=state, **found).of(model)
 
 
 def _check_information(training: Training, can: bool) -> None:

@@ -4,7 +4,6 @@ The trainer never asks which method it trains. It calls the few verbs that every
 see `modeling_maxmig.CrowdModel`.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -127,9 +126,9 @@ class CrowdTrainer(MeasuringTrainer):
         processing_class = portable_processor(processing_class)
         self.start_from = start_from
         self.pair_is_ours = False
+        self._given_optimizer = kwargs.get("optimizers", (None, None))[0]
         self._optimizer_given = (
-            kwargs.get("optimizers", (None, None))[0] is not None
-            or kwargs.get("optimizer_cls_and_kwargs") is not None
+            self._given_optimizer is not None or kwargs.get("optimizer_cls_and_kwargs") is not None
         )
 
         def wrap(model: nn.Module) -> PreTrainedModel:
@@ -229,7 +228,9 @@ class CrowdTrainer(MeasuringTrainer):
     def _train(
         self, checkpoint: str | None, trial: Any, ignore_keys_for_eval: list[str] | None
     ) -> TrainOutput:
-        self._fresh, self.start = checkpoint is None, Start("keep", rate=self.start.rate)
+        self._fresh = checkpoint is None
+        used = self._gold_labels_used
+        self.start = Start("keep", rate=self.start.rate, gold_labels=used)
         self._unread.clear()
         self._resumed_from, self.found_strength = checkpoint, None
         self._started = False
@@ -313,7 +314,8 @@ class CrowdTrainer(MeasuringTrainer):
             self._use_parts()
             model.load_state_dict(self.start.state, strict=False)
             self.start = dataclasses.replace(self.start, state={})
-            self.optimizer = None  # that of an earlier training has its rates
+            if self.start.tried:
+                self.optimizer = self._given_optimizer  # that of an earlier training has its rates
         else:
             initialize_from_votes(training, model)
 
@@ -343,7 +345,7 @@ class CrowdTrainer(MeasuringTrainer):
         return temper(self.crowd_model.classifier, found, inputs)
 
     def _save_beside(self, folder: Path) -> None:
-        self.start.save(folder)
+        self.start.of(self.crowd_model).save(folder)
 
     @property
     def init(self) -> str:
@@ -455,7 +457,10 @@ class CrowdTrainer(MeasuringTrainer):
         """
         prepared = self.crowd_model.prepare(self.train_dataset, self.crowd_of(self.train_dataset))
         drop = self.args.dataloader_drop_last or self.args.world_size > 1
-        with swapped(self, "train_dataset", prepared), self._drop_last(drop):
+        with (
+            swapped(self, "train_dataset", prepared),
+            swapped(self.args, "dataloader_drop_last", drop),
+        ):
             loader = super().get_train_dataloader()
         if drop and has_length(loader) and len(loader) == 0:
             raise ValueError(
@@ -510,9 +515,6 @@ class CrowdTrainer(MeasuringTrainer):
         batches = (self.state.epoch - passes) * max_steps * self.args.gradient_accumulation_steps
         return passes, 0 if self.args.ignore_data_skip else round(batches)
 
-    def _drop_last(self, drop: bool) -> contextlib.AbstractContextManager[None]:
-        return swapped(self.args, "dataloader_drop_last", drop)
-
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Build the optimizer of `Trainer`; the crowd's parameters get their own rate and no weight decay."""
         if self.optimizer is not None:
@@ -559,9 +561,10 @@ class CrowdTrainer(MeasuringTrainer):
             are right already, or the method's loss tells the classes apart.
         """
         gold = self.gold_labels if self.start_from is None else None
-        items = start_items(self._training())
+        training = self._training()
         with whole_parameters(self.crowd_model):
-            return class_order(self.crowd_model, lambda: self.crowd_of(items), gold)
+            # The items are taken anew each time: a stream is read more than once.
+            return class_order(self.crowd_model, lambda: self.crowd_of(start_items(training)), gold)
 
     def name_classes(self) -> list[str] | None:
         """Give the classes the names that fit the votes best, in classifier, W and prior.

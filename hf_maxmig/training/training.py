@@ -120,4 +120,4 @@ def votes_of(dataset: Any, model: CrowdModel) -> Iterator[Votes]:
     """
     config = model.config
     collator = CrowdCollator(config.num_annotators, config.num_labels)
-    return (Votes(*part) for part in crowd_batches(dataset, collator))
+    return crowd_batches(dataset, collator)

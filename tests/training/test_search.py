@@ -313,6 +313,7 @@ def test_given_optimizer_is_left_as_it_is(crowd, make_model, make_args, monkeypa
     )
     trainer.train()
     assert {group["lr"] for group in optimizer.param_groups} == {0.3}
+    assert trainer.optimizer.optimizer is optimizer  # it is what trained
 
 
 def test_second_training_has_the_rate_that_it_found(crowd, make_model, make_args, monkeypatch):

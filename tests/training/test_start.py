@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 
+from hf_maxmig import MaxMIGTrainer
 from hf_maxmig.training.prechecks import short_arguments
 from hf_maxmig.training.search import chosen, search_rate
 from hf_maxmig.training.start import Start, check_start
@@ -104,6 +105,27 @@ def test_checkpoint_has_all_that_was_found_but_parameters(tmp_path, make_trainer
     for field in ("targets", "log_h", "weight", "log_p"):
         assert torch.equal(getattr(again.items, field), getattr(trainer.start.items, field))
     assert not again.state
+
+
+def test_training_that_keeps_its_start_goes_on_with_its_gold_labels(tmp_path, make_trainer):
+    """Nothing was found, but the checkpoint is of a training with gold labels all the same."""
+    settings = {"init": "keep", "use_gold_labels": True, "max_steps": 4}
+    trainer = make_trainer(**settings, save_strategy="steps", save_steps=2)
+    trainer.train()
+    assert Start.load(tmp_path / "out" / "checkpoint-2").gold_labels > 0
+    resumed = make_trainer(**settings, save_strategy="no")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
+    assert_same(resumed.crowd_model.state_dict(), trainer.crowd_model.state_dict())
+
+
+def test_evaluation_before_a_training_without_steps(make_model, make_args, crowd):
+    """The share of the training that is done would be nothing divided by nothing."""
+    args = make_args(num_train_epochs=0, eval_on_start=True, eval_strategy="epoch")
+    trainer = MaxMIGTrainer(
+        model=make_model(), args=args, train_dataset=crowd, eval_dataset=crowd.select(range(30))
+    )
+    trainer.train()
+    assert trainer.state.global_step == 0
 
 
 def test_start_of_nothing_is_to_keep_what_there_is(tmp_path):

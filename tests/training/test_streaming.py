@@ -127,6 +127,18 @@ def test_first_items_start_other_data_sets_too(kind, crowd, make_model, make_arg
         assert trainer.listed_arguments()["init"] == "vote_share"
 
 
+def test_classes_are_named_by_the_first_items_of_a_stream(crowd, make_model, make_args):
+    """The items are read once for the best names, and again for whether they are clear."""
+    trainer = MaxMIGTrainer(
+        model=make_model(), args=make_args(max_steps=1), train_dataset=Endless(crowd), start_from=60
+    )
+    aggregator, order = trainer.crowd_model.aggregator, torch.tensor([1, 0, 2])
+    trainer.crowd_model.initialize_crowd(trainer.crowd_of(crowd))
+    assert torch.equal(trainer.class_order(), torch.arange(3))
+    aggregator.reorder_classes(order)
+    assert torch.equal(trainer.class_order(), order)
+
+
 def test_classes_are_named_by_the_votes_that_it_starts_from(crowd, make_model, make_args):
     """Those of the stream would be read to its end."""
     trainer = MaxMIGTrainer(
