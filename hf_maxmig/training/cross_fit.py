@@ -37,7 +37,7 @@ from .training_args import MaxMIGTrainingArguments
 
 logger = logging.get_logger(__name__)
 
-STEPS, STEPS_A_STEP = 600, 0.5  # steps of the networks: at most, and per step of the training
+STEPS, STEPS_A_STEP = 500, 0.35  # steps of the networks: at most, and per step of the training
 LEAST_STEPS = 200  # of a short training before the training, if an epoch has as many
 BRIEF = 60  # steps of the networks that only weigh annotators
 MULTIPLES = (10.0, 100.0)  # rates of W, as multiples of the networks' rate; the usual one first
@@ -364,7 +364,7 @@ def network_steps(args: MaxMIGTrainingArguments, num_items: int) -> int:
 
     Example:
         >>> network_steps(MaxMIGTrainingArguments("out", use_cpu=True, max_steps=800), num_items=90)
-        400
+        280
     """
     batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     epoch = math.ceil(num_items / batch)

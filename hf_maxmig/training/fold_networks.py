@@ -17,7 +17,7 @@ from torch.nn.functional import embedding
 from ..model.votes import Votes, is_given
 
 FOLDS = 3
-HIDDEN, DROPOUT, RATE, BATCH = 128, 0.5, 1e-3, 64  # the paper's head on LabelMe
+HIDDEN, DROPOUT, RATE, BATCH = 128, 0.5, 1.5e-3, 64  # the paper's head on LabelMe
 MOST_IN_BATCH, EPOCH = 256, 80  # a batch is larger where an epoch would have more steps
 MOST_FEATURES = 128  # principal components; more cost time and change little
 UNLIKE = 30.0  # how many times as much some features differ as others, if they are of unlike scales
