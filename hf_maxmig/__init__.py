@@ -19,6 +19,8 @@ from .model.classifiers import (
     FourLayerCNNConfig,
     HeadClassifier,
     HeadConfig,
+    TableClassifier,
+    TableConfig,
     VGG16Config,
 )
 from .model.configuration_maxmig import MaxMIGConfig
@@ -88,10 +90,10 @@ def __getattr__(name: str) -> Any:
 _PAIRS: list[tuple[Any, Any]] = [*CLASSIFIERS.values(), (MaxMIGConfig, MaxMIGModel)]
 for _config_class, _model_class in _PAIRS:
     AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
-    AUTO_CLASSES["image-classification"].register(_config_class, _model_class, exist_ok=True)
+    _tasks = [_model_class.task] if _config_class is not MaxMIGConfig else AUTO_CLASSES
+    for _task in _tasks:
+        AUTO_CLASSES[_task].register(_config_class, _model_class, exist_ok=True)
     _config_class.register_for_auto_class()
-for _auto_class in (AutoModel, *AUTO_CLASSES.values()):
-    _auto_class.register(MaxMIGConfig, MaxMIGModel, exist_ok=True)
 MaxMIGModel.register_for_auto_class("AutoModel")
 
 
@@ -125,6 +127,8 @@ __all__ = [
     "MaxMIGOutput",
     "MaxMIGTrainer",
     "MaxMIGTrainingArguments",
+    "TableClassifier",
+    "TableConfig",
     "VGG16Config",
     "WeightedAverageAggregator",
     "add_annotations",

@@ -4,8 +4,10 @@ Any other h comes from transformers or timm. None of these depends on a crowd: a
 train them too.
 """
 
+import inspect
 import itertools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -85,9 +87,29 @@ class HeadConfig(PreTrainedConfig):
             )
 
 
-class _ClassifierModel(PreTrainedModel):
-    """Shared by the three: torch's own initialisation, and the loss of a plain classifier."""
+class TableConfig(PreTrainedConfig):
+    """Configuration of `TableClassifier`.
 
+    Args:
+        input_size: D, the length of a row's feature vector, `TableProcessor.size`.
+        hidden_size: units of the fully connected layer.
+        dropout: share dropped between this layer and the output.
+
+    Example:
+        >>> TableConfig(input_size=12, num_labels=3).hidden_size
+        128
+    """
+
+    model_type = "maxmig_table"
+    input_size: int = 512
+    hidden_size: int = 128
+    dropout: float = 0.5
+
+
+class _ClassifierModel(PreTrainedModel):
+    """Shared by all: torch's own initialisation, and the loss of a plain classifier."""
+
+    task = "image-classification"  # of `AUTO_CLASSES`
     main_input_name = "pixel_values"
     input_modalities = ("image",)
     _auto_class = "AutoModelForImageClassification"
@@ -181,7 +203,50 @@ class VGG16(_ClassifierModel):
         return self._output(self.output(self.convolutions(pixel_values).flatten(1)), labels)
 
 
-class HeadClassifier(_ClassifierModel):
+class FeatureHead(_ClassifierModel):
+    """The paper's head on feature vectors: FC 128, ReLU, dropout, output.
+
+    A subclass says in `read` what the features are made of.
+    """
+
+    def make_head(self, config: Any) -> None:
+        """Make the head's layers; a subclass calls this after it has made its own."""
+        self.fc = nn.Linear(config.input_size, config.hidden_size)
+        self.dropout = nn.Dropout(config.dropout)
+        self.output = nn.Linear(config.hidden_size, config.num_labels)
+
+    def read(self, features: Tensor | None = None) -> Tensor:
+        """Return the head's input, (B, D).
+
+        Raises:
+            ValueError: if there is none.
+        """
+        if features is None:
+            raise ValueError(f"`{type(self).__name__}` must be given `features`, got none.")
+        return features
+
+    def read_batch(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Return the head's input, (B, D), for a batch that may hold more than the head reads."""
+        names = inspect.signature(self.read).parameters
+        return self.read(**{name: inputs[name] for name in names if name in inputs})
+
+    def classify(self, features: Tensor, labels: Tensor | None = None) -> ImageClassifierOutput:
+        """Classify (B, D) features; labels (B,) give a cross-entropy.
+
+        Raises:
+            ValueError: if D is not the head's `input_size`.
+        """
+        if features.shape[-1] != self.config.input_size:
+            raise ValueError(
+                f"features must have `input_size` = {self.config.input_size} numbers per item, got the shape "
+                f"{tuple(features.shape)}: make the head with "
+                f"`{type(self.config).__name__}(input_size={features.shape[-1]})`."
+            )
+        hidden = self.fc(features.to(self.fc.weight.dtype)).relu()
+        return self._output(self.output(self.dropout(hidden)), labels)
+
+
+class HeadClassifier(FeatureHead):
     """The paper's h on LabelMe: FC 128, ReLU, dropout, output on given features or a frozen backbone.
 
     With a backbone it takes either pictures or the features already computed from them, so that
@@ -201,9 +266,7 @@ class HeadClassifier(_ClassifierModel):
         if encoder is None and config.encoder_config is not None:
             encoder = AutoModel.from_config(config.encoder_config)
         self.encoder = encoder
-        self.fc = nn.Linear(config.input_size, config.hidden_size)
-        self.dropout = nn.Dropout(config.dropout)
-        self.output = nn.Linear(config.hidden_size, config.num_labels)
+        self.make_head(config)
         self.post_init()
         self.train(self.training)
 
@@ -272,14 +335,40 @@ class HeadClassifier(_ClassifierModel):
         Raises:
             ValueError: if neither is given, or D is not the head's `input_size`.
         """
-        features = self.read(pixel_values, features)
-        if features.shape[-1] != self.config.input_size:
-            raise ValueError(
-                f"features must have `input_size` = {self.config.input_size} numbers per item, got the shape "
-                f"{tuple(features.shape)}: make the head with `HeadConfig(input_size={features.shape[-1]})`."
-            )
-        hidden = self.fc(features.to(self.fc.weight.dtype)).relu()
-        return self._output(self.output(self.dropout(hidden)), labels)
+        return self.classify(self.read(pixel_values, features), labels)
+
+
+class TableClassifier(FeatureHead):
+    """The paper's head on the rows of a table, which a `TableProcessor` turns into features.
+
+    Example:
+        >>> model = TableClassifier(TableConfig(input_size=12, num_labels=3))
+        >>> model(torch.zeros(4, 12)).logits.shape
+        torch.Size([4, 3])
+    """
+
+    config_class = TableConfig
+    task = "tabular-classification"
+    main_input_name = "features"
+    _auto_class = "AutoModel"
+
+    def __init__(self, config: TableConfig) -> None:
+        super().__init__(config)
+        self.make_head(config)
+        self.post_init()
+
+    def forward(
+        self,
+        features: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+    ) -> ImageClassifierOutput:
+        """Classify (B, D) features; labels (B,) give a cross-entropy.
+
+        Raises:
+            ValueError: if there are none, or D is not the head's `input_size`.
+        """
+        return self.classify(self.read(features), labels)
 
 
 def _conv_block(size_in: int, size_out: int, pool: bool) -> nn.Sequential:
@@ -299,15 +388,18 @@ def keep_weights(model: PreTrainedModel) -> PreTrainedModel:
 
 CLASSIFIERS: dict[str, tuple[type[PreTrainedConfig], type[PreTrainedModel]]] = {
     model.config_class.model_type: (model.config_class, model)
-    for model in (FourLayerCNN, VGG16, HeadClassifier)
+    for model in (FourLayerCNN, VGG16, HeadClassifier, TableClassifier)
 }
 
 __all__ = [
     "CLASSIFIERS",
     "VGG16",
+    "FeatureHead",
     "FourLayerCNN",
     "FourLayerCNNConfig",
     "HeadClassifier",
     "HeadConfig",
+    "TableClassifier",
+    "TableConfig",
     "VGG16Config",
 ]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .classifiers import HeadClassifier
+from .classifiers import FeatureHead
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -230,8 +230,8 @@ def penultimate_features(
         num_classes: C.
 
     Returns:
-        (B, D); for a `HeadClassifier`, the input of its head. None if there is no such layer, it does not
-        read each item separately, or the logits do not come from it.
+        (B, D); for a `HeadClassifier` and the like, the input of the head. None if there is no such layer, it does
+        not read each item separately, or the logits do not come from it.
 
     Example:
         >>> from hf_maxmig import HeadClassifier, HeadConfig
@@ -239,8 +239,8 @@ def penultimate_features(
         >>> penultimate_features(head, {"features": torch.zeros(2, 5)}, num_classes=3).shape
         torch.Size([2, 5])
     """
-    if isinstance(classifier, HeadClassifier):
-        return classifier.read(inputs.get("pixel_values"), inputs.get("features"))
+    if isinstance(classifier, FeatureHead):
+        return classifier.read_batch(inputs)
     beside: set[nn.Module] = set()  # adapters of PEFT, which add to what a layer gives
     for module in classifier.modules():
         if hasattr(module, "base_layer") and hasattr(module, "merge"):

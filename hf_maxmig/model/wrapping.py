@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import (
+    AutoModel,
     AutoModelForAudioClassification,
     AutoModelForImageClassification,
     AutoModelForSequenceClassification,
@@ -33,6 +34,8 @@ AUTO_CLASSES = {
     "image-classification": AutoModelForImageClassification,
     "text-classification": AutoModelForSequenceClassification,
     "audio-classification": AutoModelForAudioClassification,
+    # No Auto class is for tables alone.
+    "tabular-classification": AutoModel,
 }
 
 
@@ -74,8 +77,9 @@ def task_and_class(classifier: PreTrainedModel) -> tuple[str, str | None]:
         TypeError: if no Auto class for classification builds just this class.
     """
     own, config = type(classifier), classifier.config
-    if own in [model for _, model in CLASSIFIERS.values()]:
-        return "image-classification", None
+    for _, model in CLASSIFIERS.values():
+        if own is model:
+            return model.task, None
     parents = []
     for task in AUTO_CLASSES:
         classes = _classes(task, type(config))
@@ -97,7 +101,7 @@ def task_and_class(classifier: PreTrainedModel) -> tuple[str, str | None]:
             f"{_how_to_register('MyConfig', own.__name__)}."
         )
     if own.__module__.startswith("transformers."):
-        names = ", ".join(auto.__name__ for auto in AUTO_CLASSES.values())
+        names = ", ".join(a.__name__ for a in AUTO_CLASSES.values() if a is not AutoModel)
         raise TypeError(
             f"`classifier` must be a model for one of {', '.join(AUTO_CLASSES)}, got {own.__name__}: load it with one "
             f"of {names}, and `num_labels=C`."
@@ -298,12 +302,19 @@ def widen_for_training(model: nn.Module) -> None:
 
 
 def _classes(task: str, config_class: type) -> list[Any]:
-    """List the classes of a task's Auto class for a config; it builds the first one."""
+    """List the classes of a task's Auto class for a config; it builds the first one.
+
+    Most of what is registered with `AutoModel` are encoders: a classifier of tables is a user's own, and takes
+    `features`.
+    """
     mapping = AUTO_CLASSES[task]._model_mapping
     if config_class not in mapping:
         return []
     classes = mapping[config_class]
-    return list(classes) if isinstance(classes, tuple | list) else [classes]
+    found = list(classes) if isinstance(classes, tuple | list) else [classes]
+    if AUTO_CLASSES[task] is AutoModel:
+        return [kind for kind in found if "features" in inspect.signature(kind.forward).parameters]
+    return found
 
 
 def _check_output(kind: Any) -> None:
@@ -327,7 +338,7 @@ def _known_config(model_type: str) -> Any:
 def _how_to_register(config: str, model: str) -> str:
     return (
         f"`AutoConfig.register('my_type', {config})` and `AutoModelForImageClassification.register({config}, {model})`"
-        " (or the Auto class of text or audio)"
+        " (or the Auto class of text or audio; of tables, `AutoModel`)"
     )
 
 

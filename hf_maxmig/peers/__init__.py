@@ -7,7 +7,7 @@ method has one file, and one row of `PEERS` here. Importing this registers them 
 from typing import Any
 
 from torch import nn
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig
 
 from ..model.modeling_maxmig import CrowdModel
 from ..model.wrapping import AUTO_CLASSES
@@ -77,7 +77,7 @@ def peer(
 for _model_class in dict.fromkeys(model_class for model_class, _ in PEERS.values()):
     _config_class: Any = _model_class.config_class
     AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
-    for _auto_class in (AutoModel, *AUTO_CLASSES.values()):
+    for _auto_class in AUTO_CLASSES.values():
         _auto_class.register(_config_class, _model_class, exist_ok=True)
 
 __all__ = [

@@ -20,7 +20,7 @@ from ..data.columns import has_votes
 from ..data.numbered import part_of
 from ..metrics import LEAST_ITEMS, gain_parts
 from ..model.aggregators import AGGREGATORS
-from ..model.classifiers import HeadClassifier
+from ..model.classifiers import FeatureHead
 from ..model.functional import NO_MASS, mutual_information_gain, vote_share
 from ..model.modeling_maxmig import MaxMIGModel
 from ..model.surgery import output_layers
@@ -115,7 +115,7 @@ def can_race(training: Training) -> bool:
         training.searches
         and training.gold_labels is None
         and type(model) is MaxMIGModel
-        and not isinstance(model.classifier, HeadClassifier)
+        and not isinstance(model.classifier, FeatureHead)
         and bool(output_layers(model.classifier, config.num_labels))
         and (config.aggregator, config.divergence) == (PAPERS_AGGREGATOR, "kl")
         and config.num_annotators * config.num_labels**2 <= MOST_CELLS

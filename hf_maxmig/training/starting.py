@@ -22,7 +22,7 @@ from ..data.collator import padded
 from ..data.columns import has_crowd_columns, has_votes
 from ..data.numbered import first_batch, first_items
 from ..metrics import LEAST_ITEMS
-from ..model.classifiers import HeadClassifier
+from ..model.classifiers import FeatureHead
 from ..model.functional import vote_share
 from ..model.modeling_maxmig import CrowdModel, MaxMIGModel
 from ..model.surgery import output_layers
@@ -155,7 +155,7 @@ def missing_for_start(
 
 def _has_features(classifier: nn.Module, num_classes: int) -> bool:
     """Whether a classifier reads features as its input, or is pretrained and so has learned some."""
-    if isinstance(classifier, HeadClassifier):
+    if isinstance(classifier, FeatureHead):
         return True
     pretrained = getattr(getattr(classifier, "config", None), "_name_or_path", None)
     return bool(pretrained) and bool(output_layers(classifier, num_classes))
@@ -171,7 +171,7 @@ def missing_for_cross_fit(training: Training) -> str | None:
     """
     model, unread = training.model, training.unread
     missing = missing_for_start(model, training.args, training.train_dataset, training.start_from)
-    if missing is not None or isinstance(model.classifier, HeadClassifier):
+    if missing is not None or isinstance(model.classifier, FeatureHead):
         return missing or unread.get(model.classifier)
     if model.classifier not in unread:
         batch = first_batch(training.train_dataset, training.collate, 2)
