@@ -215,15 +215,9 @@ class FeatureHead(_ClassifierModel):
         self.dropout = nn.Dropout(config.dropout)
         self.output = nn.Linear(config.hidden_size, config.num_labels)
 
-    def read(self, features: Tensor | None = None) -> Tensor:
-        """Return the head's input, (B, D).
-
-        Raises:
-            ValueError: if there is none.
-        """
-        if features is None:
-            raise ValueError(f"`{type(self).__name__}` must be given `features`, got none.")
-        return features
+    def read(self, *args: Any, **inputs: Any) -> Tensor:
+        """Return the head's input, (B, D), made of the inputs that the subclass names."""
+        raise NotImplementedError
 
     def read_batch(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return the head's input, (B, D), for a batch that may hold more than the head reads."""
@@ -356,6 +350,16 @@ class TableClassifier(FeatureHead):
         super().__init__(config)
         self.make_head(config)
         self.post_init()
+
+    def read(self, features: Tensor | None = None) -> Tensor:
+        """Return the features as they are, (B, D).
+
+        Raises:
+            ValueError: if there are none.
+        """
+        if features is None:
+            raise ValueError("`TableClassifier` must be given `features`, got none.")
+        return features
 
     def forward(
         self,
