@@ -11,8 +11,11 @@ import gc
 import multiprocessing
 import os
 import runpy
+import socket
 import sys
+import time
 from multiprocessing import forkserver
+from multiprocessing.connection import wait
 from pathlib import Path
 from unittest import mock
 
@@ -22,9 +25,8 @@ from tqdm import tqdm
 ROOT = Path(__file__).parents[1]
 IMPORTED_ONCE = ["tests.worlds", "hf_maxmig.training.trainer", "transformers", "timm"]
 # On a Mac the libraries do not outlive a fork.
-needs_fork = pytest.mark.skipif(
-    not hasattr(os, "fork") or sys.platform == "darwin", reason="kills children, which are forked"
-)
+CAN_FORK = hasattr(os, "fork") and sys.platform != "darwin"
+needs_fork = pytest.mark.skipif(not CAN_FORK, reason="starts children, which are forked")
 
 
 @functools.cache
@@ -68,6 +70,55 @@ def ended(child, seconds=120):
     """Wait for the end of a child: its exit code, minus the signal that it died of; None if it goes on."""
     child.join(seconds)
     return child.exitcode
+
+
+def as_rank(rank, processes, port, function, *args):
+    """Be one of several processes, which meet at a port, as if `torchrun` had started them; for `started`."""
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR="127.0.0.1")
+    function(*args)
+
+
+def free_port():
+    """Find a port at which several processes can meet."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def together(folder, processes, function, *args, seconds=240):
+    """Run a function of a module in several children that are one group; each must end well, and in time.
+
+    A fifth of the processor time of `torchrun`, each process of which imports the libraries.
+    """
+    if not CAN_FORK:
+        pytest.skip("starts children, which are forked")
+    logs, port = [folder / f"log-{rank}" for rank in range(processes)], free_port()
+    with contextlib.ExitStack() as all_of_them:
+        children = [
+            all_of_them.enter_context(started(log, as_rank, rank, processes, port, function, *args))
+            for rank, log in enumerate(logs)
+        ]
+        at_work, deadline = (
+            {child.sentinel: child for child in children},
+            time.monotonic() + seconds,
+        )
+        while at_work:
+            gone = wait(at_work, deadline - time.monotonic())
+            codes = [ended(at_work.pop(sentinel)) for sentinel in gone]
+            # Without one of them the others wait: they are ended too.
+            told = "\n".join(log.read_text() for log in logs if log.exists())
+            assert codes, f"not ended in {seconds} s: {told}"
+            assert not any(codes), told
+
+
+def come_with_libraries(monkeypatch):
+    """Let processes that the code begins afresh be forked from the server, which has the libraries; on a Mac, none."""
+    plain = multiprocessing.get_context
+    if CAN_FORK:
+        monkeypatch.setattr(
+            multiprocessing, "get_context", lambda kind=None: context() if kind == "spawn" else plain(kind)
+        )  # fmt: skip
 
 
 def page(path, *flags):

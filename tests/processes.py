@@ -1,12 +1,10 @@
-"""Runs commands to their end, on one process or several; those that do not come to one are killed, with all they started."""
+"""Runs commands to their end; those that do not come to one are killed, with all they started."""
 
 import contextlib
 import os
 import signal
 import subprocess
 import sys
-
-LAUNCHER = ("-m", "torch.distributed.run", "--standalone")
 
 
 @contextlib.contextmanager
@@ -35,14 +33,6 @@ def finished(command, seconds=240, code=0, **options):
             ) from late
     assert process.returncode == code, f"{output}{errors}"
     return output, errors
-
-
-def run_script(root, processes, script, *arguments):
-    """A process that aborts after its work is done is a failure too."""
-    launcher = [*LAUNCHER, f"--nproc_per_node={processes}"] if processes > 1 else []
-    finished(
-        [sys.executable, *launcher, script, *arguments], cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
-    )  # fmt: skip
 
 
 def launch(root, *arguments, launcher=("accelerate.commands.launch",)):

@@ -1,11 +1,7 @@
-"""Training runs for `test_distributed.py`: the same on one process and on several.
-
-Usage, under torchrun: python several_processes.py OUT RUN... [--fsdp]
-"""
+"""Training runs for `test_distributed.py`: the same on one process and on several."""
 
 import contextlib
 import os
-import sys
 from functools import partial
 from unittest import mock
 
@@ -315,8 +311,8 @@ def spread(out, folder):
     return told
 
 
-def main(out, names, fsdp):
-    torch.set_num_threads(1)
+def as_one_of_several(out, names, fsdp):
+    """Train by some of `RUNS`, or by FSDP; what a process tells of it goes to a file of its rank."""
     if fsdp:
         spread_on_processors()
         told = {"spread": spread(out, f"{out}.saved")}
@@ -333,7 +329,3 @@ def main(out, names, fsdp):
     state = PartialState()
     state.wait_for_everyone()
     state.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], [n for n in sys.argv[2:] if n in RUNS], "--fsdp" in sys.argv)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.children import IMPORTED_ONCE, ended, needs_fork, run, started
+from tests.children import IMPORTED_ONCE, ended, needs_fork, run, started, together
 
 pytestmark = [pytest.mark.slow, needs_fork]
 
@@ -50,6 +50,24 @@ def test_end_of_a_child_is_told(tmp_path):
     with started(log, time.sleep, 600) as child:
         pass
     assert child.exitcode == -signal.SIGKILL
+
+
+def fail_in_one_of_two(folder):
+    rank = os.environ["RANK"]
+    (folder / rank).write_text(str(os.getpid()))
+    if rank == "1":
+        raise KeyError("the second's own words")
+    time.sleep(600)
+
+
+def test_others_of_a_group_end_with_the_one_that_fails(tmp_path):
+    """They would wait for it until their own time is up, and its reason would be lost."""
+    with pytest.raises(AssertionError, match="the second's own words"):
+        together(tmp_path, 2, fail_in_one_of_two, tmp_path)
+    first = tmp_path / "0"
+    assert not first.exists() or not Path("/proc", first.read_text(), "fd").exists()
+    with pytest.raises(AssertionError, match="not ended in 0.1 s"):
+        together(tmp_path, 2, time.sleep, 600, seconds=0.1)
 
 
 def test_no_test_forks_or_waits_without_an_end():

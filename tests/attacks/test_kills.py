@@ -6,7 +6,6 @@ import random
 import resource
 import shutil
 import signal
-import socket
 import stat
 import tempfile
 import time
@@ -26,7 +25,7 @@ from hf_maxmig import (
 from hf_maxmig.model.whole_files import read_manifest
 from hf_maxmig.training.checkpoints import checkpoints_in
 from tests.attacks.mutations import SEED
-from tests.children import ended, needs_fork, run, started
+from tests.children import as_rank, ended, free_port, needs_fork, run, started
 from tests.networks import small_head
 from tests.worlds import ANNOTATORS, make_crowd
 
@@ -208,23 +207,20 @@ def test_folder_that_may_not_be_written_is_told_before_training():
         assert "it trains" not in text
 
 
-def one_of_two(rank, port, out):
+def one_of_two(out):
     """Train as one of two processes, the second of which dies before its fifth step."""
-    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}  # fmt: skip
-    os.environ.update({name: str(value) for name, value in names.items()})
-    die = Once(4, partial(signal.raise_signal, signal.SIGKILL)) if rank else None
+    second = os.environ["RANK"] == "1"
+    die = Once(4, partial(signal.raise_signal, signal.SIGKILL)) if second else None
     train(out, callback=die, per_device_train_batch_size=8, ddp_backend="gloo")
 
 
 def test_process_whose_partner_was_killed_stops_with_an_error(tmp_path):
     """It would wait for ever, and hold its machine."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     out, logs = tmp_path / "out", [tmp_path / "log-0", tmp_path / "log-1"]
     with (
-        started(logs[0], one_of_two, 0, port, out) as first,
-        started(logs[1], one_of_two, 1, port, out) as second,
+        started(logs[0], as_rank, 0, 2, port, one_of_two, out) as first,
+        started(logs[1], as_rank, 1, 2, port, one_of_two, out) as second,
     ):
         assert ended(second) == -signal.SIGKILL, [log.read_text() for log in logs]
         began = time.monotonic()

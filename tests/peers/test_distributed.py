@@ -3,17 +3,17 @@
 import pytest
 import torch
 
+from tests.children import together
 from tests.peers import two_processes
-from tests.processes import run_script
 
 NAMES = ["aggnet", "mbem", "crowd_layer", "doctor_net_weighted"]
 
 
 @pytest.fixture(scope="module")
-def two(root, tmp_path_factory):
-    """What two processes come to, by the name of the rival: one launch, which costs ten seconds, trains them all."""
+def two(tmp_path_factory):
+    """What two processes come to, by the name of the rival: one launch trains them all."""
     out = tmp_path_factory.mktemp("two")
-    run_script(root, 2, root / "tests" / "peers" / "two_processes.py", out, *NAMES)
+    together(out, 2, two_processes.train_all, out, NAMES)
     return {name: torch.load(out / f"{name}.pt", weights_only=True) for name in NAMES}
 
 

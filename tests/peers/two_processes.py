@@ -1,10 +1,6 @@
-"""Training runs of rivals for `test_distributed.py`: the same on one process and on two.
-
-Usage, under torchrun: python two_processes.py OUT NAME...
-"""
+"""Training runs of rivals for `test_distributed.py`: the same on one process and on two."""
 
 import os
-import sys
 from pathlib import Path
 
 import torch
@@ -42,8 +38,8 @@ def train(out: Path, name: str) -> InOrder:
     return trainer
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    for name in sys.argv[2:]:
-        last = train(Path(sys.argv[1]), name)
+def train_all(out: Path, names: list[str]) -> None:
+    """Train rivals one after the other."""
+    for name in names:
+        last = train(out, name)
     last.accelerator.end_training()

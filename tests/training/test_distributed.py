@@ -15,26 +15,26 @@ from hf_maxmig import MaxMIGModel, MaxMIGTrainer, MaxMIGTrainingArguments
 from hf_maxmig.model.annotator_names import hashed_names
 from hf_maxmig.training.distributed import WholeBatches, gather_with_gradient, whole_parameters
 from tests import several_processes
+from tests.children import together
 from tests.networks import small_head, small_vit
-from tests.processes import run_script
 from tests.several_processes import GLOBAL_BATCH, ITEMS, RUNS
 from tests.worlds import CLASSES, make_crowd
 
-# A launch costs ten seconds, so much is looked at in each; that on four takes what may depend on their number.
+# A launch costs seconds, so much is looked at in each; that on four takes what may depend on their number.
 INEXACT = ("bf16", "each_alone")
 LAUNCHES = {2: [name for name in RUNS if name != "each"], 4: ["kl", "bf16", "stream"]}
 two_or_four = pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.full)])
 
 
 @pytest.fixture(scope="module")
-def launched(root, tmp_path_factory):
+def launched(tmp_path_factory):
     """What each process tells, of a launch on so many."""
 
     @functools.cache
-    def by_number(processes, *flags):
+    def by_number(processes, fsdp=False):
         out = tmp_path_factory.mktemp("several") / "told"
-        runs = [] if flags else LAUNCHES[processes]
-        run_script(root, processes, root / "tests" / "several_processes.py", out, *runs, *flags)
+        runs = [] if fsdp else LAUNCHES[processes]
+        together(out.parent, processes, several_processes.as_one_of_several, str(out), runs, fsdp)
         told = [torch.load(f"{out}.{rank}") for rank in range(processes)]
         return told, out.with_name("told.saved")
 
@@ -292,7 +292,7 @@ def test_gather_in_one_process_is_the_tensor_itself():
 @pytest.fixture(scope="module")
 def spread(launched, tmp_path_factory):
     """What a transformer comes to by FSDP on two processes, and whole on one; and where they are saved."""
-    told, saved = launched(2, "--fsdp")
+    told, saved = launched(2, fsdp=True)
     folder = tmp_path_factory.mktemp("whole")
     one = several_processes.spread(folder / "told", folder / "saved")
     return [each["spread"] for each in told], one, saved, folder / "saved"

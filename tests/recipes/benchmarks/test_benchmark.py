@@ -4,8 +4,7 @@ import contextlib
 import importlib.util
 import json
 import os
-import signal
-import subprocess
+import select
 import sys
 import time
 from concurrent.futures import Future
@@ -17,8 +16,7 @@ import torch
 from hf_maxmig import CrowdTrainer, MaxMIGTrainer, MaxMIGTrainingArguments, confusion
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.peers import PEERS
-from tests import reference
-from tests.processes import begun
+from tests import children, reference
 from tests.recipes.imported import recipes
 
 SHORT = ["--num_train_epochs", "2"]
@@ -249,8 +247,9 @@ def test_collected_cells_are_read_back(benchmark, results, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_cell_that_fails_does_not_stop_the_others(benchmark, tmp_path):
+def test_a_cell_that_fails_does_not_stop_the_others(benchmark, monkeypatch, tmp_path):
     """A night's run must not end at its first broken cell."""
+    children.come_with_libraries(monkeypatch)
     bad = digits(benchmark, "no_such_method")
     good = digits(benchmark, "majority_vote")
     failed = benchmark.run_cells([bad, good], SHORT, 0.1, tmp_path, jobs=1)
@@ -258,20 +257,6 @@ def test_a_cell_that_fails_does_not_stop_the_others(benchmark, tmp_path):
     assert "`name` must be one of" in failed[bad]
     assert good.file(tmp_path).is_file()
     assert not bad.file(tmp_path).exists()
-
-
-def start(root, folder, *flags):
-    command = [
-        sys.executable,
-        "recipes/benchmarks/benchmark.py",
-        "--dataset",
-        "digits",
-        "--output_dir",
-        folder,
-        *flags,
-    ]
-    env = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    return begun(command, cwd=root, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def test_workers_keep_their_memory_and_share_the_cores(benchmark, monkeypatch, tmp_path):
@@ -303,30 +288,42 @@ def test_workers_keep_their_memory_and_share_the_cores(benchmark, monkeypatch, t
 
 
 @pytest.mark.slow
-def test_a_killed_run_leaves_whole_cells_no_workers_and_goes_on(root, tmp_path):
+@children.needs_fork
+def test_a_killed_run_leaves_whole_cells_no_workers_and_goes_on(
+    benchmark, root, monkeypatch, capsys, tmp_path
+):
     """Killed at any moment: what is written is whole, and is not run again."""
-    flags = (
-        "--methods", "majority_vote", "soft_vote", "--expertise", "high", "--seeds", "1",
-        "--jobs", "2", "--num_train_epochs", "2",
-    )  # fmt: skip
-    with start(root, tmp_path, *flags) as run:
-        deadline = time.monotonic() + 120
+    script = root / "recipes" / "benchmarks" / "benchmark.py"
+    flags = [
+        "--dataset", "digits", "--output_dir", str(tmp_path), "--methods", "majority_vote", "soft_vote", "--cases",
+        "independent", "correlated", "--expertise", "high", "--seeds", "1", "--jobs", "2", "--num_train_epochs", "2",
+    ]  # fmt: skip
+    log = tmp_path / "log"
+    os.mkfifo(log)
+    heard = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+    deadline = time.monotonic() + 200
+    with children.started(log, children.page, script, *flags) as run:
         while not (written := list(tmp_path.glob("digits/*.json"))):
-            assert run.poll() is None, run.stdout.read()
+            assert run.is_alive(), os.read(heard, 2**16).decode()
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        run.send_signal(signal.SIGKILL)
-        # Its pipe ends when the last worker is gone: they hold it too.
-        run.communicate(timeout=60)
+    # What is written to ends when the last worker is gone: they hold it too.
+    while select.select([heard], [], [], 60)[0]:
+        if not os.read(heard, 2**16):
+            break
+    else:
+        pytest.fail("a minute after the run was killed a worker of it is there")
+    os.close(heard)
     written = list(tmp_path.glob("digits/*.json"))
-    assert 1 <= len(written) < 6
+    assert 1 <= len(written) < 4
     before = {path: (path.stat().st_mtime_ns, json.loads(path.read_text())) for path in written}
-    with start(root, tmp_path, *flags) as again:
-        printed, _ = again.communicate(timeout=120)
-    assert again.returncode == 0, printed
-    assert f"6 cells, {len(written)} of them are there" in printed
+    children.come_with_libraries(monkeypatch)
+    monkeypatch.setattr(sys, "argv", ["benchmark.py", *flags])
+    benchmark.main()
+    printed = capsys.readouterr().out
+    assert f"4 cells, {len(written)} of them are there" in printed
     assert "4.3(H)" in printed  # the table follows
-    assert len(list(tmp_path.glob("digits/*.json"))) == 6
+    assert len(list(tmp_path.glob("digits/*.json"))) == 4
     for path, (when, result) in before.items():
         assert (path.stat().st_mtime_ns, json.loads(path.read_text())) == (when, result)
 
@@ -338,6 +335,7 @@ def test_data_that_is_not_there_ends_with_an_error(benchmark, monkeypatch, capsy
         "--dataset", "labelme", "--methods", "soft_vote", "--seeds", "1", "--jobs", "1",
         "--data_dir", str(tmp_path / "nowhere"), "--output_dir", str(tmp_path / "out"),
     ]  # fmt: skip
+    children.come_with_libraries(monkeypatch)
     monkeypatch.setattr(sys, "argv", ["benchmark.py", *flags])
     with pytest.raises(SystemExit, match="1 of 1 cells failed") as ended:
         benchmark.main()

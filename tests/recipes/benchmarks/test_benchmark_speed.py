@@ -20,7 +20,8 @@ from hf_maxmig import (
     aggregate,
     mutual_information_gain,
 )
-from tests import reference
+from tests import children, reference
+from tests.recipes.benchmarks.page_faults import faults_of_large_blocks
 from tests.recipes.imported import recipes
 
 PARTS = ("speed_rows", "speed_plain", "speed_trainer", "speed_large", "speed_crowdkit")
@@ -250,15 +251,6 @@ def test_compared_trainers_train_the_same_network(part: SimpleNamespace, name: s
             trainer.check_step(network, dataset, 5)
 
 
-def faults_of_large_blocks() -> int:
-    """Count the page faults of taking 64 MiB and giving them back, ten times, once that has run."""
-    faults = [resource.getrusage(resource.RUSAGE_SELF).ru_minflt]
-    for _ in range(20):
-        torch.ones(2**24)
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
-    return faults[-1] - faults[-11]
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these variables")
 def test_kept_memory_costs_no_page_faults(part: SimpleNamespace) -> None:
@@ -384,9 +376,12 @@ def test_without_crowdkit_the_rest_is_measured(
 
 
 @pytest.mark.slow
-def test_fit_that_takes_too_long_is_ended(part: SimpleNamespace) -> None:
+def test_fit_that_takes_too_long_is_ended(
+    part: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A minute's fit must not hold up the page, nor the fits after it."""
     pytest.importorskip("crowdkit")
+    children.come_with_libraries(monkeypatch)
     fits = part.crowdkit.Fits(votes=60, M=7, C=3, longest=0.0)
     try:
         assert fits.fit("MACE") is None

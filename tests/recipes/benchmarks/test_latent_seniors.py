@@ -47,15 +47,17 @@ def test_latent_crowd_keeps_digits_and_votes_of_the_same_item_together(recipe):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("seed", "epochs"),
+    ("seed", "epochs", "least"),
     [
-        (11, 50),
-        pytest.param(11, 100, marks=pytest.mark.full),
+        (11, 20, 0.85),
+        pytest.param(11, 100, 0.9, marks=pytest.mark.full),
         # Of this one a short training does not find the pairs.
-        pytest.param(102, 100, marks=pytest.mark.full),
+        pytest.param(102, 100, 0.9, marks=pytest.mark.full),
     ],
 )
-def test_weighted_average_fails_on_latent_seniors_and_interaction_does_not(seed, epochs, recipe):
+def test_weighted_average_fails_on_latent_seniors_and_interaction_does_not(
+    seed, epochs, least, recipe
+):
     """The whole claim, on seeds of its own; a cure where nothing was ill would be none."""
     paper, ours = (
         recipe.measure("latent", name, seed=seed, epochs=epochs) for name in recipe.COMPARED
@@ -64,7 +66,7 @@ def test_weighted_average_fails_on_latent_seniors_and_interaction_does_not(seed,
     assert paper["gain"] < 0.02
     assert paper["kept"] == "weighted_average"
     assert ours["kept"] == "interaction"
-    assert ours["accuracy"] > 0.9
+    assert ours["accuracy"] > least
     assert ours["gain"] > 0.1
     assert ours["forecast_accuracy"] > 0.85
 
