@@ -8,7 +8,7 @@ majority (4.2) or correlated mistakes (4.3), of high or low expertise.
     accelerate launch recipes/digits.py --output_dir out/digits
 
 prints majority vote, aggregator, classifier and forecaster against the gold labels that training
-never saw, and saves the pair. Expect a classifier accuracy of 0.975 (the same
+never saw, and saves the model. Expect a classifier accuracy of 0.975 (the same
 network trained on gold labels gives 0.98; majority vote is right on 0.67 of the training images).
 
 `--write_files DIR` writes the pictures and a file of votes instead, to try

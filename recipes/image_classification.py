@@ -1,20 +1,21 @@
 r"""Your own pictures and votes: train, evaluate, relabel, report, save, and share if you like.
 
-Pictures are a folder or any data set of the Hub; votes are a file of any form that
-`read_annotations` knows; the classifier is any model of the Hub, of timm, or one of ours by its
-type. Gold labels, if the pictures have them, are only measured against.
+Pictures are a folder or any data set of the Hub. Votes are a file in any format that
+`read_annotations` knows. The classifier is any model of the Hub or of timm, or one of ours by its
+type. Gold labels, if the pictures have them, are only used for measuring.
 
     accelerate launch recipes/image_classification.py \
         --train_dir photos --votes votes.csv --model_name_or_path timm/resnet50.a1_in1k \
         --output_dir out/photos
 
-The output folder then holds the pair and its card, `all_results.json`, and in `_report`, which
-`--push_to_hub` leaves out, `report.html` (whom to trust, which labels to look at again),
-`annotators.csv` and `relabelled.parquet`. The report needs matplotlib: `pip install -e ".[plots]"`.
+The output folder then holds the model, its card, `all_results.json`, and a folder `_report`, which
+`--push_to_hub` leaves out. `_report` holds `report.html` (which annotators to trust, which labels to
+look at again), `annotators.csv` and `relabelled.parquet`. The report needs matplotlib:
+`pip install -e ".[plots]"`.
 
-`--freeze_backbone` trains a head on features that are computed once and cached: 1,000 photographs
-of LabelMe through a small network take four minutes on two cores (classifier 0.90, `labelme.py`
-has the settings). To try it with nothing to download, write the digits out first:
+`--freeze_backbone` trains a head on features that are computed once and cached. 1,000 photographs
+of LabelMe through a small network take four minutes on two cores (classifier 0.90; `labelme.py`
+has the settings). To try it without a download, write the digits out first:
 
     python recipes/digits.py --output_dir out/digits --write_files out/digits-files
     accelerate launch recipes/image_classification.py --train_dir out/digits-files/train \

@@ -16,7 +16,7 @@ and W maximise the gain together: 0.896 and 0.887. `--preset paper_labelme` runs
         --backbone timm/resnet50.a1_in1k
 
 From the images: any frozen backbone of the Hub or a folder; its features are computed once (three
-minutes for a small one on two cores) and cached, and the saved pair takes pictures.
+minutes for a small one on two cores) and cached, and the saved model takes pictures.
 """
 
 from dataclasses import dataclass, field

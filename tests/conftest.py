@@ -167,7 +167,7 @@ def ann(hub, monkeypatch):
 
 @pytest.fixture
 def make_trainer(make_model, make_args, crowd):
-    """Build a trainer of a pair that is shared as `org/pair`."""
+    """Build a trainer of a model that is shared as `org/pair`."""
 
     def build(**changes):
         args = make_args(hub_model_id="org/pair", **changes)

@@ -1,4 +1,4 @@
-"""Small networks of each kind, alone and in a pair, and a pair that is saved and loaded."""
+"""Small networks of each kind, alone and in a model, and a model that is saved and loaded."""
 
 import timm
 import torch

@@ -181,7 +181,7 @@ HALF = [[0.5, 0.5], [0.5, 0.5]]
         ({"bins": 0}, "`bins` must be a whole number of at least 1, got 0"),
         ({"confusion": [HALF]}, "must be given together, got no `true_confusion`"),
         ({"confusion": [HALF], "true_confusion": HALF}, r"got \(1, 2, 2\) and \(2, 2\)"),
-        ({"confusion": [HALF], "true_confusion": [[[0, 0]] * 2]}, "at least one label, got zeros"),
+        ({"confusion": [HALF], "true_confusion": [[[0, 0]] * 2]}, "at least one vote, got zeros"),
         ({"confusion": [HALF], "true_confusion": [[[1, -1]] * 2]}, "of at least 0, got -1"),
         ({"confusion": [[[0.5, 0.5], [1, 1]]], "true_confusion": [HALF]}, "got 2 for annotator 0, true class 1"),
     ],

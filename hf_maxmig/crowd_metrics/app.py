@@ -1,4 +1,4 @@
-"""The Space's page: posteriors and gold labels go in as JSON, the measures come out."""
+"""The page of the Space: it takes posteriors and gold labels as JSON and returns the measures."""
 
 import json
 from pathlib import Path
@@ -17,10 +17,10 @@ EXAMPLE = {
 
 
 def measure(text: str) -> dict[str, float]:
-    """Compute the metric of the arguments in a JSON object.
+    """Compute the metric from arguments in a JSON object.
 
     Raises:
-        ValueError: if the text is none, or has an argument that the metric does not know.
+        ValueError: if the text is not a JSON object, or has an argument that the metric does not know.
     """
     import evaluate
 

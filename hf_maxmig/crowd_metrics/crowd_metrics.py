@@ -1,7 +1,7 @@
-"""A metric of `evaluate`: how good are the posteriors that were learned from a crowd, given the truth.
+"""A metric of `evaluate`: the quality of posteriors learned from a crowd, measured on gold labels.
 
-Self-contained, so that it can be loaded from a folder or as a Space: what is computed here agrees
-with the package, and does not import it.
+It does not import the package, so that it can be loaded from a folder or as a Space. Its results agree
+with the package's.
 """
 
 from typing import Any
@@ -20,10 +20,9 @@ _CITATION = """\
 """
 
 _DESCRIPTION = """\
-Measures what was learned from a crowd's labels against gold labels: accuracy, expected calibration
-error and Brier score of the classifier, of the aggregator of the crowd's labels and of the
-forecaster that uses both, and how far the recovered confusion matrices of the annotators are from
-the true ones.
+Measures what was learned from a crowd's votes on gold labels: accuracy, expected calibration error and
+Brier score of the classifier, of the aggregator of the votes and of the forecaster, which combines
+both, and how far the annotators' recovered confusion matrices are from the true ones.
 """
 
 _KWARGS_DESCRIPTION = """
@@ -31,20 +30,19 @@ Args:
     predictions: (N, C), the classifier's log-probabilities (natural) or probabilities.
     references: (N,) integers, the gold labels, 0 to C - 1; -1 or -100 for an item without one, which
         is left out.
-    aggregator: (N, C), the same of the aggregator; left out by default.
-    forecast: (N, C), the same of the forecaster; left out by default.
-    annotated: (N,) booleans, which items have crowd labels: aggregator and forecaster are measured
-        on these. All of them by default.
-    classes: C names, of the columns of `predictions`, `aggregator` and `forecast`; needed with
-        `reference_classes` only.
-    reference_classes: names of the numbers in `references`, such as `features["label"].names`, where
-        these may stand in another order: gold labels are then matched by name. By default the numbers
-        are those of the columns.
-    bins: of the calibration error, of equal width over [0, 1]; 15 by default.
+    aggregator: (N, C), the aggregator's; optional.
+    forecast: (N, C), the forecaster's; optional.
+    annotated: (N,) booleans, which items have votes: aggregator and forecaster are measured on these.
+        By default all items.
+    classes: C names, of the columns of `predictions`, `aggregator` and `forecast`; only needed with
+        `reference_classes`.
+    reference_classes: the names of the numbers in `references`, such as `features["label"].names`. Gold
+        labels are then matched by name. By default the numbers are those of the columns.
+    bins: the number of bins of the calibration error, of equal width over [0, 1]; 15 by default.
     confusion: (M, C, C), the recovered confusion matrices: annotator, true class, reported class;
         each row sums to one.
     true_confusion: (M, C, C), how often each annotator said what on items of each true class. A row
-        weighs as much as it sums to: counts weigh rows by labels, probabilities weigh them alike.
+        weighs as much as its sum: counts weigh rows by votes, probabilities weigh all rows equally.
 Returns:
     accuracy: share of items whose likeliest class is the gold label.
     calibration_error: sum_b (n_b / N) |accuracy_b - confidence_b| over the bins, 0 to 1.
@@ -52,18 +50,18 @@ Returns:
     aggregator_accuracy, aggregator_calibration_error, aggregator_brier_score: if `aggregator` is given.
     forecast_accuracy, forecast_calibration_error, forecast_brier_score: if `forecast` is given.
     confusion_error: if `confusion` is given: mean over the rows of their total variation,
-        sum_r |found_r - true_r| / 2, each row as often as it has labels, 0 to 1.
+        sum_r |found_r - true_r| / 2, each row weighted by its votes, 0 to 1.
 """
 
 NO_LABEL = (-1, -100)
 _MOST_BINS = 1_000_000
-_MOST_COUNTED = 1e15  # labels that an annotator can have given
+_MOST_COUNTED = 1e15  # no count of votes is larger
 _TOLERANCE = 1e-3  # of probabilities that sum to one
 
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
 class CrowdMetrics(evaluate.Metric):
-    """The metric; `evaluate.load` finds it as the only one of this module."""
+    """The metric. `evaluate.load` finds it as the only metric class of this module."""
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
@@ -147,10 +145,10 @@ class CrowdMetrics(evaluate.Metric):
 
 
 def numbers(name: str, given: Any) -> np.ndarray:
-    """Bring nested lists of numbers, or of booleans, to an array.
+    """Turn nested lists of numbers or booleans into an array.
 
     Raises:
-        ValueError: if they are of different lengths, or hold anything else.
+        ValueError: if they differ in length, or hold anything else.
 
     Example:
         >>> numbers("confusion", [[1, 0], [0, 1]]).shape
@@ -168,10 +166,10 @@ def numbers(name: str, given: Any) -> np.ndarray:
 
 
 def probabilities(name: str, posterior: Any) -> np.ndarray:
-    """Bring log-probabilities or probabilities to probabilities.
+    """Turn log-probabilities or probabilities into probabilities.
 
     Args:
-        name: of the argument, for errors.
+        name: the name of the argument, for errors.
         posterior: (N, C): log-probabilities if any number is negative, else probabilities.
 
     Returns:
@@ -190,13 +188,13 @@ def probabilities(name: str, posterior: Any) -> np.ndarray:
             f"`{name}` must have shape (N, C) with N of at least 1 and C of at least 2, got {array.shape}."
         )
     logs = bool((array < 0).any())
-    with np.errstate(over="ignore"):  # what is too large is refused below
+    with np.errstate(over="ignore"):  # overflow is refused below
         p = np.exp(array) if logs else array
         sums = p.sum(axis=1)
     wrong = ~(np.abs(sums - 1) <= _TOLERANCE)
     if wrong.any():
         i = int(wrong.argmax())
-        what = "probabilities, as which numbers without a negative one are taken"
+        what = "probabilities (no number is negative)"
         raise ValueError(
             f"`{name}` must hold {'log-probabilities' if logs else what}: they must sum to one, got "
             f"a sum of {sums[i]:.4g} at item {i}. Normalise logits by log_softmax."
@@ -208,7 +206,7 @@ def gold_labels(references: Any, num_items: int, num_classes: int) -> np.ndarray
     """Check (N,) gold labels.
 
     Raises:
-        ValueError: if there are not N, or one is no class.
+        ValueError: if their number is not N, or one is not a class.
 
     Example:
         >>> gold_labels([1, -100, 0], num_items=3, num_classes=2)
@@ -231,19 +229,19 @@ def gold_labels(references: Any, num_items: int, num_classes: int) -> np.ndarray
 
 
 def by_name(references: Any, names: Any, classes: Any) -> np.ndarray:
-    """Number gold labels as the columns are, by the names of both.
+    """Renumber gold labels in the order of the columns, by name.
 
     Args:
-        references: (N,) integers: places in `names`; -1 or -100 for none.
-        names: what the numbers in `references` are called.
+        references: (N,) integers: positions in `names`; -1 or -100 for none.
+        names: the names of the numbers in `references`.
         classes: C names of the columns.
 
     Returns:
-        (N,) places in `classes`; -1 or -100 as they were.
+        (N,) positions in `classes`; -1 and -100 are kept.
 
     Raises:
-        ValueError: if a gold label has no name, or one that is none of the columns, or `classes` names
-            two columns alike.
+        ValueError: if a gold label has no name or one that is not among `classes`, or a name in
+            `classes` occurs twice.
 
     Example:
         >>> by_name([0, 1, -1], names=["dog", "cat"], classes=["cat", "dog"])
@@ -274,7 +272,7 @@ def scored(p: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, float]:
         {'accuracy': 0.5, 'calibration_error': 0.25, 'brier_score': 0.625}
     """
     correct, confidence = p.argmax(axis=1) == labels, p.max(axis=1)
-    # The upper end belongs to a bin.
+    # Each bin includes its upper end.
     place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
     claimed, right = np.bincount(place, confidence, bins), np.bincount(place, correct, bins)
     truth = np.eye(p.shape[1])[labels]
@@ -286,10 +284,10 @@ def scored(p: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, float]:
 
 
 def confusion_error(confusion: Any, true_confusion: Any) -> float:
-    """Total variation between rows of confusion matrices, each row as often as it has labels.
+    """Total variation between rows of confusion matrices, each row weighted by its votes.
 
     Args:
-        confusion: (M, C, C), as recovered; each row sums to one where the true one has labels.
+        confusion: (M, C, C), as recovered; each row sums to one if the true row has votes.
         true_confusion: (M, C, C), counts or probabilities: annotator, true class, reported class.
 
     Returns:
@@ -300,7 +298,7 @@ def confusion_error(confusion: Any, true_confusion: Any) -> float:
 
     Example:
         >>> found = [[[0.5, 0.5], [0.0, 1.0]]]
-        >>> confusion_error(found, true_confusion=[[[3, 0], [0, 1]]])  # three labels on the first row
+        >>> confusion_error(found, true_confusion=[[[3, 0], [0, 1]]])  # three votes on the first row
         0.375
     """
     found = numbers("confusion", confusion).astype(np.float64)
@@ -319,7 +317,7 @@ def confusion_error(confusion: Any, true_confusion: Any) -> float:
             )
     weight = counts.sum(axis=-1)
     if not weight.any():
-        raise ValueError("`true_confusion` must hold at least one label, got zeros.")
+        raise ValueError("`true_confusion` must hold at least one vote, got zeros.")
     sums = found.sum(axis=-1)
     wrong = (weight > 0) & (np.abs(sums - 1) > _TOLERANCE)
     if wrong.any():

@@ -1,7 +1,7 @@
 """Bring gold labels and a classifier's outputs into the order of a model's classes.
 
-Both may have their own list of classes, and the same number may mean another class in each, so both are
-matched by name. `class_names.py` compares the names; the trainer checks the classes of the votes.
+Both may have their own list of classes, and the same number may mean different classes in them. So both
+are matched by name. `class_names.py` compares the names; the trainer checks the classes of the votes.
 """
 
 import re
@@ -39,7 +39,7 @@ def hub_parts(dataset: Any) -> Iterator[Any]:
     """Yield the data sets with names inside a trainer's argument.
 
     Args:
-        dataset: any data set; a dict of them, or torch's `Subset` or `ConcatDataset`.
+        dataset: any data set, a dict of them, or torch's `Subset` or `ConcatDataset`.
 
     Yields:
         The data sets inside, or `dataset` itself.
@@ -64,16 +64,16 @@ def align_gold(dataset: Any, classes: Sequence[str]) -> Any:
     label 5 is the class named `5`.
 
     Args:
-        dataset: a data set, a stream, or torch's `Subset` or `ConcatDataset` of them. What has no
-            features has no names and stays as it is.
+        dataset: a data set, a stream, or torch's `Subset` or `ConcatDataset` of them. A data set
+            without features has no names and is returned as it is.
         classes: C names, `model.config.class_names`.
 
     Returns:
-        The data set, with `labels` or `label` as a `ClassLabel` of the C names; itself if the numbers
-        are right already.
+        The data set, with `labels` or `label` as a `ClassLabel` of the C names; the same object if the
+        numbers are right already.
 
     Raises:
-        ValueError: naming the item, if its gold label is none of the classes. Of a stream it is found
+        ValueError: if a gold label is none of the classes, naming the item. With a stream it is raised
             when the item is read.
 
     Example:
@@ -110,15 +110,14 @@ def align_gold(dataset: Any, classes: Sequence[str]) -> Any:
 def align_outputs(
     classifier: PreTrainedModel, classes: Sequence[str], inputs: Callable[[], dict[str, Tensor]]
 ) -> None:
-    """Reorder the outputs of a classifier with the same class names, in its names and weights.
+    """Reorder the outputs of a classifier with the same class names, in its config and its weights.
 
-    Each output keeps its meaning at its new place. A classifier with other classes, or without names,
-    stays as it is.
+    Each output keeps its meaning. A classifier with other classes, or without names, is not changed.
 
     Args:
-        classifier: any of transformers.
+        classifier: any classifier of transformers.
         classes: C names.
-        inputs: returns a batch to verify that the outputs were reordered, if they must be.
+        inputs: returns a batch on which the reordering is verified, if one is needed.
 
     Raises:
         ValueError: if its output layer was not found.
@@ -138,7 +137,7 @@ def align_outputs(
 
 
 def _names_of(column: str, feature: Any, classes: Sequence[str]) -> dict[Any, str] | None:
-    """Names of gold labels that are not names themselves; None if they are the classes' numbers."""
+    """Names of gold labels that are not names themselves; None if they are the model's numbers."""
     kind = feature.pa_type if isinstance(feature, Value) else None
     if isinstance(feature, ClassLabel):
         names = list(feature.names)
@@ -166,8 +165,8 @@ class _Number:
     """Numbers gold labels by their names.
 
     Args:
-        column: what it is called.
-        names: of gold labels that are not names themselves.
+        column: the name of the column.
+        names: the names of gold labels that are not names themselves.
         classes: C names.
     """
 
@@ -176,7 +175,7 @@ class _Number:
         self.number = {known: c for c, known in enumerate(classes)}
 
     def of(self, value: Any) -> int | None:
-        """Number one gold label; None if it is none, -1 for a name that is no class."""
+        """Number one gold label; None without one, -1 for a name that is not a class."""
         if (
             value is None
             or value != value
@@ -186,7 +185,7 @@ class _Number:
         return self.number.get(self.names.get(value, str(value)), -1)
 
     def of_column(self, dataset: Dataset) -> pa.Array:
-        """Number those of a data set."""
+        """Number the gold labels of a data set."""
         rows = dataset.select_columns([self.column]).with_format("arrow")[:][self.column]
         encoded = rows.combine_chunks().dictionary_encode()
         values = encoded.dictionary.to_pylist()
@@ -199,7 +198,7 @@ class _Number:
         return pa.array(found, pa.int64(), mask=found < 0)
 
     def of_example(self, example: dict[str, Any]) -> dict[str, Any]:
-        """Number that of one item."""
+        """Number the gold label of one item."""
         value = example[self.column]
         value = value.item() if hasattr(value, "item") else value
         number = self.of(value)

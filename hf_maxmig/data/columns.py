@@ -327,7 +327,7 @@ def _annotator_numbers(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     return flat_lists("annotators", column)
 
 
-# List columns, without a Python object a row
+# List columns, without a Python object per row
 
 
 def flat_lists(
@@ -595,7 +595,7 @@ def _sorted(names: Sequence[Name], codes: np.ndarray) -> tuple[list[str], np.nda
 def _encode_classes(
     read: _ReadVotes, classes: list[str] | None
 ) -> tuple[list[str], np.ndarray, np.ndarray | None]:
-    """Number annotations and gold labels alike; -1 where there is none."""
+    """Number annotations and gold labels by the same classes; -1 where there is none."""
     names = read.annotation.names
     if classes is None:
         coded = [_sorted(names, codes) for codes in read.annotation.codes]

@@ -18,8 +18,8 @@ from .flat_votes import FlatVotes
 ALPHA_VOTES = 100_000  # crowd-kit's alpha takes 3 microseconds and 0.4 kB per vote
 CONSISTENCY_CELLS = 400_000  # votes times classes; its consistency takes 6 microseconds each
 SEED = 0  # of the sample of items, where there are more than that
-_SHOWN = 5  # how many names or positions are listed
-_CLASSES_SHOWN = 8  # how many shares the text lists
+_SHOWN = 5  # names or positions that are listed
+_CLASSES_SHOWN = 8  # shares that the text lists
 _EDGES = [1, 2, 3, 4, 5, 10, 20, 50, *(10**k for k in range(2, 13))]  # of the histograms
 
 _SECTION = """## Crowd labels
@@ -29,23 +29,23 @@ _SECTION = """## Crowd labels
 | `annotators` | list of `ClassLabel`, {annotators:,} names | who labelled the item |
 | `annotations` | list of `ClassLabel`, {classes:,} names | what each of them said, in the same order |
 
-Both lists of an item are equally long, and empty where nobody has labelled it. A column `label`, if there is one, holds
-gold labels, -1 or nothing where there is none.
+Both lists of an item have the same length; they are empty if nobody has labelled it. A column `label`, if there is one,
+holds gold labels, with -1 or nothing where there is none.
 
 ```text
 {summary}
 ```
 
-Made for `hf_maxmig` (`pip install hf_maxmig`): its trainers take these columns as they are.
+Made for `hf_maxmig` (`pip install hf_maxmig`), whose trainers read these columns as they are.
 """
 
 
 class Description(dict[str, Any]):
-    """The result of `describe`: a dictionary of plain numbers, lists and text; its `str` is a page.
+    """The result of `describe`: a dictionary of plain numbers, lists and text; `str` turns it into a page.
 
     Example:
-        >>> told = Description(items=3, votes=0, items_without_votes=3, annotators=2, classes=2)
-        >>> print(told)
+        >>> found = Description(items=3, votes=0, items_without_votes=3, annotators=2, classes=2)
+        >>> print(found)
         3 items, 2 annotators, 2 classes: no votes
     """
 
@@ -83,18 +83,18 @@ class Description(dict[str, Any]):
 
     @property
     def summary(self) -> str:
-        """The part of the page that names no annotator."""
+        """The part of the page that does not name annotators."""
         return str(self).split("\n  below ")[0]
 
     def card_section(self) -> str:
         """Write the section of a data set's card that describes its crowd columns.
 
         Returns:
-            Markdown; it names no annotator.
+            Markdown, without annotators' names.
 
         Example:
-            >>> told = Description(items=3, votes=0, items_without_votes=3, annotators=2, classes=2)
-            >>> told.card_section().splitlines()[0]
+            >>> found = Description(items=3, votes=0, items_without_votes=3, annotators=2, classes=2)
+            >>> found.card_section().splitlines()[0]
             '## Crowd labels'
         """
         return _SECTION.format(summary=self.summary, **self)
@@ -108,11 +108,11 @@ class Description(dict[str, Any]):
     def _amounts(self) -> list[tuple[str, str]]:
         rows = []
         for name in ("item", "annotator"):
-            of = self[f"votes_an_{name}"]
+            of = self[f"votes_per_{name}"]
             bins = ", ".join(f"{count:,} with {span}" for span, count in of["histogram"].items())
             middle = f"median {of['median']:,g}, mean {of['mean']:,.2f}"
             text = f"{of['min']:,} to {of['max']:,}, {middle} ({bins})"
-            rows.append((f"votes an {name}", text))
+            rows.append((f"votes per {name}", text))
         return rows
 
     def _shares(self) -> str:
@@ -127,7 +127,7 @@ class Description(dict[str, Any]):
     def _agreement(self) -> list[tuple[str, str]]:
         several = self["items_with_two_votes"]
         if not several:
-            return [("agreement", "not to be seen: no item has two votes")]
+            return [("agreement", "not defined: no item has two votes")]
         rows = [
             ("pairs that agree", f"{self['pairwise_agreement']:.1%} of pairs of votes on one item"),
             (
@@ -160,30 +160,30 @@ def describe(dataset: Dataset, *, min_votes: int = 10) -> Description:
         min_votes: annotators with fewer votes are listed; at least 1.
 
     Returns:
-        A dictionary that `json.dumps` takes, and prints as a page. Its keys:
+        A dictionary that `json.dumps` accepts and `print` shows as a page. Its keys:
 
-        - `items`, `items_without_votes`, `items_with_two_votes`: N, and how many of them; two or more.
-        - `annotators`, `annotators_with_votes`: named, and those that voted.
+        - `items`, `items_without_votes`, `items_with_two_votes`: N, and numbers of items; the last counts two votes or more.
+        - `annotators`, `annotators_with_votes`: the number named, and the number that voted.
         - `classes`, `votes`: C, and the number of votes.
         - `votes_of_unknown_annotators`: annotations whose annotator is -1, which count nowhere else.
-        - `votes_an_item`, `votes_an_annotator`: `min`, `median`, `mean`, `max`, and `histogram` (votes to number, empty bins left out), of those with votes.
-        - `class_share`, `classes_without_votes`: share of the votes by class; names.
-        - `vote_entropy`: nats, mean over items with two votes.
+        - `votes_per_item`, `votes_per_annotator`: `min`, `median`, `mean`, `max`, and `histogram` (from votes to number, without empty bins), of those with votes.
+        - `class_share`, `classes_without_votes`: each class's share of the votes; names of classes.
+        - `vote_entropy`: nats, mean over items with two votes or more.
         - `pairwise_agreement`: share of agreeing pairs among all pairs of votes on one item.
         - `alpha`, `alpha_items`: Krippendorff's alpha by crowd-kit, and its number of items.
         - `consistency`, `consistency_items`: crowd-kit's consistency, and its number of items.
-        - `few_votes`: `below`, number of `annotators` with at least one vote but fewer, some `names`, those with the fewest first.
-        - `ties`: number of `items` where two classes have most votes, some `positions`.
-        - `duplicates`: `votes` beyond an annotator's first on an item, `items`, some `positions`.
+        - `few_votes`: number of `annotators` with at least one vote but fewer than `below`, some `names`, fewest votes first.
+        - `ties`: number of `items` where several classes have most votes, some `positions`.
+        - `duplicates`: number of `votes` beyond an annotator's first on an item, `items`, some `positions`.
 
         Undefined values are None: amounts, entropy and agreement without votes, or without two votes
         on any item; `alpha`, `consistency` and their numbers of items without crowd-kit, which the
         extra `peers` installs. Consistency is the mean posterior of the class with the most votes,
-        where an annotator's skill is the share of their votes for that class. A crowd that errs
-        together is consistent, too. Both use the items with two votes or more. If these have more
+        where an annotator's skill is the share of their votes for that class. A crowd that makes the
+        same mistakes is consistent, too. Both use the items with two votes or more. If these have more
         than `ALPHA_VOTES` votes, or more than `CONSISTENCY_CELLS` votes times classes, both use a
-        random sample, the same at every call. crowd-kit's `uncertainty` of the same items is the vote
-        entropy.
+        random sample, which is the same in every call. `vote_entropy` is crowd-kit's `uncertainty` of
+        the same items.
 
     Raises:
         TypeError: if `dataset` is not a `datasets.Dataset`.
@@ -195,10 +195,10 @@ def describe(dataset: Dataset, *, min_votes: int = 10) -> Description:
         >>> from hf_maxmig.data.columns import crowd_features
         >>> columns = {"annotators": [[0, 1], [1, 2], []], "annotations": [[0, 0], [1, 0], []]}
         >>> names = crowd_features(["ann", "bob", "cid"], ["cat", "dog"])
-        >>> told = describe(Dataset.from_dict(columns, features=names), min_votes=2)
-        >>> told["votes"], told["class_share"], told["few_votes"]["names"]
+        >>> found = describe(Dataset.from_dict(columns, features=names), min_votes=2)
+        >>> found["votes"], found["class_share"], found["few_votes"]["names"]
         (4, {'cat': 0.75, 'dog': 0.25}, ['ann', 'cid'])
-        >>> print(str(told).splitlines()[0])
+        >>> print(str(found).splitlines()[0])
         3 items, 3 annotators, 2 classes
     """
     check_is_dataset(dataset)
@@ -234,8 +234,8 @@ def describe(dataset: Dataset, *, min_votes: int = 10) -> Description:
         classes=len(classes),
         votes=votes,
         votes_of_unknown_annotators=count.unknown,
-        votes_an_item=_amounts(of_item[of_item > 0]),
-        votes_an_annotator=_amounts(of_annotator[of_annotator > 0]),
+        votes_per_item=_amounts(of_item[of_item > 0]),
+        votes_per_annotator=_amounts(of_annotator[of_annotator > 0]),
         class_share={
             name: int(n) / max(1, votes) for name, n in zip(classes, of_class, strict=True)
         },
@@ -256,7 +256,7 @@ def describe(dataset: Dataset, *, min_votes: int = 10) -> Description:
 
 
 class _Count:
-    """Counts that add up over chunks of items; cells are combinations of item and class with votes."""
+    """Counts that are summed over chunks of items. A cell is a combination of item and class with votes."""
 
     def __init__(self, num_annotators: int, num_classes: int) -> None:
         self.of_item: list[np.ndarray] = []
@@ -351,7 +351,9 @@ def _agreement(
     answers, fewer = (pd.DataFrame(_votes(dataset, np.sort(drawn[:size]), count)) for size in sizes)
     skill = pd.Series(count.for_plurality / np.maximum(1, count.of_annotator))
     one_voter = answers["task"].nunique() == answers["worker"].nunique() == 1
-    with warnings.catch_warnings():  # crowd-kit's own, on pandas' plans and on many classes
+    with (
+        warnings.catch_warnings()
+    ):  # warnings of crowd-kit, about changes in pandas and about many classes
         warnings.simplefilter("ignore")
         return {
             "alpha": None if one_voter else float(alpha_krippendorff(answers)),
@@ -378,7 +380,7 @@ def _number(count: int, one: str, many: str | None = None) -> str:
 
 
 def _listed(names: list[Any], of: int) -> str:
-    """Write some of `of` names behind a colon; nothing without names."""
+    """Write some of `of` names after a colon; nothing without names."""
     if not names:
         return ""
     shown = ", ".join(str(name) for name in names[:_SHOWN])

@@ -1,6 +1,6 @@
-"""The inputs of a batch: pictures are opened, numbers stacked, other columns refused by name.
+"""The inputs of a batch: pictures are opened, numbers are stacked, other columns are refused by name.
 
-Errors name the item by its number in its data set, `items[i]` for the i-th example.
+Errors name an item by its number in the data set, which is `items[i]` for the i-th example.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +18,13 @@ from ..model.opening import in_rgb, short
 
 logger = logging.get_logger(__name__)
 
-# What a classifier's forward calls its inputs, by what they are made of.
+# The names of a classifier's inputs in its forward, by the kind of data.
 TEXT_INPUTS = frozenset({"input_ids"})
 SOUND_INPUTS = frozenset({"input_values", "input_features"})
 
-_ANIMATED = frozenset({"GIF", "PNG", "WEBP", "TIFF"})  # not MPO: a telephone's picture is one
+_ANIMATED = frozenset(
+    {"GIF", "PNG", "WEBP", "TIFF"}
+)  # without MPO, the format of many telephones' pictures
 _PICTURE_FILES = frozenset(
     {".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 )
@@ -42,12 +44,13 @@ def as_rgb(picture: Any, name: str, item: int) -> Image:
     """Turn a picture into 8 bits of red, green and blue.
 
     Args:
-        picture: what the column holds.
-        name: of the column, for errors.
-        item: its number, for errors.
+        picture: a value of the column.
+        name: the name of the column, for errors.
+        item: the number of the item, for errors.
 
     Raises:
-        ValueError: if it is no picture, has no pixels, cannot be read, or RGB would cut it off.
+        ValueError: if the value is not a picture, has no pixels, cannot be read, or has a range that
+            RGB would cut off.
 
     Example:
         >>> from PIL.Image import new
@@ -60,7 +63,7 @@ def as_rgb(picture: Any, name: str, item: int) -> Image:
         )
     if picture.mode.startswith(("I", "F")):
         raise ValueError(
-            f"column {name!r} must hold pictures of 8 bits a channel, got mode {picture.mode!r} at "
+            f"column {name!r} must hold pictures of 8 bits per channel, got mode {picture.mode!r} at "
             f"item {item}, which RGB would cut off: scale them, or compute `pixel_values` yourself."
         )
     if not all(picture.size):
@@ -70,17 +73,17 @@ def as_rgb(picture: Any, name: str, item: int) -> Image:
         )
     if getattr(picture, "format", None) in _ANIMATED and getattr(picture, "is_animated", False):
         logger.warning_once(
-            "Column %r holds pictures of several frames, as item %d: the one that it shows first is used.",
+            "Column %r holds pictures with several frames, such as item %d: the first frame is used.",
             name,
             item,
         )
     try:
         return in_rgb(picture)
-    except Exception as error:  # Pillow's are of any kind, SyntaxError among them
+    except Exception as error:  # Pillow raises many types, SyntaxError among them
         file = getattr(picture, "filename", "")
         raise ValueError(
             f"column {name!r} must hold pictures that can be read, got {file or 'one'} in mode {picture.mode!r} at "
-            f"item {item} ({type(error).__name__}: {error}): mend it, or leave the item out."
+            f"item {item} ({type(error).__name__}: {error}): repair it, or leave the item out."
         ) from error
 
 
@@ -109,7 +112,7 @@ def is_numeric(values: Any) -> bool:
 
 
 def check_all_or_none(name: str, values: list[Any], items: Sequence[int]) -> None:
-    """Refuse a column that holds numbers in some examples only, and would be left out silently."""
+    """Refuse a column with numbers in some examples only, which would be left out silently."""
     kinds = [next((_is_number(leaf) for leaf in leaves(value)), None) for value in values]
     if True in kinds:
         i = kinds.index(False)
@@ -119,7 +122,7 @@ def check_all_or_none(name: str, values: list[Any], items: Sequence[int]) -> Non
 
 
 def check_complete(name: str, values: Sequence[Any], items: Sequence[int]) -> None:
-    """Refuse a column that lacks a value."""
+    """Refuse a column with a missing value."""
     for i, value in enumerate(values):
         if value is None:
             raise ValueError(
@@ -128,11 +131,11 @@ def check_complete(name: str, values: Sequence[Any], items: Sequence[int]) -> No
 
 
 def stack(name: str, values: np.ndarray | list[Any], items: Sequence[int]) -> Tensor:
-    """Stack a column's numbers: (B, ...), float64 as float32.
+    """Stack a column's numbers to (B, ...), float64 as float32.
 
     Raises:
-        ValueError: naming the column and an item, if they are not of one shape, lack one, or hold
-            an integer beyond 64 bits.
+        ValueError: if the numbers differ in shape, one is missing, or an integer exceeds 64 bits;
+            naming the column and an item.
     """
     if isinstance(values, np.ndarray):
         return torch.from_numpy(values)
@@ -157,7 +160,7 @@ def stack(name: str, values: np.ndarray | list[Any], items: Sequence[int]) -> Te
 
 
 def check_fits(name: str, arrays: Sequence[np.ndarray], items: Sequence[int]) -> None:
-    """Refuse integers beyond signed 64 bits: they would turn into other numbers."""
+    """Refuse integers beyond signed 64 bits, which would become other numbers."""
     for i, array in enumerate(arrays):
         if array.dtype.kind == "u" and array.size and array.max() > _LARGEST:
             raise ValueError(
@@ -169,7 +172,7 @@ def check_finite(batch: Mapping[str, Any], items: Sequence[int]) -> None:
     """Refuse NaN and infinity: a single one makes all weights NaN within a few steps.
 
     Raises:
-        ValueError: naming the column and the item.
+        ValueError: if there is one, naming the column and the item.
 
     Example:
         >>> check_finite({"x": torch.tensor([[0.5], [1.5]])}, items=range(2))
@@ -177,7 +180,7 @@ def check_finite(batch: Mapping[str, Any], items: Sequence[int]) -> None:
     for name, tensor in batch.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             continue
-        # One pass without a table of its own; only a sum that is too large for its type needs more.
+        # One pass without further memory; a second is needed only if the sum overflows its type.
         if not tensor.numel() or bool(torch.isfinite(tensor.sum())):
             continue
         wrong = ~torch.isfinite(tensor)
@@ -185,12 +188,14 @@ def check_finite(batch: Mapping[str, Any], items: Sequence[int]) -> None:
             continue
         got = float(tensor[wrong][0])
         where = "in the batch"
-        if len(tensor) == len(items):  # some processors join the patches of all pictures
+        if len(tensor) == len(
+            items
+        ):  # some processors join the patches of all pictures in one tensor
             row = wrong.reshape(len(wrong), -1).any(dim=1).int().argmax()
             where = f"at item {items[int(row)]}"
         raise ValueError(
-            f"`{name}` must be finite, got {got} {where}: NaN is what None and an empty cell turn into, infinity what "
-            "does not fit float32. Mend the value, or leave the item out."
+            f"`{name}` must be finite, got {got} {where}: None and empty cells become NaN, and values beyond float32 "
+            "become infinity. Correct the value, or leave the item out."
         )
 
 
@@ -199,12 +204,12 @@ def _is_number(leaf: Any) -> bool:
         return True
     try:
         return np.asarray(leaf).dtype.kind in "biuf"
-    except Exception:  # what some class makes of itself
+    except Exception:  # objects that convert themselves
         return False
 
 
 def _unlike(values: list[Any]) -> int:
-    """Find the first example whose numbers are not shaped as most are."""
+    """Find the first example whose numbers have another shape than most."""
     shapes = []
     for value in values:
         try:
@@ -216,7 +221,7 @@ def _unlike(values: list[Any]) -> int:
     return next((i for i, shape in enumerate(shapes) if shape is None or shape != usual), 0)
 
 
-# What is no input, and how it becomes one
+# Columns that are not inputs, and how to turn them into inputs
 
 
 def data_inputs(names: Sequence[str]) -> list[str]:
@@ -233,7 +238,7 @@ def remedy(columns: Mapping[str, Any], wanted: Sequence[str]) -> str:
     """Suggest what to do with columns that are not inputs.
 
     Args:
-        columns: of a batch, by name.
+        columns: the columns of a batch, by name.
         wanted: the names of the classifier's inputs.
 
     Example:
@@ -285,7 +290,7 @@ def remedy(columns: Mapping[str, Any], wanted: Sequence[str]) -> str:
 
 
 def _file(value: Any, endings: frozenset[str]) -> str | None:
-    """Say what kind of an unopened file a value is, if it is one."""
+    """Describe a value that is an unopened file, None for any other."""
     if isinstance(value, bytes | bytearray):
         return "bytes of files"
     if isinstance(value, Mapping) and ("bytes" in value or "path" in value):

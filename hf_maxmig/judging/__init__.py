@@ -1,1 +1,1 @@
-"""What is made of a trained model: who copies whom, whom to trust, the labels cleaned, and a page on all of it."""
+"""Using a trained model: which annotators to trust, who copies whom, clean labels, and a report."""

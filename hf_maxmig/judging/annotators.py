@@ -1,4 +1,4 @@
-"""Whom to trust on what: what a trained model says of each annotator.
+"""Which annotators to trust on which classes, by a trained model.
 
 The door and its report. The sentences that the console and the page have in common stand here. What is measured of an annotator is in `facts.py`, the verdict on them in
 `verdicts.py`, who copies whom in `copies.py`, and the page that shows it all in `report.py`.
@@ -74,7 +74,7 @@ class AnnotatorReport:
         verdict: M values of `Verdict`.
         reason: M sentences that say why.
         copies: pairs of annotators who agree beyond what the truth explains, the clearest first.
-        strength: how many votes a class the crowd's own confusion counts for in `confusion`.
+        strength: the weight of the crowd's own confusion in `confusion`, in votes per class.
     """
 
     annotators: list[str]
@@ -92,14 +92,14 @@ class AnnotatorReport:
     strength: float = 0.0
 
     def table(self) -> Dataset:
-        """Give one row an annotator.
+        """Return a table with one row per annotator.
 
         Returns:
             Columns `annotator`, `votes`, `accuracy`, `accuracy_low`, `accuracy_high`,
             `information`, `verdict`, `copies` (the names of those who are one voice with them, with
-            a semicolon between two; None if there are none), `reason`, `confuses`, the most
-            frequent mistake, or None, `worst_class` and `worst_class_accuracy`, the share of the
-            items of that class on which they are right. Numbers that do not exist are None.
+            a semicolon between two; None if there are none), `reason`, `confuses` (the most
+            frequent mistake, or None), `worst_class` and `worst_class_accuracy` (the share of the
+            items of that class on which they are right). Undefined numbers are None.
         """
         others = others_in_groups(self.voices(), self.annotators)
         mistakes = [self.most_frequent_mistake(m) for m in range(len(self.annotators))]

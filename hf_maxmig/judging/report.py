@@ -1,4 +1,4 @@
-"""One page on what was found: whom to trust, which labels look wrong, what to do about both.
+"""One page on what was found: which annotators to trust, which labels look wrong, what to do about both.
 
 The page is one file that asks for nothing from outside, written from `report.html`; its pictures
 come from `plots.py`. Annotators and items are judged in `annotators.py` and `relabel.py`, and what

@@ -18,15 +18,15 @@ TRUST, LOOK_AT, LEAVE_OUT = 0, 1, 2  # what to do with an annotator
 
 
 class Verdict(Enum):
-    """What an annotator may be found to be, and what to do about it.
+    """A verdict on an annotator, and the advice that goes with it.
 
     Args:
-        value: what the verdict is called.
+        value: the name of the verdict.
         group: `TRUST`, `LOOK_AT` or `LEAVE_OUT`.
-        turn: its place where the page shows those to act on first; no two have the same.
-        meaning: how the page explains it. Verdicts of the same meaning are explained together.
-        advice: what the page says to do; empty where there is nothing to do.
-        remark: what the page adds to the advice.
+        turn: its place in the page's list of things to do; no two have the same.
+        meaning: the page's explanation. Verdicts with the same explanation share it.
+        advice: what the page says to do; empty if there is nothing to do.
+        remark: a sentence after the advice.
 
     Example:
         >>> Verdict.called("random").group == LEAVE_OUT
@@ -39,24 +39,24 @@ class Verdict(Enum):
     advice: str
     remark: str
 
-    EXPERT = ("expert", TRUST, 6, "Trust: right more often than by chance.")
+    EXPERT = ("expert", TRUST, 6, "Trust: more votes are right than by chance.")
     ORDINARY = ("ordinary", TRUST, 5, EXPERT[3])
     RANDOM = (
         "random", LEAVE_OUT, 0,
-        "Leave out: right too seldom to be of use, or the same class whatever the item. At most 5 in 100 of those left "
-        "out are expected to be there by bad luck.",
-        "Leave out annotators who are right too seldom to be of use",
+        "Leave out: too few of the votes are right to be useful, or all are for the same class whatever the item. At most "
+        "5 in 100 of those left out are expected to be there by bad luck.",
+        "Leave out annotators whose votes are too seldom right to be useful",
     )  # fmt: skip
     ONE_CLASS = (
         "always says one class", LEAVE_OUT, 2, RANDOM[3],
-        "Leave out annotators who always say the same class",
+        "Leave out annotators who always vote for the same class",
     )  # fmt: skip
     ADVERSARIAL = (
         "adversarial", LEAVE_OUT, 1,
-        "Leave out of any vote count: wrong more often than by chance, in a systematic way. The model learns the pattern "
-        "and uses these votes all the same.",
-        "Do not count the votes of adversaries as they stand",
-        "They are wrong in a systematic way, which the model corrects. Perhaps they misread the instructions.",
+        "Leave out of vote counts: more votes are wrong than by chance, in a systematic way. The model learns the pattern "
+        "and can still use these votes.",
+        "Do not count the votes of adversaries as they are",
+        "Their mistakes are systematic, and the model corrects them. Perhaps they misread the instructions.",
     )  # fmt: skip
     COPY = (
         "copied or copying", LOOK_AT, 3,
@@ -66,14 +66,14 @@ class Verdict(Enum):
     )  # fmt: skip
     TOO_FEW = (
         "too few votes", LOOK_AT, 4,
-        "Look at: too few votes to judge, or a share right too close to chance.",
+        "Look at: too few votes to judge, or a share of right votes too close to chance.",
         "Get more votes before judging",
     )  # fmt: skip
 
     def __new__(
         cls, value: str, group: int, turn: int, meaning: str, advice: str = "", remark: str = ""
     ) -> "Verdict":
-        """Take a row apart."""
+        """Make a verdict from a row."""
         verdict = object.__new__(cls)
         verdict._value_, verdict.group, verdict.turn = value, group, turn
         verdict.meaning, verdict.advice, verdict.remark = meaning, advice, remark
@@ -81,34 +81,34 @@ class Verdict(Enum):
 
     @classmethod
     def called(cls, name: str) -> "Verdict":
-        """Find the verdict of that name."""
+        """Return the verdict with this name."""
         return {verdict.value: verdict for verdict in cls}[name]
 
 
 # Limits of the verdicts. A user need not set them: each is a definition, not fitted to a crowd.
-FALSE_DISCOVERIES = 0.05  # share of those called random, adversarial or of one class who are not
-MIN_VOTES = 10  # with fewer the interval of the accuracy spans half the scale, whatever they are
-ENOUGH_TO_CONDEMN = 25  # votes: with fewer the interval about one half is wider than 40 points
-USEFUL = 0.5  # of what an ordinary annotator is right on beyond chance: less is of no use
-LEAST_ORDINARY = 0.2  # of what chance leaves: 60 of 100 right where two classes are as frequent
-AVOIDS = 0.1  # an adversary is right on a tenth less than by chance
-HINT = 0.05  # p-value, uncorrected: whoever is this much above chance is not called random
-AS_GOOD_AS_NOTHING = 0.1  # of the information of an ordinary annotator's vote
+FALSE_DISCOVERIES = 0.05  # expected share of wrong verdicts among random, adversarial and one class
+MIN_VOTES = 10  # with fewer, the interval of the accuracy always spans half the scale
+ENOUGH_TO_CONDEMN = 25  # votes; with fewer, an interval around one half is wider than 40 points
+USEFUL = 0.5  # share of an ordinary annotator's accuracy beyond chance; less is useless
+LEAST_ORDINARY = 0.2  # share of the range above chance: 60 % right with two equal classes
+AVOIDS = 0.1  # the accuracy of an adversary is a tenth below chance
+HINT = 0.05  # uncorrected p-value of being above chance; under it nobody is called random
+AS_GOOD_AS_NOTHING = 0.1  # share of the information in an ordinary annotator's vote
 ONE_CLASS = 0.95  # share of the votes that are one class
-EXPERT_INFORMATION = 0.5  # share of the class entropy that a vote removes
-EXPERT_ACCURACY = 0.75  # three votes of four are right, at the lower end of the interval
+EXPERT_INFORMATION = 0.5  # share of the class entropy that one vote removes
+EXPERT_ACCURACY = 0.75  # lower end of the interval: three of four votes are right
 
 
 class Judge:
-    """Decides on a verdict for each annotator, with a sentence that gives the reason.
+    """Gives each annotator a verdict, with a sentence that states the reason.
 
     Each sentence states what was tested, so it is true whenever its verdict holds.
 
     Args:
-        facts: what was measured of M annotators.
-        confusions: of the same.
+        facts: the measurements of M annotators.
+        confusions: their confusion matrices.
         copies: pairs of annotators who copy, the clearest first.
-        groups: (M,), groups of copies: each has the number of its source.
+        groups: (M,), for each annotator the number of the source of their group of copies.
         annotators: M names.
         classes: C names.
     """
@@ -132,7 +132,7 @@ class Judge:
         self.by_luck = self._by_luck()
         sure = (self._above_chance() <= FALSE_DISCOVERIES) & (facts.accuracy_low > facts.chance)
         voice = sure & (groups == np.arange(len(groups)))
-        # Nobody to compare with: someone who is right on half of what chance leaves.
+        # The default if there is nobody to compare with: half of the range above chance.
         ordinary, self.usual, self.informed = 0.5, 0.5, 0.0
         if voice.any():
             skill = (facts.accuracy - facts.chance)[voice] / (1 - facts.chance)[voice]
@@ -143,17 +143,17 @@ class Judge:
         self.p_value = self._tested()
 
     def _by_luck(self) -> np.ndarray:
-        """P-value of being right so often, (M,): that their votes in another order would be."""
+        """(M,) p-values: the probability that the same votes in random order are right as often."""
         moved = self.facts.deviation > 0
         spread = np.where(moved, self.facts.deviation, 1.0)
         return np.where(moved, norm.sf(self.facts.lift / spread), 1.0)
 
     def _above_chance(self) -> np.ndarray:
-        """The same, corrected for all annotators with votes enough to be praised."""
+        """The same, corrected over all annotators with enough votes to be trusted."""
         return _false_discoveries(self.by_luck, self.facts.votes >= MIN_VOTES)
 
     def _tested(self) -> dict[str, np.ndarray]:
-        """P-values of each way to be condemned, each corrected for all annotators."""
+        """P-values of each test, corrected over all annotators."""
         facts = self.facts
         spread = np.where(facts.deviation > 0, facts.deviation, np.inf)
         tests = {
@@ -170,14 +170,16 @@ class Judge:
         return bool(self.p_value[test][m] <= FALSE_DISCOVERIES)
 
     def verdict(self, m: int) -> tuple[Verdict, str]:
-        """Give the verdict on an annotator by their number, and a sentence."""
+        """Return the verdict on annotator number m, and the sentence with its reason."""
         facts, n = self.facts, int(self.facts.votes[m])
         if n == 0:
             return Verdict.TOO_FEW, "No votes."
         if self._one_class(m):
-            said = f"Says {self.classes[facts.top[m]]} in {self._top_share(m):.0%} of {counted(n, 'vote')}"
+            said = (
+                f"{self._top_share(m):.0%} of {counted(n, 'vote')} say {self.classes[facts.top[m]]}"
+            )
             return Verdict.ONE_CLASS, (
-                f"{said}, and on {facts.there[m]:.0f} of the {facts.elsewhere[m]:.0f} items that belong to "
+                f"{said}, also on {facts.there[m]:.0f} of the {facts.elsewhere[m]:.0f} items that belong to "
                 f"another class ({self._p('one class', m)})."
             )
         accuracy, chance, useful = facts.accuracy[m], facts.chance[m], self.useful[m]
@@ -188,7 +190,7 @@ class Judge:
         right = f"{percent[0]} ({percent[1]} to {percent[2]}) of {votes} are right"
         by_chance, of_use = (
             f"{percent[3]} expected by chance",
-            f"the {percent[4]} needed to be of use",
+            f"the {percent[4]} needed to be useful",
         )
         if m in self.edge:
             return Verdict.COPY, f"{self._copies(m)} {right}."
@@ -201,26 +203,26 @@ class Judge:
             )
             return Verdict.ADVERSARIAL, (
                 f"{right}, {points:.{digits}f} points below the {by_chance} "
-                f"({self._p('less than chance', m)}): the votes depend on the class, but name another."
+                f"({self._p('less than chance', m)}): the votes depend on the class, but name another one."
             )
         no_use = self._holds("no use", m) and high < useful
         if no_use and low <= chance:
             tells = facts.information[m] > AS_GOOD_AS_NOTHING * self.informed
             if self._holds("pattern", m) and tells:
                 return Verdict.ADVERSARIAL, (
-                    f"{right}, against {by_chance}. This is below {of_use} ({self._p('no use', m)}), yet the "
+                    f"{right}, against {by_chance}. This is below {of_use} ({self._p('no use', m)}), but the "
                     f"votes depend on the class ({self._p('pattern', m)}; {facts.information[m]:.2f} nats per "
-                    "vote): they name another class, or mix up the names."
+                    "vote): they name another one, or mix up the names."
                 )
             if self.by_luck[m] > HINT:
                 return Verdict.RANDOM, (
-                    f"{right}, against {by_chance}. This is not shown to be better than chance "
-                    f"({_p_value(self.by_luck[m])}), and is shown to be below {of_use} "
+                    f"{right}, against {by_chance}. This is not significantly better than chance "
+                    f"({_p_value(self.by_luck[m])}), and significantly below {of_use} "
                     f"({self._p('no use', m)})."
                 )
         explained, above = self._explained(m), self._holds("more than chance", m)
         if low <= chance and not above and not explained:
-            few = f"; nobody is condemned on fewer than {ENOUGH_TO_CONDEMN} votes"
+            few = f"; nobody is left out on fewer than {ENOUGH_TO_CONDEMN} votes"
             few = few if n < ENOUGH_TO_CONDEMN and high < useful else ""
             return Verdict.TOO_FEW, f"{right}, against {by_chance}: not enough to tell{few}."
         if low > chance:
@@ -231,7 +233,7 @@ class Judge:
             )
             compared += f"({self._p('more than chance', m)})"
         else:
-            compared = ", all on items that seem to be of one class"
+            compared = ", all on items that seem to belong to one class"
         compared += f", but below {of_use}" if no_use else ""
         share = facts.information[m] / max(facts.entropy[m], 1e-12)
         if share >= EXPERT_INFORMATION and low > EXPERT_ACCURACY:
@@ -247,7 +249,7 @@ class Judge:
         return float(said[self.facts.top[m]] / said.sum())
 
     def _one_class(self, m: int) -> bool:
-        """Tell whether they say their most frequent answer also where it is something else."""
+        """Tell whether an annotator gives their most frequent answer on items of other classes, too."""
         there, elsewhere = self.facts.there[m], self.facts.elsewhere[m]
         return (
             self._holds("one class", m)
@@ -257,7 +259,7 @@ class Judge:
         )
 
     def _explained(self, m: int) -> bool:
-        """Tell whether there was but one class to see, and that is what was said."""
+        """Tell whether all items belonged to one class, and the annotator named it."""
         items = self.counts[m].sum(axis=1)
         return bool(
             items.max() >= ONE_CLASS * items.sum()
@@ -281,7 +283,7 @@ class Judge:
 
 
 def _false_discoveries(p_value: np.ndarray, tested: np.ndarray) -> np.ndarray:
-    """Correct p-values by Benjamini-Hochberg over those tested; 1 for all others."""
+    """Correct the p-values of those tested by Benjamini-Hochberg; all others get 1."""
     corrected = np.ones(len(p_value))
     if tested.any():
         corrected[tested] = false_discovery_control(np.clip(p_value[tested], 0, 1))
@@ -289,18 +291,18 @@ def _false_discoveries(p_value: np.ndarray, tested: np.ndarray) -> np.ndarray:
 
 
 def others_in_groups(groups: Sequence[Sequence[int]], names: Sequence[str]) -> dict[int, list[str]]:
-    """Give the names of the others in the group of each who is in one."""
+    """Return, for each annotator in a group, the names of the others in it."""
     return {m: [names[k] for k in group if k != m] for group in groups for m in group}
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """Names in a row, the first few."""
+    """Join the first few names by commas."""
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest
 
 
 def _digits(*pairs: tuple[float, float]) -> int:
-    """Give the fewest decimals with which percentages stand in the order of the numbers."""
+    """Return the fewest decimals with which the percentages keep the order of the numbers."""
 
     def kept(a: float, b: float, digits: int) -> bool:
         one, other = round(a, 2 + digits), round(b, 2 + digits)
@@ -314,6 +316,6 @@ def _p_value(p: float) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """Say how many there are of a thing, such as `1 class` or `1,078 votes`."""
+    """Write a number with its noun, such as `1 class` or `1,078 votes`."""
     plural = f"{thing}es" if thing.endswith("s") else f"{thing}s"
     return f"{number:,} {thing if number == 1 else plural}"

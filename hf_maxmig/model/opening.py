@@ -66,7 +66,7 @@ def opened_picture(content: Any, number: int) -> Any:
         )
     if content.mode.startswith(("I", "F")):
         raise ValueError(
-            f"`image` must have 8 bits a channel, got mode {content.mode!r} at item {number}, which RGB "
+            f"`image` must have 8 bits per channel, got mode {content.mode!r} at item {number}, which RGB "
             "would cut off: scale it."
         )
     return _tried(in_rgb, content, "a picture", number)

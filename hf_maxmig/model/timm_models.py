@@ -224,7 +224,7 @@ def _check_alike(wrapper: Any, architecture: str) -> None:
             module.training = mode
     if not alike:
         raise ValueError(
-            f"`classifier` must classify alike when it is built anew with the same weights, got timm's {architecture} "
+            f"`classifier` must classify the same when it is built anew with the same weights, got timm's {architecture} "
             f"which does not. {_REMEDY}"
         )
 

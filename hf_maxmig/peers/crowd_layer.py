@@ -98,7 +98,7 @@ class CrowdLayerModel(CrowdModel):
 
     Relations:
         `aggnet` has matrices too, but of probabilities, estimated in closed form. With
-        `start="vote_share"` both start alike: softmax(W^m e_c) is the annotator's confusion row c.
+        `start="vote_share"` both start the same: softmax(W^m e_c) is the annotator's confusion row c.
         `doctor_net` gives each annotator a head on the features instead. There is no g: the layer
         predicts the annotators' votes, not the class of an item.
 
@@ -108,7 +108,7 @@ class CrowdLayerModel(CrowdModel):
         >>> model = CrowdLayerModel.from_classifier(head, num_annotators=3, start="vote_share")
         >>> who, said = torch.tensor([[0, 1], [0, 2]]), torch.tensor([[1, 1], [0, 0]])
         >>> model.initialize_crowd([(who, said)], smoothing=1.0)
-        >>> model.crowd_layer.table[0].T.softmax(dim=1).detach()  # one label a class, both right
+        >>> model.crowd_layer.table[0].T.softmax(dim=1).detach()  # one vote per class, both right
         tensor([[0.6667, 0.3333],
                 [0.3333, 0.6667]])
     """

@@ -27,7 +27,7 @@ _MEASURES = (
     ("eval_accuracy", "classifier h", "accuracy"),
     ("eval_aggregator_accuracy", "aggregator g", "accuracy"),
     ("eval_forecast_accuracy", "forecaster zeta", "accuracy"),
-    ("eval_gain", "h and g, on the crowd's labels alone", "gain"),
+    ("eval_gain", "h and g, on the crowd's votes alone", "gain"),
 )
 
 _EXAMPLES = {
@@ -61,7 +61,7 @@ def model_card(
         model: a crowd model.
         metrics: results by their names in `all_results.json`.
         arguments: training arguments to list.
-        model_name: how the pair is called.
+        model_name: the name of the model.
         repo_id: where it is, for who copies the examples; by default its name.
         shared_as: what of the annotators goes up, see `CrowdModel.shared_as`.
         processor: the image processor, tokenizer or feature extractor saved with the model.

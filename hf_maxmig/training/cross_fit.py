@@ -41,7 +41,10 @@ STEPS, STEPS_A_STEP = 500, 0.35  # steps of the networks: at most, and per step 
 LEAST_STEPS = 200  # of a short training before the training, if an epoch has as many
 BRIEF = 60  # steps of the networks that only weigh annotators
 MULTIPLES = (10.0, 100.0)  # rates of W, as multiples of the networks' rate; the usual one first
-LOOKS = (0.25, 1.0)  # if networks and annotators err alike, all gets worse while the gain rises
+LOOKS = (
+    0.25,
+    1.0,
+)  # if networks and annotators make the same mistakes, accuracies fall while the gain rises
 MOST_JUDGED = 2_500  # items whose votes judge the settings of the race
 FIRST_STRENGTH = 0.5  # scale of the first W: vote shares are overconfident
 # Nats between the votes' class shares and equal ones, above which the votes' shares are taken for those of the

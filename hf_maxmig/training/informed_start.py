@@ -37,9 +37,9 @@ STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0)
 
 
 class BriefModel(TargetModel):
-    """A classifier that learns from given shares: (N, C), set as `shares` before it is trained."""
+    """A classifier that learns from given shares (N, C), set as `shares` before it is trained."""
 
-    method = "Soft vote"  # as errors and logs call it
+    method = "Soft vote"  # its name in errors and logs
     reference = "the share of each class among an item's votes"
     shares: Tensor
 
@@ -48,7 +48,7 @@ class BriefModel(TargetModel):
         return WithPosterior(dataset, self.shares.numpy())
 
     def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the (B, C) shares; zeros for an item without votes."""
+        """Return the (B, C) shares, zeros for an item without votes."""
         if POSTERIOR_COLUMN not in batch:
             raise ValueError(
                 f"`data_collator` must pass on `{POSTERIOR_COLUMN}`, got {', '.join(batch)}: the classifier's start is "
@@ -115,8 +115,8 @@ def shrunk_weight(counts: Tensor, smoothing: float | Tensor) -> Tensor:
 
     Each row of an annotator is modelled as a draw from a Dirichlet distribution around the pooled row of
     all annotators, with a concentration of s votes. s is the value of `STRENGTHS` under which the counts
-    are likeliest. If annotators are alike or votes are few, all start nearly alike; if annotators differ,
-    each starts from their own counts.
+    are likeliest. If annotators are similar or votes are few, all start nearly the same; if annotators
+    differ, each starts from their own counts.
 
     Args:
         counts: (M, C, R), `confusion_counts` of a share; R = C, unless reports were put together.
@@ -240,10 +240,10 @@ def start_from_information(training: Training, seed: int) -> None:
 
     def predict(share: Tensor) -> Tensor:
         log_h = torch.full_like(share, -torch.inf)
-        for learned, told in folds(len(share), seed):
+        for learned, predicted in folds(len(share), seed):
             _, ask = briefly_trained(training, learned, taught(share, trusted), seed)
-            output = ask(part_of(dataset, told))
-            log_h[told] = torch.from_numpy(output.predictions[0]).to(log_h.dtype)
+            output = ask(part_of(dataset, predicted))
+            log_h[predicted] = torch.from_numpy(output.predictions[0]).to(log_h.dtype)
         looked_at = log_h.isfinite().any(dim=1, keepdim=True)
         return torch.where(looked_at, with_trusted(log_h, trusted), log_h)
 

@@ -1,6 +1,7 @@
-"""What is known of an item but its votes: what a classifier's output layer reads of it.
+"""Features of the items: the input of a classifier's output layer.
 
-Small networks on these features stand in for the classifier before a training: `cross_fit.py`, `raced.py`.
+Small networks on these features stand in for the classifier before a training; see `cross_fit.py` and
+`raced.py`.
 """
 
 import contextlib
@@ -16,8 +17,8 @@ from ..data.numbered import ROW, UNKNOWN, check_each_once, in_order
 from ..model.surgery import penultimate_features, without_peft_model
 from .fold_networks import MOST_FEATURES
 
-MOST_NUMBERS = 2**28  # of features that are kept, a gigabyte
-SAME = 1e-6  # of the largest feature: by less than this they differ by rounding alone
+MOST_NUMBERS = 2**28  # of features that are kept: a gigabyte
+SAME = 1e-6  # of the largest feature: smaller differences are rounding
 
 
 @torch.no_grad()
@@ -29,26 +30,26 @@ def features_of(
     seed: int,
     gather: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> Tensor | None:
-    """Compute what the classifier's output layer reads of each item, and what its encoder says of it.
+    """Compute the features of each item: the output layer's input, and the mean of the encoder's states.
 
-    Between the two, text classifiers have layers that no pretraining has touched. So the mean of the
-    encoder's last hidden states stands beside what the output layer reads, at the same scale.
+    Text classifiers have layers between encoder and output layer that were not pretrained. So the mean of
+    the encoder's last hidden states is put beside the output layer's input, at the same scale.
 
     Args:
-        classifier: whose features they are.
-        batches: of all items, on the classifier's device; `crowd_row` says which they are. Where several
-            processes share the items, those of this one.
+        classifier: the classifier that computes the features.
+        batches: the batches of all items, on the classifier's device; `crowd_row` holds the items'
+            numbers. If several processes share the items, those of this process.
         num_classes: C.
         num_items: N.
-        seed: of the random directions that too many features are projected on.
+        seed: the seed of the random directions on which too many features are projected.
         gather: joins (B, ...) tensors of all processes.
 
     Returns:
         (N, D) float32, on the CPU, in the order of the items; None if the output layer does not read one
-        vector an item.
+        vector per item.
 
     Raises:
-        ValueError: if there are no features of an item, or it is not known which are whose.
+        ValueError: if an item has no features, or `crowd_row` is missing.
 
     Example:
         >>> from hf_maxmig import HeadClassifier, HeadConfig
@@ -81,14 +82,14 @@ def features_of(
 
 
 def mean_of_places(hidden: Tensor, mask: Tensor | None) -> Tensor | None:
-    """Average hidden states over the places of an item, but for padding.
+    """Average hidden states over the positions of an item, without padding.
 
     Args:
-        hidden: (B, T, D) for a mean to be taken.
-        mask: (B, T), 0 where there is padding; None if there is none.
+        hidden: (B, T, D); other shapes have no mean.
+        mask: (B, T), 0 for padding; None without padding.
 
     Returns:
-        (B, D); None if these are not states of places, or the mask is of other places.
+        (B, D); None if `hidden` has another shape, or `mask` does not fit it.
 
     Example:
         >>> mean_of_places(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[1, 1, 0]]))
@@ -105,7 +106,7 @@ def mean_of_places(hidden: Tensor, mask: Tensor | None) -> Tensor | None:
 
 @contextlib.contextmanager
 def _hidden_states(classifier: nn.Module) -> Iterator[list[Tensor]]:
-    """Keep the last hidden states of the classifier's encoder, if it has one that gives them."""
+    """Keep the last hidden states of the classifier's encoder, if its encoder returns them."""
     plain = without_peft_model(classifier)
     encoder, kept = getattr(plain, "base_model", plain), list[Tensor]()
     if encoder is plain:
@@ -125,7 +126,7 @@ def _hidden_states(classifier: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def _fewer(features: Tensor, num_items: int, seed: int) -> Tensor:
-    """Project features on random directions if they would take too much room: distances outlive it."""
+    """Project features on random directions if they take too much memory; distances are nearly kept."""
     size = features.shape[1], 2 * MOST_FEATURES
     if size[0] * num_items <= MOST_NUMBERS or size[0] <= size[1]:
         return features.float()
@@ -140,11 +141,11 @@ def _of_one_scale(features: Tensor) -> Tensor:
 
 
 def reads_items(classifier: nn.Module, batch: Mapping[str, Tensor], num_classes: int) -> bool:
-    """Whether a classifier's output layer reads one vector an item.
+    """Whether a classifier's output layer reads one vector per item.
 
     Args:
-        classifier: any.
-        batch: of two items or more, on its device.
+        classifier: any classifier.
+        batch: a batch of two items or more, on its device.
         num_classes: C.
 
     Example:
@@ -158,13 +159,13 @@ def reads_items(classifier: nn.Module, batch: Mapping[str, Tensor], num_classes:
 
 
 def missing_in_features(features: Tensor | None) -> str | None:
-    """Say what features lack for networks to learn from them.
+    """Say why networks could not learn from features.
 
     Args:
-        features: (N, D), of the items; None if there are none.
+        features: (N, D), the features of the items; None if there are none.
 
     Returns:
-        What is missing; None if nothing is.
+        What is needed and what came, in words; None if nothing is missing.
 
     Example:
         >>> missing_in_features(torch.tensor([[0.5, 1.0], [0.5, 2.0]]))
@@ -172,7 +173,7 @@ def missing_in_features(features: Tensor | None) -> str | None:
         "features that differ between items, got the same for all 2 from the classifier's last layer"
     """
     if features is None:
-        return "a classifier whose output layer reads one vector an item"
+        return "a classifier whose output layer reads one vector per item"
     finite = features.isfinite().all(dim=1)
     if not finite.all():
         return (

@@ -1,4 +1,4 @@
-"""What is known of training items beside what the model says: by cross-fitting, and by gold labels."""
+"""What is known about training items besides the model's answer: from cross-fitting and gold labels."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ from .item_features import MOST_NUMBERS
 
 
 class KnownItems:
-    """What is known of the items of a training set.
+    """What is known about the items of a training set.
 
     Args:
         dataset: the training set.
-        found: what each of its items is, by cross-fitting, if it was found out.
+        found: the result of cross-fitting, if there was one.
         gold: (N,) int64, the gold labels that the user hands over, -1 for none; None if none are used.
     """
 
@@ -27,12 +27,12 @@ class KnownItems:
         self, dataset: Any, found: CrossFitted | None = None, gold: Tensor | None = None
     ) -> None:
         self.dataset, self.found, self.gold = dataset, found, gold
-        self._has_votes: bool | None = None  # whether the items have those that it was found by
-        # Tables of the items, and what of them is where the batches are.
+        self._has_votes: bool | None = None  # whether the items have the votes of `found`
+        # Tables of the items, and their copies on the device of the batches.
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
 
     def are(self, dataset: Any) -> bool:
-        """Tell whether items are these, in their order."""
+        """Tell whether a data set holds these items in the same order."""
         own = self.dataset
         if not has_length(dataset) or not has_length(own) or len(dataset) != len(own):
             return False
@@ -43,16 +43,16 @@ class KnownItems:
             return False
         if self.found is None:
             return True
-        if self._has_votes is None:  # it may be another set than the one that was trained on
+        if self._has_votes is None:  # the data set may not be the one that was trained on
             self._has_votes = has_crowd_columns(own) and has_votes_of(self.found, own)
         return self._has_votes
 
     def rows_of(self, table: Tensor, rows: Tensor) -> Tensor:
-        """Look up what is known of a batch's items, on its own device: the host waits for no row numbers.
+        """Look up the rows of a batch in a table, on the batch's device, so that the host does not wait.
 
         Args:
-            table: (N, ...), of all items.
-            rows: (B,) int64.
+            table: (N, ...), one row per item.
+            rows: (B,) int64, the numbers of the batch's items.
         """
         kept, moved = self._moved.get(id(table), (None, table))
         if kept is not table:
@@ -61,16 +61,16 @@ class KnownItems:
         return moved[rows.to(moved.device)]
 
     def correct(self, posteriors: Posteriors, rows: Tensor, model: CrowdModel) -> Posteriors:
-        """Put what is known of items in the place of what a model says that has learned them.
+        """Replace the answers of a model about items that it was trained on by what is known about them.
 
         Args:
-            posteriors: of a batch, by the model.
-            rows: (B,) int64, which of the items they are.
-            model: that has learned them.
+            posteriors: the model's posteriors of a batch.
+            rows: (B,) int64, the numbers of the batch's items.
+            model: the model.
         """
         log_h, log_g, log_forecast = posteriors
         if self.found is not None:
-            # Of an item that it has learned the classifier says what the votes have said.
+            # On an item that it was trained on, the classifier repeats the votes.
             log_h = self.found.log_h[rows.cpu()].to(log_h)
             log_forecast = forecast(log_h, log_g, model.log_prior())
         if self.gold is not None and model.loss_is_minus_gain:
@@ -79,11 +79,11 @@ class KnownItems:
         return Posteriors(log_h, log_g, log_forecast)
 
     def unlearned(self, labels: Tensor, rows: Tensor) -> Tensor:
-        """Hide gold labels that were learned from: nothing is measured on them.
+        """Hide the gold labels that were trained on, so that nothing is measured on them.
 
         Args:
-            labels: (B,) int64, those of a batch.
-            rows: (B,) int64, which of the items they are.
+            labels: (B,) int64, the gold labels of a batch.
+            rows: (B,) int64, the numbers of the batch's items.
         """
         if self.gold is None:
             return labels

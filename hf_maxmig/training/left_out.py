@@ -141,7 +141,7 @@ class LeftOutVotes:
         Each vote is counted by the other votes on its item and by half of its own evidence (`OWN`).
         Without its own evidence, confusions come out flatter than they are, and flatter with each
         iteration until votes say nothing, for the other votes never settle an item. With all of it,
-        annotators who err alike confirm each other.
+        annotators who make the same mistakes confirm each other.
 
         Args:
             base: (N, C), scores of the items without votes.

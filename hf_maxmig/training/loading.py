@@ -1,4 +1,4 @@
-"""Loading: how items come to the trainer, each batch knowing which they are."""
+"""Loading: how the trainer gets its batches, each with the numbers of its items."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
@@ -16,14 +16,14 @@ Draw = Callable[[Any], Sampler | None]
 
 
 class Loading(NamedTuple):
-    """What a loader is made of.
+    """The parts of a data loader.
 
     Args:
-        items: that it reads.
-        draw: makes the sampler of them.
-        collate: makes a batch of examples.
-        in_order: whether batches come in the order in which workers were asked for them.
-        dispatch: whether the first process reads for all; None leaves it to accelerate.
+        items: the items that it reads.
+        draw: makes a sampler for them.
+        collate: makes a batch from examples.
+        in_order: whether batches arrive in the order in which they were requested from the workers.
+        dispatch: whether the first process reads for all; None leaves the choice to accelerate.
     """
 
     items: Any
@@ -45,19 +45,19 @@ def loading(
 ) -> Loading:
     """Plan how the items of a data set are loaded.
 
-    On several devices each process reads a stream and keeps its part of each batch, as one process
-    would have it, unless it is told to read shards of its own by `dispatch_batches=False`. The first
-    process never collates for all: it would join batches of unlike widths.
+    On several devices every process reads the whole stream and keeps its part of each batch, so that the
+    batches are those of a single process. With `dispatch_batches=False` each process reads its own shards
+    instead. The first process never collates for all, because it would join batches of different widths.
 
     Args:
-        args: of the training.
-        dispatch: accelerate's `dispatch_batches`, as the user has it.
+        args: the training arguments.
+        dispatch: accelerate's `dispatch_batches`, as set by the user.
         dataset: the items.
-        collate: makes a batch of examples.
-        draw: makes the sampler of a data set, by its columns.
-        batch_size: of one device.
-        is_training: whether the loader is the training's.
-        keep_rows: whether batches say which items they are.
+        collate: makes a batch from examples.
+        draw: makes the sampler of a data set, from its columns.
+        batch_size: the batch size of one device.
+        is_training: whether the loader is for training.
+        keep_rows: whether batches hold the numbers of their items.
     """
     world, in_order = args.world_size, args.dataloader_in_order
     if isinstance(dataset, IterableDataset) and world > 1:

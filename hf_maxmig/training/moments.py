@@ -1,4 +1,4 @@
-"""Moments of a training that something else waits for: its beginning, and the last step of each epoch."""
+"""Callbacks for two moments of a training: its beginning, and the last step of each epoch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 
 class BeginOfTraining(TrainerCallback):
-    """Calls when the state of a training is there, that of a resumed one too."""
+    """Calls a function when a training begins or resumes, as soon as its state exists."""
 
     def __init__(self, begin: Callable[[TrainerState], None]) -> None:
         self.begin = begin
@@ -15,12 +15,12 @@ class BeginOfTraining(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Call."""
+        """Call the function."""
         self.begin(state)
 
 
 class EndOfEpoch(TrainerCallback):
-    """Calls at the last step of each epoch, before anything is evaluated or saved there."""
+    """Calls a function at the last step of each epoch, before anything is evaluated or saved."""
 
     def __init__(self, end_epoch: Callable[[float], None]) -> None:
         self.end_epoch = end_epoch
@@ -29,20 +29,20 @@ class EndOfEpoch(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Forget an earlier training."""
+        """Forget the previous training."""
         self.done_at = -1
 
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Call if the epoch is full: a checkpoint of this very step has it then."""
+        """Call the function if the epoch is complete, so that a checkpoint of this step includes it."""
         if state.epoch == round(state.epoch):
             self._call(state)
 
     def on_epoch_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Call if the epoch ended otherwise: a stream does not know its length."""
+        """Call the function if the epoch ended without a full count, as a stream of unknown length does."""
         if self.done_at != state.global_step:
             self._call(state)
 

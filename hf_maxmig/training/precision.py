@@ -1,4 +1,4 @@
-"""Weights keep their precision: an evaluation in half precision rounds a copy of them, as it were."""
+"""Weights keep their precision through an evaluation in half precision."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from torch import nn
 
 @contextlib.contextmanager
 def weights_kept(model: nn.Module) -> Iterator[None]:
-    """Give a model its weights back at the end, their type and their device.
+    """Restore a model's weights at the end, with their type and device.
 
-    `bf16_full_eval` and `fp16_full_eval` of `Trainer` cast the model and leave it so: what is saved
-    afterwards would be rounded.
+    `bf16_full_eval` and `fp16_full_eval` of `Trainer` cast the model and leave it cast, so that a model
+    saved afterwards would be rounded.
 
     Args:
-        model: whose parameters and buffers are kept. On an accelerator they wait on the CPU.
+        model: the model whose parameters and buffers are kept. Those on an accelerator wait on the CPU.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Rates: how fast the aggregator and the prior learn, beside the classifier."""
+"""The learning rates of the aggregator and of the prior."""
 
 import functools
 from collections.abc import Callable
@@ -10,20 +10,20 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from ..model.modeling_maxmig import CrowdModel
 from .training_args import AGGREGATOR_RATE_MULTIPLE, MaxMIGTrainingArguments
 
-Groups = list[tuple[list[nn.Parameter], float]]  # parameters, and their rate
+Groups = list[tuple[list[nn.Parameter], float]]  # parameters and their rate
 
 
 def aggregator_rate(
     args: MaxMIGTrainingArguments, model: CrowdModel, found: float | None = None
 ) -> float:
-    """Tell the rate of W: the given one, the one found, or ten times the classifier's.
+    """Return the rate of W: the given one, the one found, or ten times the classifier's.
 
-    What a rival has for its crowd is trained as the classifier is, as its authors do.
+    A rival's crowd parameters are trained at the classifier's rate, as its authors do.
 
     Args:
-        args: of the training.
-        model: what is trained.
-        found: by the search.
+        args: the training arguments.
+        model: the model to train.
+        found: the rate found by the search, if there was one.
     """
     if args.aggregator_learning_rate is not None:
         return args.aggregator_learning_rate
@@ -35,12 +35,14 @@ def aggregator_rate(
 def prior_rate(
     args: MaxMIGTrainingArguments, model: CrowdModel, found: float | None = None
 ) -> float:
-    """Tell the rate of a learned prior: C numbers cannot memorise items, and may have far to go.
+    """Return the rate of a learned prior, at least ten times the classifier's.
+
+    The prior's C numbers cannot memorise items, and may start far from their optimum.
 
     Args:
-        args: of the training.
-        model: what is trained.
-        found: of W, by the search.
+        args: the training arguments.
+        model: the model to train.
+        found: the rate of W found by the search, if there was one.
     """
     if args.aggregator_learning_rate is not None:
         return args.aggregator_learning_rate
@@ -51,12 +53,12 @@ def prior_rate(
 def own_groups(
     args: MaxMIGTrainingArguments, model: CrowdModel, found: float | None = None
 ) -> Groups:
-    """List what has a rate of its own: what the aggregator and the prior learn.
+    """List the parameters with a rate of their own: those of the aggregator and of the prior.
 
     Args:
-        args: of the training.
-        model: what is trained.
-        found: of W, by the search.
+        args: the training arguments.
+        model: the model to train.
+        found: the rate of W found by the search, if there was one.
     """
     own = [
         (list(model.crowd_parameters()), aggregator_rate(args, model, found)),
@@ -66,11 +68,11 @@ def own_groups(
 
 
 def give_own_rates(optimizer: torch.optim.Optimizer, own: Groups) -> None:
-    """Put parameters into groups of their own, with their rate and no decay.
+    """Move parameters into groups of their own, with their rate and without weight decay.
 
     Args:
-        optimizer: has them in its groups.
-        own: which, and their rates.
+        optimizer: the optimizer that holds them.
+        own: the parameters and their rates.
     """
     taken = {id(parameter) for parameters, _ in own for parameter in parameters}
     for group in optimizer.param_groups:
@@ -80,12 +82,12 @@ def give_own_rates(optimizer: torch.optim.Optimizer, own: Groups) -> None:
 
 
 def let_rise(scheduler: LRScheduler, own: Groups, steps: int) -> None:
-    """Let the rates of their own rise from zero, as the square of the step; then they follow the schedule.
+    """Warm these rates up from zero with the square of the step, multiplied by the schedule.
 
     Args:
-        scheduler: before its first step; one that goes by a metric stays as it is.
-        own: which parameters.
-        steps: of the rise; none for 0.
+        scheduler: a scheduler before its first step. One that follows a metric is not changed.
+        own: the parameters and their rates.
+        steps: the length of the warm-up; 0 for none.
     """
     if steps < 1 or not isinstance(scheduler, LambdaLR):
         return

@@ -1,4 +1,4 @@
-"""What the trainer is given becomes a crowd model: a classifier of transformers or timm is wrapped in one."""
+"""The trainer's model: a classifier of transformers or timm is wrapped in a crowd model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ AsCrowdModel = Callable[[nn.Module, MaxMIGTrainingArguments, Any], PreTrainedMod
 
 
 def is_crowd_model(model: nn.Module) -> bool:
-    """Tell whether a model is a crowd model already, and no plain classifier."""
+    """Tell whether a model is a crowd model and not a plain classifier."""
     return hasattr(model, "crowd_loss")
 
 
@@ -37,16 +37,16 @@ def made_ready(
 
     Args:
         model: a crowd model, or a classifier of transformers or timm, which may have adapters.
-        args: of the training.
-        train_dataset: whose features name annotators and classes; None if nothing is trained.
-        start_from: names them where the training set, a stream, does not.
+        args: the training arguments.
+        train_dataset: the data set whose features name annotators and classes; None if nothing is trained.
+        start_from: the data set that names them if the training set is a stream without names.
         collate: the user's collator, if there is one.
-        processor: of the items.
+        processor: the processor of the items.
         as_crowd_model: wraps a plain classifier, or refuses it.
 
     Raises:
-        TypeError: if there are adapters around a whole pair.
-        ValueError: as `check_model`, and as wrapping does.
+        TypeError: if adapters are around a whole crowd model.
+        ValueError: as in `check_model`, and as wrapping raises it.
     """
     whole = is_crowd_model(model)
     # A stream that was mapped has often lost its features.
@@ -54,8 +54,8 @@ def made_ready(
     plain = without_peft_model(model)
     if plain is not model and whole:
         raise TypeError(
-            "adapters must be put around the classifier, got them around a whole pair, whose aggregator they "
-            "would freeze: make the pair of `get_peft_model(classifier, ...)`."
+            "adapters must be put around the classifier, got them around a whole model, whose aggregator they "
+            "would freeze: make the model from `get_peft_model(classifier, ...)`."
         )
     if train_dataset is not None:
         widen_for_training(plain)
@@ -80,8 +80,8 @@ def wrap_classifier(
 
     Args:
         model: the classifier; a crowd model stays as it is.
-        args: say which divergence, prior and aggregator.
-        dataset: with crowd columns.
+        args: the training arguments, which choose divergence, prior and aggregator.
+        dataset: a data set with crowd columns.
 
     Raises:
         ValueError: if the features do not name annotators and classes; or if the model is a crowd

@@ -20,7 +20,7 @@ takes 3 to 5 minutes on two cores, 4 GiB of memory and 1 GB of disk, prints a ta
 beside) and 3 GiB, read from CSV in 16 s and 4 GiB, from Parquet in 6 s, batched in 1 s, W started in
 2 s, a training to be found a start and a rate and to take 100 steps in a minute and 0.9 GiB above
 data and model, the votes to be described in 2 s, crowd-kit 4 s more; plain Python takes three
-times as long to join. The columns take 16 bytes a vote, two int64 (`ClassLabel` has no other type), and 8 an item
+times as long to join. The columns take 16 bytes per vote, two int64 (`ClassLabel` has no other type), and 8 per item
 that say where its lists begin, 16.8 in all; 3.4 in a Parquet file. `--votes 5000 --items 700
 --annotators 90 --plain_votes 3000` shows in a minute that it runs.
 """

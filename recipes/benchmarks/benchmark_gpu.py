@@ -70,7 +70,7 @@ class GpuArguments:
         default="out/benchmark_gpu", metadata={"help": "Folder of `benchmark_gpu.json`."}
     )
     batch: int = field(default=128, metadata={"help": "Items of a batch, B."})
-    annotators: int = field(default=747, metadata={"help": "Annotators, M; three labels an item."})
+    annotators: int = field(default=747, metadata={"help": "Annotators, M; three labels per item."})
     classes: int = field(default=10, metadata={"help": "Classes, C."})
     rounds: int = field(default=8, metadata={"help": "Turns of each side."})
     minutes: float = field(

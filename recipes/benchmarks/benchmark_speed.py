@@ -11,7 +11,7 @@ Six jobs, each measured by turns, so that whatever else the machine does meets b
    annotators, items and classes;
 4. `trainer`: a step of `MaxMIGTrainer`, from one step's end to the next (data, forward, backward,
    optimizer), against one of `transformers.Trainer` with cross-entropy on gold labels: same network,
-   items, optimizer and settings, three labels an item, a row for each number of `--threads`.
+   items, optimizer and settings, three labels per item, a row for each number of `--threads`.
    `Trainer` reads its batches as `datasets` gives them, ours reads Arrow's tables; the rows "same
    batches" let it read those too, and so show the method alone. What happens before the first step
    and after the last is not counted: search, start, names of the classes, guards. Each side is
@@ -119,13 +119,13 @@ class Sizes:
         gain: pairs (divergence, N).
         gain_classes: C of the gain and of the trainers.
         aggregator: triples (B, M, C).
-        initialisation: N, M, C; three labels an item.
-        triple_loop: N, M, C of the slowest plain version; three labels an item.
+        initialisation: N, M, C; three labels per item.
+        triple_loop: N, M, C of the slowest plain version; three labels per item.
         networks: what trainers train.
-        trainer_annotators: several M; three labels an item.
+        trainer_annotators: several M; three labels per item.
         large: triples (divergence, N, C).
         pairwise_mib: memory that N x N ratios may take.
-        votes: numbers of votes for crowd-kit, the smallest first; three labels an item.
+        votes: numbers of votes for crowd-kit, the smallest first; three labels per item.
         voters: M and C of those.
         longest_fit: seconds that a fit of crowd-kit may take.
     """

@@ -248,7 +248,7 @@ def _count(number: Number, table: Table) -> str:
 def markdown(cells: Iterable[Cell], pick: str = "last", aggregator: bool = False) -> str:
     """Write the tables of all data sets in Markdown.
 
-    A simulated crowd makes the paper's Table 3: a row a method, a column a case, first of the
+    A simulated crowd makes the paper's Table 3: one row per method, one column per case, first of the
     classifier, then of the data-crowds forecaster where the method has one. A real crowd makes its
     Table 2, with forecaster and aggregator in further columns. Where the paper prints numbers of the
     data set, they stand below ours.

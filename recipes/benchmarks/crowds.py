@@ -5,7 +5,7 @@ for a trained aggregator. Gold labels are handed on for measuring only.
 
 | folder | files | source |
 |---|---|---|
-| `sentiment`, `labelme` | `answers.txt`, a row an item, -1 for no vote; gold labels in a row each | Rodrigues & Pereira, AAAI 2018 |
+| `sentiment`, `labelme` | `answers.txt`, one row per item, -1 for no vote; one gold label per row | Rodrigues & Pereira, AAAI 2018 |
 | `music` | `mturk_answers.csv` | Rodrigues et al., Pattern Recognition Letters 2013 |
 | `bluebirds` | `labels.yaml`, `gt.yaml` | Welinder et al., NIPS 2010 |
 | `dogs_labels` | `answer.csv`, `truth.csv` | Zhou et al., NIPS 2012 |
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-_STEPS, _STRENGTH = 50, 4.0  # of EM; votes a row by which a confusion is drawn to the crowd's own
+_STEPS, _STRENGTH = 50, 4.0  # of EM; votes per row by which a confusion is drawn to the crowd's own
 
 
 class Crowd(NamedTuple):

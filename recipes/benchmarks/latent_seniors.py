@@ -20,7 +20,7 @@ tells, without gold labels, a run that found the seniors from one that did not.
 
 Expect on `latent` a classifier accuracy of 0.95 (the weighted average: 0.55) and a gain of 0.19
 (-0.10); on the paper's six crowds 0.943 (0.942) and of the forecaster 0.961 (0.960): of the crowds of
-low expertise, whose pairs would be learned by heart, the search keeps the weighted average each time,
+low expertise, whose pairs would be memorised, the search keeps the weighted average each time,
 and no crowd is 0.3 points behind. Half an hour on one core. Features, scale and dropout of the
 aggregator were tried out on seeds 0 to 7; the seeds here begin at 100.
 """
@@ -79,7 +79,7 @@ def latent(dataset: Dataset, generator: torch.Generator) -> Dataset:
 
 
 def measure(crowd: str, aggregator: str, seed: int, epochs: float = 100) -> dict[str, Any]:
-    """Train the pair once, and measure it after the last epoch.
+    """Train the model once, and measure it after the last epoch.
 
     Args:
         crowd: one of `CROWDS`.

@@ -36,7 +36,7 @@ FITS = {
 
 
 def drawn(votes: int, M: int, C: int) -> Dataset:
-    """Draw a crowd, three votes an item."""
+    """Draw a crowd, three votes per item."""
     generator = torch.Generator().manual_seed(votes)
     return crowd_dataset(votes // min(M, 3), M, C, generator, RIGHT)
 
@@ -169,7 +169,7 @@ def measure_crowdkit(
         rounds: how often ours are measured.
     """
     rows = []
-    before: dict[str, float] = {}  # seconds a vote
+    before: dict[str, float] = {}  # seconds per vote
     for votes in sizes:
         dataset, aggregator = drawn(votes, M, C), WeightedAverageAggregator(M, C)
         collator = CrowdCollator(M, C)

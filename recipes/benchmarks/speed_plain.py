@@ -147,7 +147,7 @@ def draw_crowd(
 def crowd_dataset(
     N: int, M: int, C: int, generator: torch.Generator, right: float = 0.0
 ) -> Dataset:
-    """Make a data set of the two crowd columns, three labels an item."""
+    """Make a data set of the two crowd columns, three labels per item."""
     annotators, annotations = draw_crowd(N, M, C, [min(M, 3)], generator, right)
     return Dataset.from_dict(
         {"annotators": annotators, "annotations": annotations},

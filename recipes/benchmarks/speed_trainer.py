@@ -279,7 +279,7 @@ def our_trainer(
 
 
 def check_step(network: Network, dataset: Dataset, M: int) -> None:
-    """Raise an AssertionError unless the pair's classifier is the classifier, its loss equation 1."""
+    """Raise an AssertionError unless the model's classifier is the classifier, and its loss equation 1."""
     C = dataset.features["labels"].num_classes
     classifier = network.build(C).eval()
     model = MaxMIGModel.from_classifier(classifier, num_annotators=M).eval()

@@ -6,8 +6,8 @@ list is in labels that are wrong (base rate: the share of wrong labels, what a s
 Gold labels are only read for that. At a tie one of the classes is drawn, the same for all scores.
 
 Data: the digits of `digits.py` (UCI, CC BY 4.0) with its six simulated crowds, with every vote and
-with three votes an item, as real crowds have; digits whose labels were flipped at random (one label
-an item, a tenth flipped; three votes an item, a fifth of the votes flipped); the real crowd of
+with three votes per item, as real crowds have; digits whose labels were flipped at random (one label
+per item, a tenth flipped; three votes per item, a fifth of the votes flipped); the real crowd of
 LabelMe (`labelme.py` has source and licence). The pair is trained as in these two recipes, from the
 paper's start, the aggregator at ten times the classifier's rate (LabelMe: a hundred times); nothing
 is searched for, whatever comes out.
@@ -278,7 +278,7 @@ def cleanlab_scores(
     for name, probability in plain.items():
         quality = get_label_quality_scores(votes.given, probability)
         scores[f"cleanlab label quality, {name}"] = 1 - quality
-    if len(votes.task) == len(votes.given):  # CROWDLAB refuses one label an item
+    if len(votes.task) == len(votes.given):  # CROWDLAB refuses one label per item
         for name, probability in plain.items():
             flags[f"label issues, {name}"] = find_label_issues(votes.given, probability, n_jobs=1)
         return scores, flags
@@ -309,7 +309,7 @@ def our_scores(told: dict[str, Any], votes: GivenLabels) -> dict[str, np.ndarray
         votes: on the same items.
 
     Returns:
-        The suspicion, and what it would be with one half of the pair alone.
+        The suspicion, and what it would be with one half of the model alone.
     """
     forecast, h, g = (
         np.asarray(told[f"{name}_posterior"]) for name in ("forecast", "classifier", "aggregator")
@@ -383,7 +383,7 @@ def build(
 
 
 def relabel(train: Dataset, training: MaxMIGTrainingArguments) -> dict[str, Any]:
-    """Train the pair and let it tell what it makes of each item with votes, in the items' order."""
+    """Train the model, and let it judge each item with votes, in the order of the items."""
     numbered = train.add_column("number", list(range(len(train))))
     size, classes = train.features["features"].length, train.features["label"].num_classes
     trainer = MaxMIGTrainer(

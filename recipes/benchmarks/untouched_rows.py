@@ -19,7 +19,7 @@ COLUMNS: dict[str, list[tuple[str, str, str]]] = {
     "New items": [
         ("seeds", "seeds", COUNT),
         ("items", "items", COUNT),
-        ("votes an item", "votes_per_item", NUMBER),
+        ("votes per item", "votes_per_item", NUMBER),
         ("network on the plurality", "test_plain_accuracy", PERCENT),
         ("classifier", "test_accuracy", PERCENT),
         ("NLL", "test_nll", NATS),

@@ -134,7 +134,7 @@ def make_world(dataset: str, expertise: str, case: str, seed: int) -> World:
 
 
 def judge(world: World, seed: int, epochs: float) -> AnnotatorReport:
-    """Train the pair on the votes alone, with the package's defaults, and judge the annotators."""
+    """Train the model on the votes alone, with the package's defaults, and judge the annotators."""
     set_seed(seed)
     with tempfile.TemporaryDirectory() as folder:
         training = MaxMIGTrainingArguments(folder, num_train_epochs=epochs, seed=seed, **QUIET)
@@ -147,7 +147,7 @@ def judge(world: World, seed: int, epochs: float) -> AnnotatorReport:
 
 
 def judge_told(world: World) -> AnnotatorReport:
-    """Judge by the same rules, but with the truth in place of a trained pair."""
+    """Judge by the same rules, but with the truth in place of a trained model."""
     names, classes = (world.data.features[c].feature.names for c in ("annotators", "annotations"))
     sure = torch.nn.functional.one_hot(world.labels, len(classes)) * 0.99 + 0.01 / len(classes)
     return say(world, sure.log(), torch.zeros(len(names), len(classes), len(classes)))
@@ -193,7 +193,7 @@ def against_gold(
     Args:
         crowd: who was judged.
         report: the verdicts, from the votes alone by default.
-        condemned: verdicts that say that somebody is of no use.
+        condemned: verdicts that say that somebody is useless.
 
     Returns:
         Counts, and of each false verdict its reason.

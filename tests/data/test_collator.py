@@ -294,7 +294,7 @@ def test_collator_names_what_pictures_lack() -> None:
 def test_collator_refuses_pictures_that_rgb_would_cut_off(mode: str) -> None:
     """Pillow clips 16 bits at 255: a scan would turn white."""
     deep = Image.new(mode, (5, 6))
-    with pytest.raises(ValueError, match=f"8 bits a channel, got mode '{mode}' at item 1"):
+    with pytest.raises(ValueError, match=f"8 bits per channel, got mode '{mode}' at item 1"):
         CrowdCollator(4, 3, PROCESSOR)([{"image": PICTURE}, {"image": deep}])
 
 

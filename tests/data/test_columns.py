@@ -898,7 +898,7 @@ def test_name_that_looks_like_a_hash_is_hashed_as_any_other():
     )
 
 
-def test_pair_and_data_with_hashed_names_go_together(make_model, make_args):
+def test_model_and_data_with_hashed_names_go_together(make_model, make_args):
     """Hashed alone, either would not know the other's annotators."""
     dataset, model = make_crowd(), make_model()
     shared = hash_annotators(dataset, SALT)

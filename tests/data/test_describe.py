@@ -117,10 +117,10 @@ def test_everything_that_is_counted_by_hand() -> None:
         "classes": 3,
         "votes": 10,
         "votes_of_unknown_annotators": 0,
-        "votes_an_item": {
+        "votes_per_item": {
             "min": 1, "median": 2.0, "mean": 2.0, "max": 3, "histogram": {"1": 2, "2": 1, "3": 2}
         },
-        "votes_an_annotator": {
+        "votes_per_annotator": {
             "min": 1, "median": 2.5, "mean": 2.5, "max": 4,
             "histogram": {"1": 1, "2": 1, "3": 1, "4": 1},
         },
@@ -154,7 +154,7 @@ def test_what_is_vectorised_equals_loops(N: int, M: int, C: int, seed: int) -> N
     assert told["few_votes"]["names"] == [f"m{m}" for _, m in few][:5]
     assert told["few_votes"]["annotators"] == len(few)
     voted = [n for n in of_annotator if n]
-    amounts = told["votes_an_annotator"]
+    amounts = told["votes_per_annotator"]
     assert amounts["median"] == np.median(voted)
     assert (amounts["min"], amounts["max"], sum(amounts["histogram"].values())) == (
         min(voted), max(voted), len(voted)
@@ -190,10 +190,10 @@ def test_histogram_puts_each_number_in_the_bin_that_names_it(
     without_crowd_kit(monkeypatch)
     sizes = [1, 2, 4, 5, 9, 10, 19, 20, 49, 50, 100]
     data = dataset([[0] * n for n in sizes], [[1] * n for n in sizes])
-    assert describe(data)["votes_an_item"]["histogram"] == {
+    assert describe(data)["votes_per_item"]["histogram"] == {
         "1": 1, "2": 1, "4": 1, "5-9": 2, "10-19": 2, "20-49": 2, "50-99": 1, "100-999": 1
     }  # fmt: skip
-    assert describe(data)["votes_an_annotator"]["histogram"] == {"100-999": 1}
+    assert describe(data)["votes_per_annotator"]["histogram"] == {"100-999": 1}
 
 
 def test_dense_annotations_are_the_same_crowd() -> None:
@@ -340,8 +340,8 @@ def test_labelme_is_described(shared_data: Any) -> None:
     told = describe(data)
     assert (told["items"], told["annotators"], told["classes"]) == (1000, 59, 8)
     assert (told["votes"], told["annotators_with_votes"]) == (2547, 59)
-    assert told["votes_an_item"]["histogram"] == {"1": 42, "2": 369, "3": 589}
-    assert told["votes_an_item"]["mean"] == pytest.approx(2.547)
+    assert told["votes_per_item"]["histogram"] == {"1": 42, "2": 369, "3": 589}
+    assert told["votes_per_item"]["mean"] == pytest.approx(2.547)
     what = data["annotations"][:]
     assert told["pairwise_agreement"] == pytest.approx(naive_agreement(what))
     assert told["vote_entropy"] == pytest.approx(naive_entropy(what))
@@ -359,8 +359,8 @@ def test_page_is_what_a_data_owner_reads(monkeypatch: pytest.MonkeyPatch) -> Non
     assert str(describe(dataset(), min_votes=3)).splitlines() == [
         "6 items, 5 annotators, 3 classes",
         "  votes                 10; 1 item without any, 1 annotator without any",
-        "  votes an item         1 to 3, median 2, mean 2.00 (2 with 1, 1 with 2, 2 with 3)",
-        "  votes an annotator    1 to 4, median 2.5, mean 2.50 (1 with 1, 1 with 2, 1 with 3, 1 with 4)",
+        "  votes per item        1 to 3, median 2, mean 2.00 (2 with 1, 1 with 2, 2 with 3)",
+        "  votes per annotator   1 to 4, median 2.5, mean 2.50 (1 with 1, 1 with 2, 1 with 3, 1 with 4)",
         "  classes               cat 70.0%, dog 30.0%; nobody said: owl",
         "  pairs that agree      57.1% of pairs of votes on one item",
         "  vote entropy          0.443 nats, mean over 3 items with two votes or more",
@@ -398,8 +398,8 @@ def test_no_votes_at_all_is_said(items: int) -> None:
     """Before the crowd is asked there is nothing to divide by."""
     told = describe(dataset([[]] * items, [[]] * items))
     assert (told["items"], told["items_without_votes"], told["votes"]) == (items, items, 0)
-    assert told["votes_an_item"] is None
-    assert told["votes_an_annotator"] is None
+    assert told["votes_per_item"] is None
+    assert told["votes_per_annotator"] is None
     assert told["classes_without_votes"] == CLASSES
     assert told["ties"] == {"items": 0, "positions": []}
     count = "no item" if not items else "3 items"

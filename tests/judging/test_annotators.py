@@ -76,7 +76,7 @@ def test_verdicts_do_not_depend_on_the_order_of_the_annotators():
     assert Counter(second.verdict) == Counter(first.verdict)
 
 
-def test_counts_are_those_of_the_gold_labels_where_the_pair_knows_them():
+def test_counts_are_those_of_the_gold_labels_where_the_model_knows_them():
     """With nothing to estimate there is only the arithmetic to get wrong."""
     _, truth, _, said = draw([0.9, 0.6, 0.5, 0.8], num_items=300)
     report = judge(told(truth), said)
@@ -88,7 +88,7 @@ def test_counts_are_those_of_the_gold_labels_where_the_pair_knows_them():
     np.testing.assert_allclose(report.confusion.sum(axis=2), 1)
 
 
-def test_interval_is_jeffreys_where_the_pair_knows_the_truth():
+def test_interval_is_jeffreys_where_the_model_knows_the_truth():
     """Quantiles of a grid too coarse for many votes would be off by the width of the interval."""
     for num_items in (12, 100, 3000):
         _, truth, _, said = draw([0.9, 0.6, 0.5, 0.8], num_items=num_items, seed=4)
@@ -249,7 +249,7 @@ def test_single_annotator_and_two_classes():
     assert report.confusion.shape == (1, 2, 2)
 
 
-def test_pair_that_knows_nothing_accuses_nobody():
+def test_model_that_knows_nothing_accuses_nobody():
     """With a flat forecast everyone is right as often as chance."""
     _, _, _, said = draw([0.9, 0.8, 0.7], num_items=200)
     report = judge(torch.zeros(200, 3).log_softmax(-1), said)

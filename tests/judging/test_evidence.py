@@ -60,7 +60,7 @@ def test_forecast_without_a_pair_lacks_both_of_them():
 
 
 def test_confusions_do_not_blur_where_the_forecast_is_unsure():
-    """Counting by the forecast alone, someone always right on items the pair is 80 % sure of looks 80 % right."""
+    """Counting by the forecast alone, someone always right on items the model is 80 % sure of looks 80 % right."""
     log_h, _, confusion, said = draw([1.0, 0.8, 1 / 3], num_items=3000, certainty=1.5)
     assert log_h.exp().amax(dim=1).mean() < 0.75  # the forecast is unsure
     evidence = Evidence(log_h, torch.zeros(3, 3, 3), FlatVotes.read([(everyone(said), said)]))

@@ -201,7 +201,7 @@ def test_page_says_what_was_found(page):
         "Ask again about these 4 items, or take the forecasts: 2.jpg",
         f"the forecast is right on {forecast} % of them, the crowd's label on {crowd} %. Gold labels find the "
         "forecast right on 100.0 % of the 2 they can check.",
-        "right too seldom to be of use (1 annotator): eve.",
+        "votes are too seldom right to be useful (1 annotator): eve.",
         "Count as one voice (2 annotators): bob, cyd.",
         "the votes cannot tell who was first",
         "Mind 1 item without votes",

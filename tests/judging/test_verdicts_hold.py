@@ -168,10 +168,10 @@ def test_copies_are_named_with_their_original(worlds):
 
 
 def parsed(reason):
-    """What a sentence says in figures: right, low, high, chance, of use (NaN where it does not)."""
+    """The figures of a sentence: right, low, high, chance, useful (NaN for those it does not have)."""
     right = re.search(rf"{SHARE} \({SHARE} to {SHARE}\) of [\d,]+ votes are right", reason)
     chance = re.search(rf"{SHARE} expected by chance", reason)
-    use = re.search(rf"{SHARE} needed to be of use", reason)
+    use = re.search(rf"{SHARE} needed to be useful", reason)
     numbers = [float(x) for x in right.groups()] if right else [np.nan] * 3
     return (*numbers, *(float(x[1]) if x else np.nan for x in (chance, use)))
 
@@ -192,7 +192,7 @@ def contradictions(report):
             fits &= bool((np.abs(shown - held) <= 0.5001).all() and low <= right <= high)
         if verdict == "random":
             fits &= known and low <= chance and high < use
-            # The first is of being better than chance, the second of being of use.
+            # The first is of being better than chance, the second of being useful.
             fits &= len(p) == 2 and p[0] >= 0.05 and p[1] <= 0.05
         elif verdict == "adversarial":
             points = re.search(r"([\d.]+) points below the", reason)
@@ -210,7 +210,7 @@ def contradictions(report):
             elif "in random order" in reason:
                 fits &= low <= chance and p[0] <= 0.05
             else:
-                fits &= "seem to be of one class" in reason
+                fits &= "seem to belong to one class" in reason
             fits &= np.isnan(use) or high < use
             fits &= verdict == "ordinary" or low >= 75
         elif verdict == "too few votes" and known:
@@ -239,8 +239,8 @@ def test_no_sentence_contradicts_its_interval(worlds):
 def test_a_contradiction_would_be_found(worlds):
     """A parser that reads nothing finds nothing."""
     sentences = {
-        "random": "64% (56% to 70%) of 90 votes are right, against 50% expected by chance. This is not shown to "
-        "be better than chance (p = 0.2), and is shown to be below the 71% needed to be of use (p = 0.03).",
+        "random": "64% (56% to 70%) of 90 votes are right, against 50% expected by chance. This is not "
+        "significantly better than chance (p = 0.2), and significantly below the 71% needed to be useful (p = 0.03).",
         "ordinary": "64% (56% to 70%) of 90 votes are right, above the 60% expected by chance. A vote "
         "carries 0.1 nats of information.",
     }

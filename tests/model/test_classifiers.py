@@ -15,7 +15,7 @@ def pictures():
 
 
 def test_head_takes_features_or_pictures_alike():
-    """The saved pair takes pictures though the head was trained on features."""
+    """The saved model takes pictures though the head was trained on features."""
     model = MaxMIGModel.from_classifier(head_on_backbone(), num_annotators=4).eval()
     features = HeadClassifier.encode(model.classifier.encoder, pictures())
     assert features.shape == (4, 12)

@@ -112,7 +112,7 @@ def test_wrapping_keeps_the_classifiers_weights(make_classifier):
 
 @pytest.mark.parametrize("make_classifier", CLASSIFIERS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("prior", ["uniform", "learned"])
-def test_pair_comes_back_through_both_auto_classes(make_classifier, prior, tmp_path):
+def test_model_comes_back_through_both_auto_classes(make_classifier, prior, tmp_path):
     """A second layout of the state dict would load a random classifier with only a printed report."""
     model = make_pair(make_classifier, prior=prior)
     first = outputs(model)
@@ -166,7 +166,7 @@ def test_classifier_alone_loads_without_the_package(tmp_path):
 
 
 @pytest.mark.parametrize("prior", ["uniform", "learned"])
-def test_pair_with_interaction_comes_back_whole(prior, tmp_path):
+def test_model_with_interaction_comes_back_whole(prior, tmp_path):
     """A second table that is drawn anew on loading would leave a g that nobody trained."""
     model = make_pair(resnet, prior=prior, aggregator="interaction")
     first = outputs(model)
@@ -188,7 +188,7 @@ def test_pair_with_interaction_comes_back_whole(prior, tmp_path):
 
 
 @pytest.mark.parametrize("prior", ["uniform", "learned"])
-def test_factored_pair_comes_back_whole(prior, tmp_path):
+def test_factored_model_comes_back_whole(prior, tmp_path):
     """Also after its classes were exchanged: which class a report speaks for is no parameter, and must be saved."""
     model = make_pair(resnet, prior=prior, aggregator="factored")
     assert model.reorder_classes(torch.tensor([3, 0, 1, 4, 2]), {"pixel_values": pictures(1)})
@@ -219,7 +219,7 @@ def test_factored_pair_comes_back_whole(prior, tmp_path):
         torch.testing.assert_close(half.aggregator.state_dict()[name], tensor, rtol=0, atol=0)
 
 
-def test_factored_pair_starts_ignorant_on_any_way_to_build_it():
+def test_factored_model_starts_ignorant_on_any_way_to_build_it():
     """What `_init_weights` forgets is uninitialised memory: scales of anything, classes out of range."""
     model = MaxMIGModel.from_classifier(resnet(), num_annotators=4, aggregator="factored")
     kept = {n: t for n, t in model.state_dict().items() if not n.startswith("aggregator.")}
@@ -233,7 +233,7 @@ def test_factored_pair_starts_ignorant_on_any_way_to_build_it():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("init", [None, "vote_share"])
-def test_factored_pair_learns_the_classes_and_resumes(init, make_args):
+def test_factored_model_learns_the_classes_and_resumes(init, make_args):
     """The whole way, from what is given by name to a checkpoint in the middle, with its rate searched for."""
     settings = {
         "num_train_epochs": 15, "aggregator": "factored", "init": init, "search_rate": init is None,
@@ -267,7 +267,7 @@ def test_factored_pair_learns_the_classes_and_resumes(init, make_args):
 
 
 @pytest.mark.slow
-def test_report_on_a_factored_pair_judges_annotators(make_args, tmp_path):
+def test_report_on_a_factored_model_judges_annotators(make_args, tmp_path):
     """W is written out for it, as long as it is small."""
     pytest.importorskip("matplotlib")
     torch.manual_seed(0)
@@ -281,7 +281,7 @@ def test_report_on_a_factored_pair_judges_annotators(make_args, tmp_path):
 
 
 @pytest.mark.parametrize("device_map", ["cpu", "auto", {"": "cpu"}], ids=str)
-def test_pair_is_loaded_to_a_device(device_map, tmp_path):
+def test_model_is_loaded_to_a_device(device_map, tmp_path):
     """Large classifiers are loaded straight to where they run."""
     model = make_pair(resnet)
     model.save_pretrained(tmp_path)
@@ -292,7 +292,7 @@ def test_pair_is_loaded_to_a_device(device_map, tmp_path):
         torch.testing.assert_close(outputs(again).forecast_logits.cpu(), expected)
 
 
-def test_pair_saved_before_there_was_a_choice_has_the_papers_aggregator(tmp_path):
+def test_model_saved_before_there_was_a_choice_has_the_papers_aggregator(tmp_path):
     """Old checkpoints on the Hub name no aggregator."""
     model = make_pair(head_on_pictures)
     model.save_pretrained(tmp_path)
@@ -510,8 +510,8 @@ def test_weights_are_safetensors_with_few_kinds_of_keys(tmp_path):
 
 
 @pytest.mark.slow
-def test_pair_loads_as_remote_code_without_the_package(tmp_path):
-    """Whoever pulls the pair from the Hub may not have the package."""
+def test_model_loads_as_remote_code_without_the_package(tmp_path):
+    """Whoever pulls the model from the Hub may not have the package."""
     pairs = [
         (resnet, "weighted_average"), (head_on_backbone, "interaction"), (timm_model, "weighted_average"),
         (head_on_pictures, "factored"),

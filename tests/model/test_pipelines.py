@@ -1,4 +1,4 @@
-"""`pipeline("crowd-forecast")`: votes by name go in, what the pair itself forecasts comes out."""
+"""`pipeline("crowd-forecast")`: votes by name go in, what the model itself forecasts comes out."""
 
 import json
 import logging
@@ -217,8 +217,8 @@ def test_annotators_without_names_go_by_number(make_model, features):
     torch.testing.assert_close(table([answer]), out.forecast_logits.exp())
 
 
-def test_pair_with_hashed_names_hears_the_plain_ones_by_its_salt(model, items, expected):
-    """Shared without names, a pair would be deaf to the people who trained it."""
+def test_model_with_hashed_names_hears_the_plain_ones_by_its_salt(model, items, expected):
+    """Shared without names, a model would be deaf to the people who trained it."""
     salt = "not this one, please"
     model.hash_annotators(salt)
     deaf = pipeline(TASK, model=model)
@@ -241,8 +241,8 @@ def test_method_without_a_forecaster_says_that_votes_are_of_no_use(make_model, f
     assert answer["forecast"][0]["label"] == names[h.argmax()]
 
 
-def test_saved_pair_forecasts_from_pictures_and_files(saved, pictures, tmp_path):
-    """The whole way of who pulls a pair: folder in, pictures and votes in, names out."""
+def test_saved_model_forecasts_from_pictures_and_files(saved, pictures, tmp_path):
+    """The whole way of who pulls a model: folder in, pictures and votes in, names out."""
     forecast = pipeline(TASK, model=str(saved), batch_size=3)
     assert type(forecast) is ForecastPipeline
     items = [{"image": p, "votes": v} for p, v in zip(pictures, VOTES, strict=True)]
@@ -261,7 +261,7 @@ def test_saved_pair_forecasts_from_pictures_and_files(saved, pictures, tmp_path)
         torch.testing.assert_close(table([forecast(image)]), out.logits[:1].softmax(-1))
 
 
-def test_pair_says_where_its_pipeline_is_and_nobody_with_the_package_has_to_trust_it(
+def test_model_says_where_its_pipeline_is_and_nobody_with_the_package_has_to_trust_it(
     saved, pictures, tmp_path
 ):
     """A task that the config names is refused without trust, even where the package has it."""
@@ -296,8 +296,8 @@ print(json.dumps(forecast({"image": sys.argv[2], "votes": {"ann": "cat", "dee": 
 
 
 @pytest.mark.slow
-def test_pair_forecasts_without_the_package(saved, pictures, tmp_path):
-    """`KeyError: Unknown task` is all that whoever pulls a pair would see."""
+def test_model_forecasts_without_the_package(saved, pictures, tmp_path):
+    """`KeyError: Unknown task` is all that whoever pulls a model would see."""
     pictures[0].save(tmp_path / "picture.png")
     command = [sys.executable, "-c", WITHOUT_PACKAGE, str(saved), str(tmp_path / "picture.png")]
     env = {**os.environ, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": ""}
@@ -309,7 +309,7 @@ def test_pair_forecasts_without_the_package(saved, pictures, tmp_path):
     assert told["heard"] == [["ann", "cat"], ["dee", "dog"]]
 
 
-def test_half_precision_pair_takes_float32_pixels(saved, pictures):
+def test_half_precision_model_takes_float32_pixels(saved, pictures):
     """A pair saved in bfloat16 would meet pixels of another type."""
     half = pipeline(TASK, model=str(saved), dtype=torch.bfloat16)
     assert half.dtype == torch.bfloat16
@@ -319,7 +319,7 @@ def test_half_precision_pair_takes_float32_pixels(saved, pictures):
 
 
 def test_texts_of_different_lengths_are_padded_by_the_tokenizer(tokenizer):
-    """The core knows no pictures: a pair around a text classifier goes through the same door."""
+    """The core knows no pictures: a model around a text classifier goes through the same door."""
     model = text_pair()
     texts = [[1, 2, 3], [4, 5, 6, 7, 8]]
     forecast = pipeline(TASK, model=model, tokenizer=tokenizer)
@@ -478,7 +478,7 @@ def test_pictures_that_cannot_be_opened_are_named(saved, tmp_path):
         (tmp_path, "there is a folder"),
         (str(tmp_path / "sound.wav"), "item 1 must be a picture that can be read, got .*sound.wav"),
         ({"image": 3}, "`image` must be a picture, or the path of one, got int 3 at item 1"),
-        ({"image": Image.new("I;16", (8, 8))}, "8 bits a channel, got mode 'I;16' at item 1"),
+        ({"image": Image.new("I;16", (8, 8))}, "8 bits per channel, got mode 'I;16' at item 1"),
         ({"pixel_values": torch.zeros(3)}, "ResNetForImageClassification cannot take the items from 1 on"),
         ({"pixel_values": torch.full((3, 32, 32), torch.nan)}, "finite numbers, got others at item 1"),
     ):  # fmt: skip

@@ -147,15 +147,15 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("told", DAMAGE)
-def test_weights_that_are_not_the_pairs_are_refused_without_a_manifest_too(told, saved):
-    """What a file lacks would start at random, and the pair that loads looks like any other."""
+def test_weights_that_are_not_the_models_are_refused_without_a_manifest_too(told, saved):
+    """What a file lacks would start at random, and the model that loads looks like any other."""
     (saved / MANIFEST).unlink()
     DAMAGE[told](saved)
     with pytest.raises(ValueError, match=f"weights must be those of the model.*got {told}"):
         AutoModel.from_pretrained(saved)
 
 
-def test_pair_without_a_manifest_and_with_a_readme_of_ones_own_loads(saved):
+def test_model_without_a_manifest_and_with_a_readme_of_ones_own_loads(saved):
     """Of an older version, from the Hub, or put together by hand, it is as good; texts are edited."""
     (saved / "README.md").write_text("# Mine")
     AutoModel.from_pretrained(saved)

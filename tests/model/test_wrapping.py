@@ -299,7 +299,7 @@ def test_classifier_in_half_precision_is_trained_in_float32(kind, dtype, make_ar
     assert all(p.isfinite().all() for p in model.parameters())
 
 
-def test_pair_in_half_precision_takes_inputs_in_float32():
+def test_model_in_half_precision_takes_inputs_in_float32():
     """A data set's numbers are in float32: a forward pass ended in torch's bare error."""
     model = MaxMIGModel.from_classifier(
         HeadClassifier(HeadConfig(input_size=4, num_labels=3)).to(torch.bfloat16), num_annotators=2
@@ -312,7 +312,7 @@ def test_pair_in_half_precision_takes_inputs_in_float32():
 
 
 def test_text_in_half_precision_is_left_alone_by_what_does_not_train(tmp_path):
-    """Numbers of tokens are no fractions, and a pair that only predicts keeps its type."""
+    """Numbers of tokens are no fractions, and a model that only predicts keeps its type."""
     config = BertConfig(vocab_size=11, num_labels=3, **{k: v for k, v in SMALL.items() if k not in ("image_size", "patch_size", "num_labels")})  # fmt: skip
     model, again = come_back(BertForSequenceClassification(config).bfloat16(), tmp_path)
     check_same_logits(model, again, input_ids=torch.tensor([[1, 2, 3]]))

@@ -1,4 +1,4 @@
-"""The recipes of the paper's data sets, from files of a few pictures to a saved pair."""
+"""The recipes of the paper's data sets, from files of a few pictures to a saved model."""
 
 import json
 from typing import get_type_hints
@@ -69,7 +69,7 @@ def feature_dir(tmp_path):
 
 @pytest.mark.slow
 @every
-def test_recipe_trains_and_saves_a_pair_that_takes_pictures(name, parsed, data_dir, tmp_path):
+def test_recipe_trains_and_saves_a_model_that_takes_pictures(name, parsed, data_dir, tmp_path):
     """The paper's network on the paper's crowd, by the flags of its page."""
     folder = data_dir(name)
     page, *given = parsed(

@@ -18,8 +18,8 @@ from tests.written_data import write_flat
 
 
 @pytest.mark.slow
-def test_digits_reaches_its_number_and_saves_a_whole_pair(root, tmp_path):
-    """The project's first command: its number, its table, and a pair that classifies a picture."""
+def test_digits_reaches_its_number_and_saves_a_whole_model(root, tmp_path):
+    """The project's first command: its number, its table, and a model that classifies a picture."""
     printed = launch(root, "recipes/digits.py", "--output_dir", tmp_path)
     results = json.loads((tmp_path / "all_results.json").read_text())
     assert results["eval_accuracy"] >= 0.93
@@ -99,7 +99,7 @@ def test_labelme_reaches_its_numbers(root, shared_data, tmp_path):
 @pytest.mark.slow
 @needs_fork
 def test_labelme_from_images_saves_backbone_and_head(root, backbone, tmp_path):
-    """The head is trained on cached features; the saved pair must take pictures, as pretrained."""
+    """The head is trained on cached features; the saved model must take pictures, as pretrained."""
     data_dir = write_flat(tmp_path / "data")
     log = tmp_path / "log"
     code = run(

@@ -113,7 +113,7 @@ def arguments(*kinds):
 
 
 def asked_of(folder):
-    """Write what is asked of a pair; what this process answers."""
+    """Write what is asked of a model; what this process answers."""
     picture = Image.open(folder.parent / "picture.png")
     processor = AutoImageProcessor.from_pretrained(folder)
     inputs = dict(processor([picture, picture.rotate(90)], return_tensors="pt"))
@@ -124,7 +124,7 @@ def asked_of(folder):
         return AutoModel.from_pretrained(folder)(**inputs)
 
 
-def test_pair_comes_back_three_ways(push, hub, tmp_path):
+def test_model_comes_back_three_ways(push, hub, tmp_path):
     """By the package, by remote code without it, and in a pipeline: the same numbers each time."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (40, 50, 3), generator=generator, dtype=torch.uint8)
@@ -146,7 +146,7 @@ def test_pair_comes_back_three_ways(push, hub, tmp_path):
             assert [scores[str(c)] for c in range(10)] == pytest.approx(wanted, abs=1e-6), kind
 
 
-def test_pair_of_labelme_loads_exactly_as_its_card_says(ann, hub, load, shared_data, tmp_path):
+def test_model_of_labelme_loads_exactly_as_its_card_says(ann, hub, load, shared_data, tmp_path):
     """`AutoModel.from_pretrained("org/maxmig-labelme")`, as on the card that went up with it."""
     page = load("labelme")
     folder = str(tmp_path / "out")

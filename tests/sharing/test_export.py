@@ -69,7 +69,7 @@ def logits(model):
     ],
     ids=lambda f: f.__name__,
 )
-def test_saved_classifier_is_the_pairs_with_its_class_names(make_classifier, tmp_path):
+def test_saved_classifier_is_the_models_with_its_class_names(make_classifier, tmp_path):
     """A file of LABEL_0 to LABEL_4, or of an untrained classifier, still loads."""
     pair = make_pair(make_classifier)
     saved = save_classifier(pair, tmp_path / "new" / "classifier")
@@ -81,7 +81,7 @@ def test_saved_classifier_is_the_pairs_with_its_class_names(make_classifier, tmp
     torch.testing.assert_close(logits(again), logits(pair), rtol=0, atol=1e-6)
 
 
-def test_names_given_to_the_pair_later_are_saved(tmp_path):
+def test_names_given_to_the_model_later_are_saved(tmp_path):
     """The classifier's config holds a copy of the names: an old one would be written."""
     pair = make_pair(resnet)
     pair.config.id2label = {c: name.upper() for c, name in enumerate(CLASSES)}
@@ -138,8 +138,8 @@ def test_classifier_runs_without_the_package(tmp_path):
         assert {a["label"]: a["score"] for a in answer} == pytest.approx(right, abs=1e-5)
 
 
-def test_pair_is_not_replaced_by_its_classifier(tmp_path):
-    """Saved into the pair's own folder, the classifier would take the aggregator's place for good."""
+def test_model_is_not_replaced_by_its_classifier(tmp_path):
+    """Saved into the model's own folder, the classifier would take the aggregator's place for good."""
     pair = make_pair(resnet)
     pair.save_pretrained(tmp_path)
     with pytest.raises(

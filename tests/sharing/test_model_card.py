@@ -22,7 +22,7 @@ def test_card_has_the_results_and_says_that_names_are_inside(
     card = ModelCard.load(tmp_path / "out" / "README.md")
     results = {result.metric_name: result.metric_value for result in card.data.eval_results}
     assert results["accuracy of classifier h"] == pytest.approx(metrics["eval_accuracy"], abs=1e-4)
-    assert results["gain of h and g, on the crowd's labels alone"] == pytest.approx(
+    assert results["gain of h and g, on the crowd's votes alone"] == pytest.approx(
         metrics["eval_gain"], abs=1e-4
     )
     assert (card.data.license, card.data.datasets, card.data.library_name) == (

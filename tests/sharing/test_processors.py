@@ -1,4 +1,4 @@
-"""What makes a pair's pictures into inputs is saved beside it."""
+"""What makes a model's pictures into inputs is saved beside it."""
 
 import json
 import logging
@@ -33,7 +33,7 @@ def timm_checkpoint(tmp_path):
 
 
 def test_timm_processor_becomes_one_that_can_be_saved(timm_checkpoint):
-    """The one of timm saves nothing: the pair would come back without, and a pipeline would not start."""
+    """The one of timm saves nothing: the model would come back without, and a pipeline would not start."""
     processor = AutoImageProcessor.from_pretrained(timm_checkpoint)
     assert type(processor) is TimmWrapperImageProcessor
     portable = portable_processor(processor)
@@ -47,7 +47,7 @@ def test_timm_processor_becomes_one_that_can_be_saved(timm_checkpoint):
     torch.testing.assert_close(first, second, rtol=0, atol=0.05)
 
 
-def test_pair_on_a_timm_model_is_saved_with_a_processor(
+def test_model_on_a_timm_model_is_saved_with_a_processor(
     timm_checkpoint, crowd, make_model, make_args, tmp_path
 ):
     """The trainer must train with, and save, the processor that the pipeline will use."""

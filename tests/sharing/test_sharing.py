@@ -1,4 +1,4 @@
-"""Sharing a trained pair: what goes to the Hub, what comes back, and what is left when it fails."""
+"""Sharing a trained model: what goes to the Hub, what comes back, and what is left when it fails."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationW
 
 @pytest.fixture
 def saved(make_model, tmp_path):
-    """The files of a pair, by name."""
+    """The files of a model, by name."""
     make_model().save_pretrained(tmp_path / "saved")
     return contents(tmp_path / "saved")
 
@@ -52,10 +52,10 @@ def with_config(files, **changes):
 # Up
 
 
-def test_trainer_shares_the_pair_and_nothing_that_names_people(
+def test_trainer_shares_the_model_and_nothing_that_names_people(
     hub, ann, make_trainer, crowd, tmp_path
 ):
-    """The report holds names and data; a pickle that is pulled may run code; a pair must come back."""
+    """The report holds names and data; a pickle that is pulled may run code; a model must come back."""
     trainer = make_trainer()
     trainer.train()
     trainer.relabel(crowd)
@@ -97,7 +97,7 @@ def test_upload_of_the_output_folder_leaves_out_what_names_people(
 
 
 def test_report_elsewhere_leaves_the_output_folder_alone(make_trainer, crowd, tmp_path):
-    """Whoever only looks at a pair may have no right to write there."""
+    """Whoever only looks at a model may have no right to write there."""
     trainer = make_trainer()
     before = sorted((tmp_path / "out").iterdir())
     trainer.relabel(crowd, tmp_path / "elsewhere" / "a.parquet")
@@ -142,7 +142,7 @@ def test_no_pickle_goes_up_while_training(hub, ann, make_trainer):
 def test_what_a_killed_save_left_is_not_shared(
     hub, ann, make_trainer, make_model, monkeypatch, tmp_path
 ):
-    """Half a pair in a hidden folder would go up with the whole one, each time."""
+    """Half a model in a hidden folder would go up with the whole one, each time."""
 
     def killed(*args, **kwargs):
         raise KeyboardInterrupt
@@ -162,7 +162,7 @@ def test_what_a_killed_save_left_is_not_shared(
 
 
 def test_model_shares_itself_with_code_and_weights(hub, ann, make_model):
-    """Without a trainer too: who has only the pair shares it by its own verb."""
+    """Without a trainer too: who has only the model shares it by its own verb."""
     model = make_model(seed=3)
     model.push_to_hub(NAME)
     files = hub.repository(NAME).files
@@ -252,7 +252,7 @@ def test_who_may_not_write_is_told_and_logs_in(
 # Down
 
 
-def test_private_pair_asks_for_a_token(hub, saved):
+def test_private_model_asks_for_a_token(hub, saved):
     """To strangers it is not there; the message must name the other reason."""
     hub.add_repository(NAME, saved, private=True)
     token = hub.add_user("ann", organisations=["org"])
@@ -264,7 +264,7 @@ def test_private_pair_asks_for_a_token(hub, saved):
     assert type(AutoModel.from_pretrained(NAME, token=token)) is MaxMIGModel
 
 
-def test_gated_pair_says_where_to_ask(hub, saved):
+def test_gated_model_says_where_to_ask(hub, saved):
     """A pair of people's votes may be given to those only who agree to terms."""
     repository = hub.add_repository(NAME, saved, gated=True)
     token = hub.add_user("bob")
@@ -301,7 +301,7 @@ def test_cut_download_is_made_good_at_once_or_by_the_next_try(hub, saved):
 
 
 def test_hub_that_does_not_answer_is_given_up(hub, saved, monkeypatch):
-    """Without a limit a program would hang; with the pair in the cache it needs no answer."""
+    """Without a limit a program would hang; with the model in the cache it needs no answer."""
     hub.add_repository(NAME, saved)
     for name in ("constants.HF_HUB_ETAG_TIMEOUT", "file_download._ETAG_RETRY_TIMEOUT"):
         monkeypatch.setattr(f"huggingface_hub.{name}", 0.05)
@@ -383,7 +383,7 @@ def test_parts_of_weights_are_each_looked_at(make_model, tmp_path):
         check_weights(tmp_path)
 
 
-def test_pair_of_a_newer_version_is_refused_if_it_says_more(hub, saved):
+def test_model_of_a_newer_version_is_refused_if_it_says_more(hub, saved):
     """A field that is passed over in silence is another model under the same name."""
     hub.add_repository(NAME, with_config(saved, hf_maxmig_version="99.1", temperature_of_g=2.0))
     with pytest.raises(
@@ -396,13 +396,13 @@ def test_pair_of_a_newer_version_is_refused_if_it_says_more(hub, saved):
     "fields",
     [{"hf_maxmig_version": "99.1"}, {"mine": 1}, {"hf_maxmig_version": "0.0.1", "mine": 1}],
 )
-def test_pair_that_says_nothing_new_loads(fields, hub, saved):
+def test_model_that_says_nothing_new_loads(fields, hub, saved):
     """A new version that is not made use of, and users' own fields, are no reason to refuse."""
     hub.add_repository(NAME, with_config(saved, **fields))
     assert type(AutoModel.from_pretrained(NAME, attn_implementation="eager")) is MaxMIGModel
 
 
-def test_saved_pair_says_which_version_saved_it(saved):
+def test_saved_model_says_which_version_saved_it(saved):
     """Without it a later version cannot tell what it reads."""
     assert json.loads(saved["config.json"])["hf_maxmig_version"] == __version__
 

@@ -160,7 +160,7 @@ def test_classifier_that_does_not_stand_alone_is_not_shared_alone(hub, ann):
 
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
-def test_hashed_pair_says_the_same_of_the_same_votes(aggregator, make_model):
+def test_hashed_model_says_the_same_of_the_same_votes(aggregator, make_model):
     """A row of W under somebody else's hash would be another annotator."""
     check_hashed(make_model(aggregator=aggregator))
 
@@ -234,7 +234,7 @@ def test_method_whose_rows_nobody_knows_of_is_not_hashed(make_model):
     assert model.config.annotators == ANNOTATORS
 
 
-def test_pair_without_names_is_not_called_hashed(make_model):
+def test_model_without_names_is_not_called_hashed(make_model):
     """Its rows are in the order of the data, whose names are known to whoever has a list of them."""
     model = MaxMIGModel.from_classifier(make_model().classifier, num_annotators=4)
     with pytest.raises(
@@ -305,7 +305,7 @@ def run(card, name="card"):
 @pytest.mark.parametrize("shared", SHARED_AS)
 @pytest.mark.parametrize("kind", CARDS)
 def test_examples_of_the_card_run_as_they_stand(kind, shared, push_card):
-    """Somebody else's first minute with a pair is copying these lines."""
+    """Somebody else's first minute with a model is copying these lines."""
     card = push_card(kind, annotators=shared, salt=SALT if shared == "hashed" else None)
     given = run(card)
     assert len(given) == (1 if shared == "dropped" else 3)
@@ -328,13 +328,13 @@ def test_examples_of_a_rivals_card_run_too(method, push_card):
 
 
 def test_native_classifier_alone_needs_nothing_of_the_package(push_card):
-    """What transformers knows loads without an import that only the pair would need."""
+    """What transformers knows loads without an import that only the model would need."""
     assert "hf_maxmig" not in examples(push_card("transformers", annotators="dropped").text)[0]
     assert "import hf_maxmig" in examples(push_card("own network", annotators="dropped").text)[0]
 
 
 def test_card_has_no_gap_and_states_the_licence(push_card):
-    """What the template leaves out leaves no hole; a pair without a licence may not be used."""
+    """What the template leaves out leaves no hole; a model without a licence may not be used."""
     card = push_card("features", license="cc-by-4.0")
     assert "\n\n\n" not in card.content
     assert card.data.license == "cc-by-4.0"
@@ -397,7 +397,7 @@ def test_section_of_a_data_sets_card_names_columns_and_nobody(shared_crowd, hub)
 
 
 def test_hashed_data_go_up_without_a_name(hub, ann, crowd):
-    """And are those of a pair that was hashed with the same salt."""
+    """And are those of a model that was hashed with the same salt."""
     hash_annotators(crowd, SALT).push_to_hub("org/crowd")
     files = hub.repository("org/crowd", "datasets").files
     assert not named({path: file.content for path, file in files.items()}, ANNOTATORS)

@@ -80,7 +80,7 @@ def changed(**fields):
 
 
 def test_training_starts_so_by_default(cross_fit, make_model, brief):
-    """What most users get, from a whole pair and from a classifier that the trainer wraps."""
+    """What most users get, from a whole model and from a classifier that the trainer wraps."""
     assert cross_fit().init == "cross_fit"
     trainer = cross_fit(model=make_model().classifier)
     assert trainer.init == trainer.listed_arguments()["init"] == "cross_fit"
@@ -112,7 +112,7 @@ def test_what_is_set_by_hand_starts_otherwise(changes, expected, cross_fit):
 @pytest.mark.parametrize(
     "fields", [{"divergence": "pearson"}, {"aggregator": "factored"}, {"prior": "learned"}]
 )
-def test_another_pair_starts_otherwise(fields, cross_fit, make_model):
+def test_another_model_starts_otherwise(fields, cross_fit, make_model):
     """What was derived for KL and one matrix an annotator."""
     assert cross_fit(model=make_model(**fields)).init == "information"
 
@@ -194,7 +194,7 @@ def test_output_layer_that_reads_no_vector_an_item_starts_otherwise(
 
 
 def test_rival_starts_as_its_authors_start_it(crowd, make_args, make_model):
-    """What is found is for the pair of Max-MIG."""
+    """What is found is for the model of Max-MIG."""
     model = peer("soft_vote", make_model().classifier, annotators=ANNOTATORS)
     args = make_args(init=None, search_rate=True)
     assert CrowdTrainer(model=model, args=args, train_dataset=crowd).init == "vote_share"
@@ -565,7 +565,7 @@ def test_checkpoint_of_another_start_goes_on_as_it_began(cross_fit, brief):
         ("vote_share", [1 / 3, 1 / 3, 1 / 3], "vote_share"),
     ],
 )
-def test_pair_takes_weight_and_prior_and_is_saved_with_them(
+def test_model_takes_weight_and_prior_and_is_saved_with_them(
     prior, numbers, kind, make_model, tmp_path
 ):
     """A prior that its config does not tell is another one after loading."""
@@ -579,7 +579,7 @@ def test_pair_takes_weight_and_prior_and_is_saved_with_them(
         torch.testing.assert_close(each.log_prior().exp(), torch.tensor(numbers))
 
 
-def test_pair_leaves_out_a_class_that_has_no_mass(make_model, tmp_path):
+def test_model_leaves_out_a_class_that_has_no_mass(make_model, tmp_path):
     """Nobody voted for it: it must not be forecast after loading either."""
     model = make_model()
     model.use_start(torch.zeros(4, 3, 3), torch.tensor([math.log(0.5), NO_MASS, math.log(0.5)]))

@@ -362,7 +362,7 @@ def test_annotators_are_hashed_where_parameters_are_spread(spread):
 
 
 @pytest.mark.slow
-def test_pair_trained_by_fsdp_is_saved_as_any_other(spread):
+def test_model_trained_by_fsdp_is_saved_as_any_other(spread):
     """FSDP puts a class of its own in the model's place: the Hub would be sent torch's source."""
     _, _, saved, whole = spread
     names = [{path.name for path in folder.iterdir()} for folder in (saved, whole)]

@@ -520,7 +520,7 @@ def padded(pair):
 
 @pytest.mark.slow
 def test_text_classifier_has_its_options(make_args, make_model, crowd):
-    """They reach into the classifier: inside a pair, it may not be found, or found without a word."""
+    """They reach into the classifier: inside a model, it may not be found, or found without a word."""
     usual = text_trainer(make_args)
     usual.train()
     again = text_trainer(

@@ -58,7 +58,7 @@ def trainer(pictures, make_args):
     )
 
 
-def test_pair_saved_by_hand_loads_without_peft(trainer, pictures, tmp_path):
+def test_model_saved_by_hand_loads_without_peft(trainer, pictures, tmp_path):
     """Layers by the names that PEFT gives them come back at random, with a report that few read."""
     trainer.train()
     pair = trainer.crowd_model.eval()
@@ -93,7 +93,7 @@ def test_adapters_head_and_aggregator_train_and_nothing_else(trainer, pictures, 
     assert len(trainer.optimizer.state) == len(trained)
 
 
-def test_saved_pair_has_its_adapters_merged(trainer, pictures, make_args, tmp_path):
+def test_saved_model_has_its_adapters_merged(trainer, pictures, make_args, tmp_path):
     """Layers under an adapter's names come back random, and only a long report says so."""
     trainer.train()
     expected = trainer.predict(pictures).predictions
@@ -162,7 +162,7 @@ def test_resumed_training_with_adapters_equals_uninterrupted(pictures, make_args
     )
     again.train(resume_from_checkpoint=checkpoint)
     assert not changed(state(whole.crowd_model), state(again.crowd_model))
-    # What is frozen is not written again; but each checkpoint is also a pair that loads.
+    # What is frozen is not written again; but each checkpoint is also a model that loads.
     frozen = [n for n, p in whole.crowd_model.named_parameters() if not p.requires_grad]
     assert not {*load_file(checkpoint + "/adapted.safetensors")} & {*frozen}
     assert not adapter_layers(MaxMIGModel.from_pretrained(checkpoint))
@@ -253,7 +253,7 @@ def test_frozen_head_is_told(pictures, make_args, caplog):
     assert not caplog.text
 
 
-def test_adapters_around_a_whole_pair_are_refused(pictures, make_args):
+def test_adapters_around_a_whole_model_are_refused(pictures, make_args):
     """They would freeze the aggregator, and the gain would be that of the start."""
     pair = MaxMIGModel.from_classifier(
         small_vit(), annotators=ANNOTATORS, id2label=dict(enumerate(CLASSES))
@@ -264,7 +264,7 @@ def test_adapters_around_a_whole_pair_are_refused(pictures, make_args):
 
 
 def test_adapters_that_are_spread_over_devices_are_refused(trainer):
-    """They could not be merged when the pair is saved, at the end of the training."""
+    """They could not be merged when the model is saved, at the end of the training."""
     trainer.is_fsdp_enabled = True
     with pytest.raises(ValueError, match="adapters must be whole on each device"):
         trainer._check_devices()

@@ -235,7 +235,7 @@ def test_rate_given_by_hand_and_the_flag_turn_it_off(
     assert trainer.aggregator_rate == changes.get("aggregator_learning_rate", 0.1)
 
 
-def test_given_pair_with_interaction_has_the_rate_that_it_needs(
+def test_given_model_with_interaction_has_the_rate_that_it_needs(
     crowd, make_model, make_args, monkeypatch
 ):
     """Its pairs start at random, and at a slow rate stay so: on the digits the forecast falls to 0.14."""
@@ -271,7 +271,7 @@ def test_pairs_of_labels_are_heard_where_they_tell_more(gain, taken, make_args, 
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["given", "wrapped"])
-def test_factored_pair_is_trained_as_asked_at_a_rate_that_is_searched_for(
+def test_factored_model_is_trained_as_asked_at_a_rate_that_is_searched_for(
     given, crowd, make_model, make_args, monkeypatch
 ):
     """It is chosen for its size: the paper's, tried beside it, is what does not fit in memory."""
@@ -292,7 +292,7 @@ def test_factored_pair_is_trained_as_asked_at_a_rate_that_is_searched_for(
     assert trainer.state.log_history[0]["search_gain_1"] == 0.7
 
 
-def test_factored_pair_that_tells_nothing_is_no_pair_of_labels():
+def test_factored_model_that_tells_nothing_is_no_pair_of_labels():
     """All of its tries are named alike: the last would win, whatever it gained."""
     tries = [attempt(0.1, -0.5, kind="factored"), attempt(1.0, -0.7, kind="factored")]
     assert not tries[0].tells_something
@@ -417,7 +417,7 @@ def wrapped(make_args, dataset, **changes):
 
 @pytest.mark.slow
 def test_learned_prior_is_taken_where_classes_are_uneven_and_the_gain_says_so(make_args):
-    """With even ones as its prior, a pair calls five times as many items malignant as there are."""
+    """With even ones as its prior, a model calls five times as many items malignant as there are."""
     trainer = wrapped(make_args, uneven_crowd(), num_train_epochs=8)
     assert trainer.crowd_model.config.prior == "uniform"
     trainer.train()
@@ -443,7 +443,7 @@ def test_prior_of_a_resumed_run_is_that_of_the_checkpoint(make_args, tmp_path):
 
 @pytest.mark.parametrize("prior", ["uniform", "vote_share"])
 def test_prior_that_was_given_stays(prior, make_args, monkeypatch):
-    """By the arguments, or built into a pair."""
+    """By the arguments, or built into a model."""
     train = told({10: 0.5, 100: 0.3, 1: 0.2})
     monkeypatch.setattr(search, "_try", train)
     asked = wrapped(make_args, uneven_crowd(), prior=prior)
@@ -522,7 +522,7 @@ def luna16_crowd(share, num_items, expertise, seed):
     ],
 )
 def test_learned_prior_is_as_good_as_the_true_one(share, num_items, expertise, make_args):
-    """Untouched, with one malignant patch of seven: what the paper told its pair by hand."""
+    """Untouched, with one malignant patch of seven: what the paper told its model by hand."""
     crowd = luna16_crowd(share, num_items, expertise, seed=0)
     test = luna16_crowd(share, 20_000, expertise, seed=1)
     right = {}

@@ -161,7 +161,7 @@ def overconfident(make_model, make_args):
 
 @pytest.fixture
 def make_trainer(overconfident, make_args):
-    """A trainer of that pair, which hardly trains it."""
+    """A trainer of that model, which hardly trains it."""
 
     def build(eval_dataset=HELD_OUT, **changes):
         hardly = {"init": "keep", "max_steps": 1, "learning_rate": 1e-9, "search_strength": True}
@@ -187,7 +187,7 @@ def test_trainer_gives_w_its_strength(make_trainer):
     assert trainer.listed_arguments()["aggregator_strength"] == pytest.approx(strength, abs=1e-3)
 
 
-def test_results_are_those_of_the_pair_as_it_is(make_trainer):
+def test_results_are_those_of_the_model_as_it_is(make_trainer):
     trainer = make_trainer(eval_strategy="steps", eval_steps=1)
     trainer.train()
     before, after = (
@@ -197,7 +197,7 @@ def test_results_are_those_of_the_pair_as_it_is(make_trainer):
     assert trainer.evaluate()["eval_gain"] == pytest.approx(after, abs=1e-6)
 
 
-def test_results_of_before_are_not_those_of_the_pair(make_trainer, monkeypatch):
+def test_results_of_before_are_not_those_of_the_model(make_trainer, monkeypatch):
     """And whoever has no evaluation set cannot measure again at the end of a long training."""
     trainer = make_trainer(eval_dataset=None)
     trainer.evaluate(HELD_OUT)
@@ -216,7 +216,7 @@ def without_votes(dataset):
 
 
 def by_strangers(dataset):
-    """Votes of nobody whom the pair knows."""
+    """Votes of nobody whom the model knows."""
     return dataset.map(lambda row: {"annotators": [-1] * len(row["annotators"])})
 
 

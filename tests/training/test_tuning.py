@@ -47,7 +47,7 @@ def search(trainer, grid, **settings):
 
 
 @pytest.mark.parametrize("settings", [{}, {"direction": "maximize"}])
-def test_pair_with_the_highest_gain_wins_by_default(settings, make_tuned):
+def test_model_with_the_highest_gain_wins_by_default(settings, make_tuned):
     """All metrics added up grow with the gain: minimised, the worst trial won."""
     trainer = make_tuned(search_strength=True)
     rates = [3e-2, 1e-7]
@@ -121,7 +121,7 @@ def test_trial_that_searches_and_starts_does_so_anew(make_tuned):
 
 
 def test_model_of_a_trial_is_made_by_what_the_trial_says(make_tuned):
-    """`model_init` may take the trial; and divergence and prior are read when the pair is made."""
+    """`model_init` may take the trial; and divergence and prior are read when the model is made."""
     sizes = []
 
     def sized(trial):

@@ -1,9 +1,9 @@
 """Unpack untrusted archives safely.
 
 Only regular files and folders are unpacked, each at its own place inside the folder, and only up to a
-plausible number of bytes and members. Anything else refuses the whole archive, and the error names the
-member. This does not rely on the filters of `tarfile`: Python 3.11.0 has none, and some later ones could be
-led out of the folder.
+plausible number of bytes and members. Anything else makes the whole archive refused, with an error that
+names the member. The filters of `tarfile` are not relied on: Python 3.11.0 has none, and some later ones
+could be tricked into writing outside the folder.
 """
 
 import os
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 BROKEN = (OSError, EOFError, tarfile.TarError, zlib.error)
 _NO_HEADER = (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError)  # type: ignore[attr-defined]
 _LONGEST_NAME, _LONGEST_PART = 1000, 255  # bytes, as most file systems have it
-_LONGEST_HEADER = 1 << 20  # bytes that say something of a member: all of them are read at once
+_LONGEST_HEADER = 1 << 20  # bytes of metadata of a member, which are all read at once
 _HEADERS = (
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
@@ -34,17 +34,17 @@ _CHUNK = 1 << 20
 
 
 class RefusedError(ValueError):
-    """A member that is not unpacked: a ValueError that says which one, and why."""
+    """Raised for a member that must not be unpacked; the text names it and the cause."""
 
 
 class Limits(NamedTuple):
     """How much an archive may hold.
 
     Args:
-        bytes: unpacked, at the most.
-        members: files and folders, at the most.
-        ratio: bytes unpacked for each packed, at the most. Float features, text and pictures stay far
-            below; a bomb of zeros reaches 1,000.
+        bytes: maximum number of unpacked bytes.
+        members: maximum number of files and folders.
+        ratio: maximum of unpacked bytes per packed byte. Float features, text and pictures stay far
+            below it; a bomb of zeros reaches 1,000.
         leeway: bytes that are allowed whatever the ratio.
     """
 
@@ -62,29 +62,29 @@ def unpack_tar_gz(archive: Path, folder: Path, limits: Limits = LIMITS) -> None:
 
     Args:
         archive: the file.
-        folder: is made, and must not be there yet. If anything is refused, what was unpacked before
-            stays in it.
-        limits: how much it may hold.
+        folder: the folder to create; it must not exist. If a member is refused, what was unpacked
+            before it stays there.
+        limits: how much the archive may hold.
 
     Raises:
-        RefusedError: if a member is neither a file nor a folder, its name leads elsewhere, is no plain
-            text or another member's, or there is more than `limits` allow.
-        OSError, EOFError, tarfile.TarError, zlib.error: if the archive is not whole (`BROKEN`).
+        RefusedError: if a member is neither a file nor a folder, its name leads outside the folder, is
+            not plain text or is taken, or the archive exceeds `limits`.
+        OSError, EOFError, tarfile.TarError, zlib.error: if the archive is damaged (`BROKEN`).
     """
     most = min(limits.bytes, max(limits.leeway, int(limits.ratio * archive.stat().st_size)))
     folder.mkdir(parents=True)
     with GzipFile(archive) as packed:
         stream: Any = _Limited(packed, most, archive)
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as tar:
-            # Its filters are not asked: each member has been checked before.
+            # No filter is needed: each member has been checked.
             tar.extraction_filter = lambda member, path: member
             tar.extractall(folder, members=_checked(tar, folder.resolve(), limits))
-        while stream.read(_CHUNK):  # to the end, where gzip keeps its checksum
+        while stream.read(_CHUNK):  # to the end, where the checksum of gzip is
             pass
 
 
 def _checked(tar: tarfile.TarFile, folder: Path, limits: Limits) -> Iterator[tarfile.TarInfo]:
-    """Yield the members, each as soon as it was found to be harmless."""
+    """Yield each member once it has been checked."""
     taken: dict[str, tuple[str, bool]] = {}
     for number, member in enumerate(_members(tar)):
         if number >= limits.members:
@@ -104,7 +104,7 @@ def _checked(tar: tarfile.TarFile, folder: Path, limits: Limits) -> Iterator[tar
         if not folder.joinpath(*parts).resolve().is_relative_to(folder):
             raise RefusedError(f"a member must lie inside the folder, got {_shown(member.name)}.")
         member.name = "/".join(parts) or "."
-        # Nobody's but the user's, and no program.
+        # The file belongs to the user and is not executable.
         member.mode, member.mtime = 0o755 if member.isdir() else 0o644, int(time.time())
         member.uid, member.gid = _USER
         member.uname = member.gname = ""
@@ -112,15 +112,15 @@ def _checked(tar: tarfile.TarFile, folder: Path, limits: Limits) -> Iterator[tar
 
 
 def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members; whatever else their headers make `tarfile` raise is a broken archive."""
+    """Yield the members. Any other error that `tarfile` raises for a header means a broken archive."""
     while True:
         try:
             member = tar.next()
         except RefusedError:
             raise
         except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError) as cause:
-            raise tarfile.ReadError(f"a header that is none: {cause}") from cause
-        tar.members = []  # type: ignore[attr-defined]  # it would keep them all
+            raise tarfile.ReadError(f"an invalid header: {cause}") from cause
+        tar.members = []  # type: ignore[attr-defined]  # otherwise it keeps them all
         if member is None:
             return
         yield member
@@ -130,16 +130,16 @@ def _take(taken: dict[str, tuple[str, bool]], name: str, parts: list[str], is_fo
     """Assign each place only once, also on file systems that ignore letter case.
 
     Raises:
-        RefusedError: if it is taken.
+        RefusedError: if the place is taken.
     """
     for end in range(1, len(parts) + 1):
         path, folder = "/".join(parts[:end]), is_folder or end < len(parts)
-        # What is the same name on some file systems is one name here.
+        # Names that are equal on some file systems count as equal here.
         key = unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
         known = taken.get(key)
         if known is not None and (known != (path, folder) or not folder):
             raise RefusedError(
-                f"members must have names of their own, got {_shown(name)} after {_shown(known[0])}."
+                f"members must have distinct names, got {_shown(name)} after {_shown(known[0])}."
             )
         taken[key] = path, folder
 
@@ -148,24 +148,24 @@ def _parts(name: str) -> list[str]:
     """Split a member's name into its parts, if it stays inside the folder.
 
     Raises:
-        RefusedError: if it does not.
+        RefusedError: if it leads outside, or is not plain text.
     """
     why = None
     try:
         written = name.encode("utf-8")
     except UnicodeEncodeError:
-        why, written = "is no text", b""
+        why, written = "is not text", b""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if any(unicodedata.category(letter) == "Cc" for letter in name):
         why = "has control characters"
     elif PurePosixPath(name).is_absolute() or _DRIVE.match(name) or "\\" in name:
-        why = "is absolute, or so on some systems"
+        why = "is absolute, at least on some systems"
     elif ".." in parts:
         why = "lies outside the folder"
     elif len(written) > _LONGEST_NAME or any(
         len(part.encode("utf-8", "replace")) > _LONGEST_PART for part in parts
     ):
-        why = f"is longer than {_LONGEST_NAME} bytes, or a part of it than {_LONGEST_PART}"
+        why = f"is longer than {_LONGEST_NAME} bytes, or has a part longer than {_LONGEST_PART}"
     if why is not None:
         raise RefusedError(f"a member must have a plain name, got {_shown(name)}, which {why}.")
     return parts
@@ -188,19 +188,19 @@ def _shown(name: str) -> str:
 
 
 class _Member(tarfile.TarInfo):
-    """A member whose headers are not read if they are large: `tarfile` would do it at one go."""
+    """A member whose headers are refused if they are large: `tarfile` would read them whole."""
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> "_Member":
-        """Read the next one; a header that is none would pass for the end of the archive."""
+        """Read the next member. An invalid header would otherwise pass for the end of the archive."""
         try:
             return cast("_Member", super().fromtarfile(tarfile_))
         except _NO_HEADER as cause:
-            raise tarfile.ReadError(f"a member's header is none ({cause})") from cause
+            raise tarfile.ReadError(f"a member's header is invalid ({cause})") from cause
 
     def _proc_member(self, tar: tarfile.TarFile) -> Any:
         if self.size < 0:
-            raise tarfile.ReadError("a member of less than no bytes")
+            raise tarfile.ReadError("a member of negative size")
         if self.type in _HEADERS and self.size > _LONGEST_HEADER:
             raise RefusedError(
                 f"a member's header must have at most {_LONGEST_HEADER:,} bytes, got {self.size:,}."
@@ -209,7 +209,7 @@ class _Member(tarfile.TarInfo):
 
 
 class _Limited:
-    """A stream of which no more than so many bytes are read."""
+    """A stream that refuses to be read beyond a number of bytes."""
 
     def __init__(self, stream: GzipFile, most: int, archive: Path) -> None:
         self.stream, self.most, self.archive = stream, most, archive

@@ -41,7 +41,7 @@ _USUAL = "`train.parquet` and `test.parquet` (image, label), or train/<class>/ a
 
 
 class _Source(NamedTuple):
-    """A data set, for those who have it not yet: its classes, where it is, how it may lie."""
+    """A data set: its classes, where to get it, and the layouts of files that are read."""
 
     name: str
     classes: tuple[str, ...]
@@ -87,8 +87,8 @@ def cifar10(
     Krizhevsky, "Learning multiple layers of features from tiny images", 2009. Its authors ask to be
     cited and state no licence.
 
-    Items stand in the original order, that of the human labels of CIFAR-10N and CIFAR-10H; a folder
-    of pictures by class cannot know it.
+    Items are in the original order, which the human labels of CIFAR-10N and CIFAR-10H need. Only a
+    folder of pictures by class does not record that order.
 
     Args:
         data_dir: A folder with `train.parquet` and `test.parquet`; with `cifar-10-batches-py` (or
@@ -96,7 +96,7 @@ def cifar10(
             ones; or with `train/<class>/` and `test/<class>/`. For features: with
             `features_*_{train,test}.npy`, (N, D) floats, and `labels_{train,test}.txt`, N lines
             with the published class numbers. None: from the Hub, `uoft-cs/cifar10`.
-        content: What stands for an item: `"images"`, or `"features"`, which somebody computed.
+        content: What represents an item: `"images"`, or precomputed `"features"`.
 
     Returns:
         The splits `train` and `test` with the columns `image`, or `features` (D float32), and
@@ -106,7 +106,7 @@ def cifar10(
         ValueError: If a file is malformed or files disagree, classes are not CIFAR-10's or have no
             names, or `content` is unknown.
         FileNotFoundError: If the data are not in `data_dir`.
-        ConnectionError: If the Hub is not reached and does not have the data in its cache.
+        ConnectionError: If the Hub cannot be reached and the data are not in its cache.
     """
     if content not in ("images", "features"):
         raise ValueError(f"`content` must be 'images' or 'features', got {content!r}.")
@@ -130,18 +130,18 @@ def cifar10n(data: DatasetDict, path: str | os.PathLike[str]) -> DatasetDict:
     """Add three human labels to each training item of CIFAR-10.
 
     Wei et al., "Learning with noisy labels revisited", ICLR 2022 (CC BY-NC 4.0),
-    http://noisylabels.com. 747 workers gave them; the worker ids that are published beside them do
-    not belong to them, so the three places `random_label1` to `random_label3` are three annotators.
+    http://noisylabels.com. 747 workers gave the labels, but the published worker ids do not belong to
+    them. So the three places `random_label1` to `random_label3` are taken as three annotators.
 
-    The file identifies items only by their place. The gold labels in both are compared to verify that
-    order and class numbers are those of `data`; they are not used for anything else.
+    The file identifies items only by their position. The gold labels in the file and in `data` are
+    compared to verify that order and class numbers agree; they are not used for anything else.
 
     Args:
-        data: What `cifar10` returns, its training items in the original order.
+        data: The result of `cifar10`, its training items in the original order.
         path: `CIFAR-10_human.pt`.
 
     Returns:
-        The data with crowd columns; nobody labelled the test items.
+        The data with crowd columns, which are empty for the test items.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -175,9 +175,9 @@ def cifar10n(data: DatasetDict, path: str | os.PathLike[str]) -> DatasetDict:
 def dogs_vs_cats(data_dir: str | os.PathLike[str] | None = None) -> DatasetDict:
     """Load Dogs vs. Cats: 25,000 photographs, half of them to train, half to test.
 
-    Elson et al., "Asirra", CCS 2007; Kaggle, 2013 (its competition's rules). Who gets which half is
-    not published: it is drawn once, the same for everybody who has the same files. The Hub's copy
-    is Microsoft's, 23,410 pictures that can be opened, halved alike.
+    Elson et al., "Asirra", CCS 2007; Kaggle, 2013 (the rules of its competition). The paper's division
+    is not published, so the halves are drawn by a fixed seed: the same files give the same halves. The
+    Hub's copy is Microsoft's, with 23,410 readable pictures, divided in the same way.
 
     Args:
         data_dir: A folder with Kaggle's `train/cat.0.jpg` ... `train/dog.12499.jpg` (or that folder
@@ -188,9 +188,9 @@ def dogs_vs_cats(data_dir: str | os.PathLike[str] | None = None) -> DatasetDict:
         The splits `train` and `test` with the columns `image` and `label` (gold; cat, dog).
 
     Raises:
-        ValueError: If a file is malformed, or classes are others or have no names.
+        ValueError: If a file is malformed, or its classes are others or have no names.
         FileNotFoundError: If the data are not in `data_dir`.
-        ConnectionError: If the Hub is not reached and does not have the data in its cache.
+        ConnectionError: If the Hub cannot be reached and the data are not in its cache.
     """
     if data_dir is None:
         return _checked(_halves(_from_hub(_DOGS_VS_CATS)["train"]), _DOGS_VS_CATS)
@@ -205,8 +205,8 @@ def luna16(data_dir: str | os.PathLike[str]) -> DatasetDict:
     """Load patches of LUNA16: 50 x 50 in grey, cut out of CT scans of the lung.
 
     Setio et al., "Validation, comparison, and combination of algorithms for automatic detection of
-    pulmonary nodules", Medical Image Analysis 2017 (CC BY 4.0). `recipes/prepare_luna16.py` makes
-    them from the scans. What the paper calls malignant is what LUNA16 calls a nodule.
+    pulmonary nodules", Medical Image Analysis 2017 (CC BY 4.0). `recipes/prepare_luna16.py` cuts the
+    patches out of the scans. The paper's class "malignant" is LUNA16's "nodule".
 
     Args:
         data_dir: A folder with `train.parquet` and `test.parquet`, or with
@@ -223,7 +223,7 @@ def luna16(data_dir: str | os.PathLike[str]) -> DatasetDict:
     return _checked(_splits(_folder(data_dir, _LUNA16), _LUNA16), _LUNA16)
 
 
-# Where the data lie
+# Finding the data
 
 
 def _folder(data_dir: str | os.PathLike[str], source: _Source) -> Path:
@@ -232,16 +232,16 @@ def _folder(data_dir: str | os.PathLike[str], source: _Source) -> Path:
         raise FileNotFoundError(
             f"`data_dir` must be a folder with {source.name}, got {folder}: "
             f"{'it is a file' if folder.exists() else 'it does not exist'}. Get the data from "
-            f"{source.origin}; it may lie there as {source.layouts}."
+            f"{source.origin}, in one of these layouts: {source.layouts}."
         )
     return folder
 
 
 def _from_hub(source: _Source) -> dict[str, Dataset]:
-    """Return what the Hub has, with our columns."""
+    """Load the data set from the Hub, with our column names."""
     try:
         data = load_dataset(str(source.hub))
-    except OSError as cause:  # offline, not reached, an answer that is an error
+    except OSError as cause:  # offline, unreachable, or an error as the answer
         raise ConnectionError(
             f"{source.name} must come from the Hub, {source.hub}, got '{cause}': be online, without "
             f"HF_HUB_OFFLINE; or get it from {source.origin} and pass its folder as `data_dir`, "
@@ -254,10 +254,10 @@ def _from_hub(source: _Source) -> dict[str, Dataset]:
 
 
 def _splits(folder: Path, source: _Source) -> dict[str, Dataset]:
-    """Read the layouts that any data set may have."""
+    """Read the layouts that all data sets share."""
     files = [folder / f"{split}.parquet" for split in _SPLITS]
     if all(file.is_file() for file in files):
-        # One by one: read together, the second would be given the class names of the first.
+        # One by one: read together, the second would get the class names of the first.
         rows = [_named(Dataset.from_parquet(str(f)), source.classes, str(f)) for f in files]
         return dict(zip(_SPLITS, rows, strict=True))
     if all((folder / split).is_dir() for split in _SPLITS):
@@ -274,7 +274,7 @@ def _splits(folder: Path, source: _Source) -> dict[str, Dataset]:
 
 
 def _named(rows: Dataset, classes: Sequence[str], where: str) -> Dataset:
-    """Give a table our column names, and the classes our numbers, by their names."""
+    """Rename a table's columns to ours, and number its classes as we do, by their names."""
     ours = {"image": ("image", "img"), "label": ("label", "labels")}
     theirs = {}
     for column, words in ours.items():
@@ -310,7 +310,7 @@ def _named(rows: Dataset, classes: Sequence[str], where: str) -> Dataset:
 
 
 def _class_folders(root: Path, classes: Sequence[str]) -> Dataset:
-    """Read pictures from a folder a class."""
+    """Read pictures from one folder per class."""
     there = {path.name: path for path in _visible(root) if path.is_dir()}
     _check_names(there, classes, str(root))
     folders = {name.casefold(): path for name, path in there.items()}
@@ -335,7 +335,7 @@ def _kaggle(folder: Path) -> Dataset | None:
 
 
 def _batches(folder: Path) -> dict[str, Dataset]:
-    """Read the published pickles, if they are those: to unpickle a file is to run what it says."""
+    """Read the published pickles, after checking that they are those: unpickling a file can run code."""
     from torchvision import datasets as published  # slow to import
 
     out = {}
@@ -344,8 +344,8 @@ def _batches(folder: Path) -> dict[str, Dataset]:
             batches = published.CIFAR10(folder.parent, train=split == "train", download=False)
         except RuntimeError as cause:
             raise ValueError(
-                f"{folder} must hold the published files, of known MD5 sums, got others or too few: "
-                f"nothing of them was opened; get them again from {_CIFAR10.origin}."
+                f"{folder} must hold the published files, whose MD5 sums are known, got others or too "
+                f"few: none was opened; get them again from {_CIFAR10.origin}."
             ) from cause
         rows = _pictures(list(batches.data), batches.targets, batches.classes)
         out[split] = _named(rows, CIFAR10, f"{folder}, {split}")
@@ -353,7 +353,7 @@ def _batches(folder: Path) -> dict[str, Dataset]:
 
 
 def _features(folder: Path) -> dict[str, Dataset]:
-    """Read given features, and labels by the published numbers."""
+    """Read precomputed features, and labels as the published class numbers."""
     kinds = [
         {path.name.removesuffix(f"_{split}.npy") for path in folder.glob(f"features_*_{split}.npy")}
         for split in _SPLITS
@@ -398,7 +398,7 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _halves(rows: Dataset) -> dict[str, Dataset]:
-    """Draw half of the items to train, half to test: always the same."""
+    """Draw half of the items for training and half for the test, by a fixed seed."""
     return dict(rows.train_test_split(test_size=0.5, seed=0))
 
 
@@ -415,7 +415,7 @@ def _check_names(names: Iterable[str], classes: Sequence[str], where: str) -> No
 
 
 def _checked(data: dict[str, Dataset], source: _Source) -> DatasetDict:
-    """See that each class occurs in each split, and say if it is not the whole data set."""
+    """Check that each class occurs in each split, and log if the data set is not complete."""
     for split, rows in data.items():
         counts = np.bincount(rows.with_format("numpy")["label"][:], minlength=len(source.classes))
         if not counts.all():

@@ -22,26 +22,26 @@ _SEAL = ".sha256.json"
 
 
 def seal(place: Path, origin: str | None = None) -> None:
-    """Write down the digests of a file, beside it, or of all files in a folder, in it.
+    """Write the digests of a file beside it, or those of all files of a folder into the folder.
 
     Args:
-        place: the file or folder, which stays as it is from now on.
-        origin: the digest of what it was made of.
+        place: the file or folder, which must not change any more.
+        origin: the digest of its source.
     """
-    told = {"origin": origin, "files": _digests(place)}
+    written = {"origin": origin, "files": _digests(place)}
     with staged(_seal_of(place)) as path:
-        path.write_text(json.dumps(told), encoding="utf-8")
+        path.write_text(json.dumps(written), encoding="utf-8")
 
 
 def made_once(place: Path, make: Callable[[Path], object]) -> None:
-    """Make a file of a cache, unless it is there as it was made.
+    """Make a file of a cache, unless it is already there and unchanged.
 
-    Of several processes one makes it and the others wait. What a killed one has left is swept.
+    One of several processes makes it, and the others wait. The remains of a killed process are removed.
 
     Args:
-        place: of the file; the folder is made if need be.
+        place: the path of the file; its folder is created if necessary.
         make: writes the file to the path that it is given, and may write others beside it. If it
-            writes none, none is kept.
+            writes no file, none is kept.
 
     Example:
         >>> import tempfile
@@ -61,7 +61,7 @@ def made_once(place: Path, make: Callable[[Path], object]) -> None:
         if is_whole(place):
             return
         if place.exists():
-            logger.warning("%s is not as it was made: it is made again.", place)
+            logger.warning("%s has changed since it was made: it is made again.", place)
             break_seal(place)
             place.unlink()
         making = _making(place)
@@ -85,23 +85,23 @@ def _lock(making: Path) -> FileLock:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what processes have left that are no longer there: nobody holds its lock."""
+    """Remove what ended processes have left: files whose lock nobody holds."""
     for left in folder.glob(".*.making"):
         with contextlib.suppress(Timeout), _lock(left).acquire(timeout=0):
             shutil.rmtree(left, ignore_errors=True)
 
 
 def is_sealed(place: Path) -> bool:
-    """Whether a seal is there, right or wrong."""
+    """Whether there is a seal, valid or not."""
     return _seal_of(place).is_file()
 
 
 def is_whole(place: Path, origin: str | None = None) -> bool:
-    """Whether a file or folder is as it was when it was sealed.
+    """Whether a file or folder is unchanged since it was sealed.
 
     Args:
         place: the file or folder.
-        origin: the digest of what it must have been made of; anything by default.
+        origin: the digest that its source must have; by default any.
 
     Example:
         >>> import tempfile
@@ -112,15 +112,15 @@ def is_whole(place: Path, origin: str | None = None) -> bool:
         (True, 3, False)
     """
     try:
-        told = json.loads(_seal_of(place).read_text(encoding="utf-8"))
-        asked = origin is None or told["origin"] == origin
-        return asked and told["files"] == _digests(place)
+        written = json.loads(_seal_of(place).read_text(encoding="utf-8"))
+        asked = origin is None or written["origin"] == origin
+        return asked and written["files"] == _digests(place)
     except (OSError, ValueError, LookupError, TypeError):
         return False
 
 
 def break_seal(place: Path) -> None:
-    """Take the seal off, before what it is of is replaced."""
+    """Remove the seal, before the file or folder is replaced."""
     _seal_of(place).unlink(missing_ok=True)
 
 
@@ -131,6 +131,6 @@ def _seal_of(place: Path) -> Path:
 def _digests(place: Path) -> dict[str, str]:
     if not place.is_dir():
         return {"": digest(place)}
-    # What is hidden is read by nobody, and file browsers leave such behind.
+    # Hidden files are not read, and file browsers leave some behind.
     files = sorted(p for p in place.rglob("*") if p.is_file() and not p.name.startswith("."))
     return {path.relative_to(place).as_posix(): digest(path) for path in files}

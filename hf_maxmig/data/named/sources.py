@@ -29,7 +29,7 @@ from .sealed import is_sealed, is_whole, seal
 logger = logging.getLogger(__name__)
 
 LABELME_URL = "https://fprodrigues.com/deep_LabelMe.tar.gz"
-# Nobody has published one. Whoever has downloaded the archive finds it in the log, and can pin it.
+# None has been published. The log shows the digest of a downloaded archive, which can then be pinned.
 LABELME_SHA256: str | None = None
 LABELME_SIZES = {"train": 1000, "validation": 500, "test": 1188, "annotators": 59, "votes": 2547}
 LABELME_CLASSES = [
@@ -65,36 +65,36 @@ def labelme(
     owners'.
 
     Every split has the columns `file_name`, `label` (gold), `annotators`, `annotations` (ragged, of
-    equal lengths; empty in `validation` and `test`, where nobody was asked) and either `features`
-    or `image`. Annotators are the columns of `answers.txt` with at least one vote, in order: the
-    table may also keep people who never voted.
+    equal lengths; empty in `validation` and `test`, which nobody labelled) and either `features`
+    or `image`. Annotators are the columns of `answers.txt` with at least one vote, in order; the
+    table may also have columns of people who never voted.
 
     The features are VGG-16's last convolutional map averaged over its 4 x 4 positions: (D,)
-    float32, D = 512. The paper's own h reads the 8,192 numbers unpooled; the mean keeps what is
-    seen and drops where, a sixteenth of the size. Where the archive holds several augmented copies
-    of each training image, an item stays one row: the mean over its copies.
+    float32, D = 512. The paper's own h reads the 8,192 numbers unpooled; the mean has a sixteenth of
+    the size and keeps what a picture shows, but not where. If the archive holds several augmented
+    copies of each training image, an item is still one row: the mean over its copies.
 
     Args:
         data_dir: The unpacked archive (or its inner folder `LabelMe`); or a folder with
             `answers.txt`, `labels_*.txt`, `filenames_*.txt` and `features_vgg16_*.npy` or
             `images/<split>/<class>/`; or the file `deep_LabelMe.tar.gz`. None: downloaded once,
             unless `HF_HUB_OFFLINE` is set.
-        content: What stands for an item: `"features"`, or `"images"` (paths, decoded when read).
-        cache_dir: Where archives are unpacked; None: a folder in the cache of `datasets`. What was
-            unpacked is compared with its digests each time, and unpacked again if it has changed.
-        url: Where the archive is downloaded from; by https, unless `sha256` is given.
-        sha256: What the archive must have. Without it, only what it holds is checked, and the log tells
-            the digest that it had.
+        content: What represents an item: `"features"`, or `"images"` (paths, decoded when read).
+        cache_dir: Where archives are unpacked; None: a folder in the cache of `datasets`. The unpacked
+            files are compared with their digests each time, and unpacked again if they have changed.
+        url: The address of the archive; it must be https, unless `sha256` is given.
+        sha256: The digest that the archive must have. Without it, only the content is checked, and the
+            log shows the digest.
 
     Returns:
         The splits `train`, `validation` and `test`, all with the same columns.
 
     Raises:
-        ValueError: If files disagree with each other or hold values out of range; or the address is
-            one whose answer anybody on the way could change.
+        ValueError: If files disagree with each other or hold values out of range, or `url` is not
+            secure.
         FileNotFoundError: If a file is missing.
-        OSError: If an archive does not arrive, is not whole or another one, or holds what could lie
-            outside its folder; nothing of it is kept.
+        OSError: If the download fails, or the archive is incomplete, has another digest, or holds
+            members that could lie outside its folder. Nothing of it is kept then.
     """
     if content not in ("features", "images"):
         raise ValueError(f"`content` must be 'features' or 'images', got {content!r}.")
@@ -118,7 +118,7 @@ def labelme(
 
 
 def _read(folder: Path, content: str, sizes: dict[str, int] | None = None) -> DatasetDict:
-    """Read a folder of either layout; `sizes`, if given, are what its numbers must be."""
+    """Read a folder of either layout, and compare its numbers with `sizes`, if given."""
     root = _root(folder)
     names, labels, answers = _texts(root, sizes)
     classes = ClassLabel(names=list(LABELME_CLASSES))
@@ -134,7 +134,7 @@ def _read(folder: Path, content: str, sizes: dict[str, int] | None = None) -> Da
         schema[column] = Image()
     else:
         column, things = "features", _features(root, names, labels, answers)
-        # Of fixed length: numpy and torch then see one block of memory, not a list of lists.
+        # A fixed length: numpy and torch then see one block of memory, not a list of lists.
         schema[column] = List(Value("float32"), length=things["train"].shape[1])
     item, annotator = np.nonzero(answers >= 0)
     ends = np.bincount(item, minlength=len(answers)).cumsum()[:-1]
@@ -149,7 +149,7 @@ def _read(folder: Path, content: str, sizes: dict[str, int] | None = None) -> Da
 
 
 def _root(folder: Path) -> Path:
-    """Return where `answers.txt` lies: the folder itself or the archive's inner folder."""
+    """Return the folder with `answers.txt`: the given one, or the archive's inner folder."""
     for root in (folder, folder / "LabelMe"):
         if (root / "answers.txt").is_file():
             return root
@@ -186,7 +186,7 @@ def _texts(
 def _features(
     root: Path, names: dict[str, list[str]], labels: dict[str, np.ndarray], answers: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return (N, D) float32 by split, pooled over positions where the file is not."""
+    """Return (N, D) float32 by split, pooled over positions if the file is not."""
     out = {}
     for split, word in _SPLITS.items():
         path = root / f"features_vgg16_{word}.npy"
@@ -216,14 +216,14 @@ def _one_row_an_item(
     """Return (N, D) from the prepared (k N, D): the mean over the k copies of each item.
 
     The folder `prepared` identifies its rows only by their labels. So the labels, and the votes if
-    there are any, must be those of the text files, with the copies of an item side by side or the whole
-    set repeated k times. (Votes are sorted within a row, because the annotators may be in another
-    order.) Otherwise features could silently belong to other items.
+    there are any, must agree with the text files, with the copies of an item side by side or the whole
+    set repeated k times. Otherwise features could silently belong to other items. Votes are compared
+    sorted within a row, because the annotators may be in another order.
     """
     copies, rest = divmod(len(rows), len(labels))
     beside = path.with_name(path.name.replace("data_", "labels_").replace("_vgg16", ""))
     if rest or not copies or (copies == 1 and not beside.is_file()):
-        return rows  # Nothing to match with; the caller compares the counts.
+        return rows  # There is nothing to match with; the caller compares the counts.
     ours, theirs = labels[:, None], read_array(_present(beside)).reshape(-1, 1)
     if answers is not None and path.with_name("answers.npy").is_file():
         votes = read_array(path.with_name("answers.npy"))
@@ -243,7 +243,7 @@ def _one_row_an_item(
 def _images(
     root: Path, names: dict[str, list[str]], labels: dict[str, np.ndarray]
 ) -> dict[str, list[str]]:
-    """Return paths by split, in the folder of the gold class or else of the name's prefix."""
+    """Return paths by split, in the folder of the gold class, or of the name's prefix without one."""
     base = root / "images" if (root / "images").is_dir() else root
     out = {}
     for split, word in _SPLITS.items():
@@ -301,7 +301,7 @@ def _without_the_silent(answers: np.ndarray) -> np.ndarray:
 
 
 def read_array(path: Path) -> np.ndarray:
-    """Load an array, never a pickle: unpickling a downloaded file could run any code in it."""
+    """Load an array, never a pickle: unpickling a downloaded file could run code."""
     try:
         return np.asarray(np.load(path, allow_pickle=False))
     except (ValueError, EOFError) as cause:
@@ -312,7 +312,7 @@ def read_array(path: Path) -> np.ndarray:
 
 
 def _download(url: str, cache: Path, sizes: dict[str, int], sha256: str | None) -> Path:
-    """Return the folder of the published archive, downloaded and checked unless it is there."""
+    """Return the folder of the published archive; download and check it if it is not there."""
     folder, part = cache / "published", cache / "deep_LabelMe.tar.gz.part"
     if _is_kept(folder, sha256):
         return folder
@@ -323,14 +323,14 @@ def _download(url: str, cache: Path, sizes: dict[str, int], sha256: str | None) 
             f"LabelMe must come from {url}, got HF_HUB_OFFLINE set: unset it, or {advice}."
         )
     cache.mkdir(parents=True, exist_ok=True)
-    with FileLock(cache / "published.lock"):  # Of several processes one downloads, others wait.
+    with FileLock(cache / "published.lock"):  # One process downloads, the others wait.
         try:
             if not _is_kept(folder, sha256):
                 _stream(url, part, sha256)
                 _unpack(part, folder, sizes, sha256)
         except (*_BROKEN, ValueError) as cause:
             raise OSError(
-                f"LabelMe must arrive whole from {url}, got '{cause}': nothing was kept; try "
+                f"LabelMe must be downloaded whole from {url}, got '{cause}': nothing was kept; try "
                 f"again, or {advice}."
             ) from cause
         finally:
@@ -339,15 +339,15 @@ def _download(url: str, cache: Path, sizes: dict[str, int], sha256: str | None) 
 
 
 def _check_address(url: str, sha256: str | None) -> None:
-    """Refuse an address whose answer could be changed on the way, unless its digest is known."""
+    """Refuse an address without transport security, unless the archive's digest is known."""
     address = urllib.parse.urlsplit(url)
     if address.scheme == "https" or (
         address.scheme == "http" and (sha256 is not None or _is_here(address.hostname))
     ):
         return
     raise ValueError(
-        f"`url` must be an https address, or http with the archive's `sha256`, got {url}: anybody on the way could "
-        "send something else."
+        f"`url` must be an https address, or http with the archive's `sha256`, got {url}: anybody on the network "
+        "path could send something else."
     )
 
 
@@ -359,21 +359,21 @@ def _is_here(host: str | None) -> bool:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows where the address that is redirected to would be taken too."""
+    """Follows a redirect if the new address would be accepted as `url`."""
 
     def __init__(self, sha256: str | None) -> None:
         self.sha256 = sha256
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> urllib.request.Request | None:
-        """Check the new address, the last argument."""
+        """Check the new address, which is the last argument."""
         _check_address(args[-1], self.sha256)
         return super().redirect_request(*args, **kwargs)
 
 
 def _stream(url: str, part: Path, sha256: str | None) -> None:
-    """Write what `url` answers into `part`, as many bytes as were announced."""
+    """Download `url` into `part`, and check that as many bytes arrive as were announced."""
     logger.info("Downloading %s", url)
-    # Some hosts turn the default name of Python's client away.
+    # Some hosts refuse the default name of Python's client.
     agent = {"User-Agent": "Mozilla/5.0 (compatible; hf_maxmig)"}
     request = urllib.request.Request(url, headers=agent)
     opener = urllib.request.build_opener(_Redirects(sha256))
@@ -388,8 +388,8 @@ def _stream(url: str, part: Path, sha256: str | None) -> None:
 
 
 def _unpack_once(archive: Path, cache: Path, sha256: str | None) -> Path:
-    """Return the folder of the user's archive, unpacked into the cache unless it is there."""
-    stat = archive.stat()  # Hashing what it holds would take as long as unpacking it.
+    """Return the folder of the user's archive; unpack it into the cache if it is not there."""
+    stat = archive.stat()  # Hashing its content would take as long as unpacking it.
     key = f"{archive.resolve()}:{stat.st_size}:{stat.st_mtime_ns}"
     folder = cache / f"archive-{sha256_of(key.encode()).hexdigest()[:16]}"
     cache.mkdir(parents=True, exist_ok=True)
@@ -406,11 +406,11 @@ def _unpack_once(archive: Path, cache: Path, sha256: str | None) -> Path:
 
 
 def _is_kept(folder: Path, sha256: str | None) -> bool:
-    """Whether the folder exists, is unchanged since it was unpacked, and is of the requested archive."""
+    """Whether the folder exists, is unchanged since it was unpacked, and comes from the requested archive."""
     if not folder.is_dir():
         return False
     if not is_sealed(folder) and sha256 is None:
-        with contextlib.suppress(OSError):  # of an earlier version, and nobody may write there
+        with contextlib.suppress(OSError):  # made by an earlier version, and not writable
             seal(folder)
         return True
     return is_whole(folder, sha256)
@@ -419,10 +419,11 @@ def _is_kept(folder: Path, sha256: str | None) -> bool:
 def _unpack(archive: Path, folder: Path, sizes: dict[str, int] | None, sha256: str | None) -> None:
     """Unpack beside `folder`, check, rename: an interruption leaves no `folder`."""
     part = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)  # Left by a process that was killed.
+    shutil.rmtree(part, ignore_errors=True)  # The remains of a killed process.
     if folder.is_dir():
         logger.warning(
-            "%s is not as it was unpacked, or of another archive: it is made again.", folder
+            "%s has changed since it was unpacked, or comes from another archive: it is made again.",
+            folder,
         )
     origin = digest(archive)
     if sha256 is not None and origin != sha256:

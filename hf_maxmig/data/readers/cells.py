@@ -64,12 +64,12 @@ _JOINS = (
     "&",
     "+",
 )  # between several labels; the last few are common in names
-_SURE_JOINS = 4  # so many of them are seldom part of a name
+_SURE_JOINS = 4  # this many of them are seldom part of one name
 
 
 @dataclass
 class Cells:
-    """What columns of one kind say: names, and for each column which name stands in each row."""
+    """The content of columns of one kind: the names that occur, and which of them is in each row."""
 
     names: list[Name]  # that differ; whole numbers all of them, or text
     codes: list[np.ndarray]  # a column each: (n,) numbers of names, -1 where nothing is said
@@ -79,7 +79,7 @@ class Cells:
     doubts: list[str] = field(default_factory=list)
 
 
-# Tells where and what is wrong: the number of the column, the row, the cause.
+# Makes an error from the number of the column, the row and the cause.
 Wrong = Callable[[int, int, str], Exception]
 
 
@@ -94,18 +94,18 @@ def read_cells(
     """Read columns of names of one kind: annotators, or annotations with their gold labels.
 
     Args:
-        columns: of Arrow, or lists of Python values.
-        heads: what they are called, for words.
-        rule: what is known beforehand.
-        wrong: makes the error for a column, a row and a cause.
+        columns: Arrow columns, or lists of Python values.
+        heads: the names of the columns, for messages.
+        rule: the known names and the markers of missing values.
+        wrong: makes the error from a column, a row and a cause.
         answers: whether these are annotations, which may be lists, several in one cell, or -1.
 
     Returns:
-        The names: whole numbers if all that is said are whole numbers of 64 bits, else text, where
-        a text that would become one with a number of the same column is written with its quotes.
+        The names. They are whole numbers if all values are whole numbers of 64 bits, and text
+        otherwise. A text that would equal a number of the same column is written with its quotes.
 
     Raises:
-        Exception: what `wrong` makes, for a cell that is no name.
+        Exception: made by `wrong`, for a cell that is not a name.
 
     Example:
         >>> def wrong(column, row, cause): return ValueError(f"row {row}: {cause}")
@@ -116,10 +116,12 @@ def read_cells(
     for i, column in enumerate(columns):
         _check_kind(column, i, answers, wrong)
     coded = [_encoded(column) for column in columns]
-    told: list[list[Any]] = []  # of each column's values: a number, a text, a marker or None
+    all_values: list[
+        list[Any]
+    ] = []  # for each column, each value: a number, a text, a marker or None
     for i, (values, codes) in enumerate(coded):
         try:
-            told.append([value_of(value, rule, answers) for value in values])
+            all_values.append([value_of(value, rule, answers) for value in values])
         except NoNameError:
             for number, value in enumerate(values):
                 try:
@@ -129,21 +131,21 @@ def read_cells(
                     raise wrong(i, row, str(error)) from None
     marked: Counter[str] = Counter()
     doubts: list[str] = []
-    _whole_numbers(told, rule, doubts)
+    _whole_numbers(all_values, rule, doubts)
     if answers:
-        _truth_values(told, rule, doubts)
-        _minus_one(told, heads, rule, doubts)
-        _several(told, coded, rule, wrong, doubts)
+        _truth_values(all_values, rule, doubts)
+        _minus_one(all_values, heads, rule, doubts)
+        _several(all_values, coded, rule, wrong, doubts)
     if not rule.is_given:
-        _markers_in_doubt(told, rule, doubts)
+        _markers_in_doubt(all_values, rule, doubts)
     is_marker = []
-    for values, (_, codes) in zip(told, coded, strict=True):
+    for values, (_, codes) in zip(all_values, coded, strict=True):
         markers = [number for number, value in enumerate(values) if isinstance(value, Marker)]
         is_marker.append(np.isin(codes, markers) if markers else np.zeros(len(codes), bool))
         for number in markers:
             marked[values[number].text] += int((codes == number).sum())
             values[number] = None
-    names, kind = _names(told, heads, doubts)
+    names, kind = _names(all_values, heads, doubts)
     doubts += look_alike(
         heads[0], [name for name in dict.fromkeys(itertools.chain(*names)) if name is not None]
     )
@@ -170,16 +172,16 @@ def read_cells(
 def read_items(
     column: Column, head: str, wrong: Wrong, *, doubts: bool = True
 ) -> tuple[pa.ChunkedArray, list[str]]:
-    """Read a column of items: as annotators, but white space and markers are part of the name.
+    """Read a column of items. Unlike annotators, they keep white space and markers as part of the name.
 
     Args:
-        column: of Arrow, or a list of Python values.
-        head: what it is called.
-        wrong: makes the error for a column, a row and a cause.
-        doubts: whether to look for them.
+        column: an Arrow column, or a list of Python values.
+        head: the name of the column.
+        wrong: makes the error from a column, a row and a cause.
+        doubts: whether to look for doubtful values.
 
     Returns:
-        Whole numbers or text, None where a cell is empty; and what is in doubt.
+        Whole numbers or text, None where a cell is empty; and the doubtful values, in words.
     """
     _check_kind(column, 0, False, wrong)
     if isinstance(column, pa.ChunkedArray):
@@ -192,14 +194,14 @@ def read_items(
                 column = pc.if_else(empty, pa.scalar(None, kind), column)
             return column, _items_in_doubt(head, column) if doubts else []
     values, codes = _encoded(column)
-    told: list[Any] = []
+    all_values: list[Any] = []
     for number, value in enumerate(values):
         try:
-            told.append(None if value == "" else value_of(value, _ITEMS, False, strip=False))
+            all_values.append(None if value == "" else value_of(value, _ITEMS, False, strip=False))
         except NoNameError as error:
             raise wrong(0, int((codes == number).argmax()), str(error)) from None
     found: list[str] = []
-    (names,), kind = _names([told], [head], found)
+    (names,), kind = _names([all_values], [head], found)
     names_and_none = pa.array([*names, None], kind)
     out = pa.chunked_array([names_and_none.take(pa.array(np.where(codes < 0, len(names), codes)))])
     if doubts and kind == pa.string():
@@ -208,17 +210,18 @@ def read_items(
 
 
 def class_numbers(names: Sequence[Name], classes: Sequence[str]) -> tuple[list[int | None], str]:
-    """Give each name its number among the classes; numbers that are no classes' names count from 0.
+    """Number each name by its place among the classes. A number that is not a class name counts from 0.
 
     Args:
-        names: that occur.
-        classes: names in the order of their numbers.
+        names: the names that occur.
+        classes: the class names in the order of their numbers.
 
     Returns:
-        A number for each name, None for one that is no class; and a word on what was in doubt.
+        A number for each name, None for one that is not a class; and a sentence on what was in doubt.
 
     Raises:
-        ValueError: if all names are whole numbers, no class is, and they do not run from 0 to C - 1.
+        ValueError: if all names are whole numbers, no class name is one, and the numbers do not start
+            at 0 or are not below C.
 
     Example:
         >>> class_numbers([1, 0], ["negative", "positive"])
@@ -231,22 +234,22 @@ def class_numbers(names: Sequence[Name], classes: Sequence[str]) -> tuple[list[i
     places = [short_number(int(text)) for text in texts]
     if min(places) != 0 or max(places) >= len(classes):
         raise ValueError(
-            f"`classes` must be the names that the votes say, or the votes numbers of classes from 0 "
-            f"to C - 1 = {len(classes) - 1}, got {listed(map(repr, classes))} and votes from "
+            f"`classes` must be the names in the votes, or the votes class numbers from 0 to "
+            f"C - 1 = {len(classes) - 1}, got {listed(map(repr, classes))} and votes from "
             f"{min(places)} to {max(places)}: write the names into the votes."
         )
     said = ", ".join(f"{c} is {classes[c]!r}" for c in sorted(places)[:SHOWN])
     return list(places), said + ", ..." * (len(places) > SHOWN)
 
 
-# A column taken apart
+# The distinct values of a column
 
 
 _ITEMS = Rule(frozenset(), True)
 
 
 def _check_kind(column: Column, number: int, answers: bool, wrong: Wrong) -> None:
-    """Refuse a column of Arrow that can hold no name, such as pictures, before it is taken apart."""
+    """Refuse an Arrow column that cannot hold names, such as pictures, before it is read."""
     kind = getattr(column, "type", None)
     if kind is None or column.null_count == len(column):
         return
@@ -256,14 +259,14 @@ def _check_kind(column: Column, number: int, answers: bool, wrong: Wrong) -> Non
 
 
 def is_lists(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds lists: of any length, or of a fixed one."""
+    """Whether a column of this type holds lists, of any or of a fixed length."""
     return (
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )
 
 
 def _encoded(column: Column) -> tuple[list[Any], np.ndarray]:
-    """Return the values that differ, and for each row which of them it has; -1 for null."""
+    """Return the distinct values, and the number of its value for each row; -1 for null."""
     if isinstance(column, pa.ChunkedArray | pa.Array):
         return _encoded_arrow(column)
     known: dict[tuple[type, Any], int] = {}
@@ -272,7 +275,7 @@ def _encoded(column: Column) -> tuple[list[Any], np.ndarray]:
     for row, value in enumerate(column):
         try:
             number = known.setdefault((type(value), value), len(values))
-        except TypeError:  # a list, a dict: each is looked at
+        except TypeError:  # a list or a dict: each row counts as distinct
             number = len(values)
         if number == len(values):
             values.append(value)
@@ -297,7 +300,7 @@ def _encoded_arrow(column: Any) -> tuple[list[Any], np.ndarray]:
         return _encoded(column.to_pylist())
     codes = np.asarray(pc.fill_null(encoded.indices, -1)).astype(np.int64)
     values = encoded.dictionary.to_pylist()
-    if pa.types.is_floating(kind):  # written as Arrow writes a number of its width
+    if pa.types.is_floating(kind):  # as Arrow writes a number of that width
         texts = encoded.dictionary.cast(pa.string()).to_pylist()
         values = [
             WrittenFloat(v, t) if v is not None else None
@@ -306,52 +309,56 @@ def _encoded_arrow(column: Any) -> tuple[list[Any], np.ndarray]:
     return values, codes
 
 
-# What all values of a kind say together
+# Rules that depend on all values of a kind
 
 
-def _said(told: list[list[Any]]) -> set[Any]:
-    return {v for values in told for v in values if v is not None and not isinstance(v, Marker)}
+def _said(all_values: list[list[Any]]) -> set[Any]:
+    return {
+        v for values in all_values for v in values if v is not None and not isinstance(v, Marker)
+    }
 
 
-def _whole_numbers(told: list[list[Any]], rule: Rule, doubts: list[str]) -> None:
-    """Read 1.0 as 1 in text if all that is said are numbers: so pandas and R write a column with a gap."""
-    said = _said(told)
+def _whole_numbers(all_values: list[list[Any]], rule: Rule, doubts: list[str]) -> None:
+    """Read the text 1.0 as 1 if all values are numbers: pandas and R write a column with gaps so."""
+    said = _said(all_values)
     texts = {value for value in said if isinstance(value, str)} - rule.known
     ends = sorted(text for text in texts if text.endswith(".0"))
     if not ends or not all(_DECIMAL.fullmatch(text) for text in texts):
         return
-    for values in told:
+    for values in all_values:
         for number, value in enumerate(values):
             if isinstance(value, str) and value in texts and value.endswith(".0"):
                 values[number] = "0" if value == "-0.0" else value[:-2]
     doubts.append(f"{ends[0]} is read as {ends[0][:-2]}, as all are numbers")
 
 
-def _truth_values(told: list[list[Any]], rule: Rule, doubts: list[str]) -> None:
-    """Read True and TRUE as true if nothing but truth values is said: pandas and R write them so."""
-    said = _said(told)
+def _truth_values(all_values: list[list[Any]], rule: Rule, doubts: list[str]) -> None:
+    """Read True and TRUE as true if all values are truth values: pandas and R write them so."""
+    said = _said(all_values)
     texts = {value for value in said if isinstance(value, str)}
     other = sorted(text for text in texts if not text.islower())
     if not other or texts != said or not {text.lower() for text in texts} <= {"true", "false"}:
         return
     if texts & rule.known:
         return
-    for values in told:
+    for values in all_values:
         for number, value in enumerate(values):
             if isinstance(value, str):
                 values[number] = value.lower()
     doubts.append(f"{other[0]} is read as {other[0].lower()}, as all are truth values")
 
 
-def _minus_one(told: list[list[Any]], heads: Sequence[str], rule: Rule, doubts: list[str]) -> None:
-    """Take -1 among names for no answer, and tell of it among numbers."""
-    said = _said(told)
+def _minus_one(
+    all_values: list[list[Any]], heads: Sequence[str], rule: Rule, doubts: list[str]
+) -> None:
+    """Read -1 as no answer among names, and report it among numbers."""
+    said = _said(all_values)
     if rule.is_given or not {-1, "-1"} & said or "-1" in rule.known:
         return
     others = {str(value) for value in said} - {"-1"}
     numbers = {other for other in others if _DECIMAL.fullmatch(other)}
     if others and not numbers:
-        for values in told:
+        for values in all_values:
             for number, value in enumerate(values):
                 if value in (-1, "-1"):
                     values[number] = Marker("-1")
@@ -360,15 +367,15 @@ def _minus_one(told: list[list[Any]], heads: Sequence[str], rule: Rule, doubts: 
 
 
 def _several(
-    told: list[list[Any]],
+    all_values: list[list[Any]],
     coded: list[tuple[list[Any], np.ndarray]],
     rule: Rule,
     wrong: Wrong,
     doubts: list[str],
 ) -> None:
     """Refuse a text that joins several labels, if one of them is a class by itself."""
-    texts = {v for v in _said(told) if isinstance(v, str)}
-    names = {str(value) for value in _said(told)} | rule.known
+    texts = {v for v in _said(all_values) if isinstance(v, str)}
+    names = {str(value) for value in _said(all_values)} | rule.known
     for text in sorted(texts - rule.known):
         for place, join in enumerate(_JOINS):
             parts = [part.strip(SPACE) for part in text.split(join)]
@@ -378,7 +385,7 @@ def _several(
             decimal = join == "," and re.fullmatch(r"-?[0-9]+,[0-9]+", text)
             sure = alone if place < _SURE_JOINS else len(alone) == len(parts) and join == ","
             if sure and not decimal:
-                for i, (values, (_, codes)) in enumerate(zip(told, coded, strict=True)):
+                for i, (values, (_, codes)) in enumerate(zip(all_values, coded, strict=True)):
                     if text in values:
                         row = int((codes == values.index(text)).argmax())
                         raise wrong(
@@ -391,8 +398,8 @@ def _several(
                 break
 
 
-def _markers_in_doubt(told: list[list[Any]], rule: Rule, doubts: list[str]) -> None:
-    said = {str(value) for value in _said(told)} - rule.known
+def _markers_in_doubt(all_values: list[list[Any]], rule: Rule, doubts: list[str]) -> None:
+    said = {str(value) for value in _said(all_values)} - rule.known
     found = sorted(name for name in said if name.lower() in _DOUBTFUL)
     numbers = [int(name) for name in said if _WHOLE.fullmatch(name) and len(name) < 9]
     if len(numbers) == len(said) > 2:
@@ -401,20 +408,20 @@ def _markers_in_doubt(told: list[list[Any]], rule: Rule, doubts: list[str]) -> N
             abs(number) for number in numbers if abs(number) != abs(largest) or number > 0 > largest
         )
         if set(str(abs(largest))) == {"9"} and abs(largest) > 9 and abs(largest) > 3 * rest:
-            found.append(str(largest))  # -99, 999: as surveys write a missing answer
+            found.append(str(largest))  # -99 and 999 are how surveys write a missing answer
     if found:
         doubts.append(f"{listed(map(repr, found))} is read as a name, not as missing")
 
 
 def _names(
-    told: list[list[Any]], heads: Sequence[str], doubts: list[str]
+    all_values: list[list[Any]], heads: Sequence[str], doubts: list[str]
 ) -> tuple[list[list[Name | None]], pa.DataType]:
-    """Make whole numbers or text of all values."""
-    said = _said(told)
+    """Turn all values into whole numbers, or all into text."""
+    said = _said(all_values)
     if said and all(isinstance(v, int) and -(2**63) <= v < 2**63 for v in said):
-        return told, pa.int64()
+        return all_values, pa.int64()
     collide: set[str] = set()
-    for values in told:
+    for values in all_values:
         texts = {value for value in values if isinstance(value, str)}
         collide |= texts & {str(value) for value in values if isinstance(value, int)}
     if collide:
@@ -424,12 +431,12 @@ def _names(
         )
 
     def name(value: Any) -> Name | None:
-        # Text that begins with a quote gets quotes too: no two names may become one.
+        # Text that begins with a quote gets quotes too, so that no two names become the same.
         if isinstance(value, str) and collide and (value in collide or value.startswith('"')):
             return json.dumps(value, ensure_ascii=False)
         return None if value is None else str(value)
 
-    return [[name(value) for value in values] for values in told], pa.string()
+    return [[name(value) for value in values] for values in all_values], pa.string()
 
 
 _FOLDS: tuple[tuple[str, Callable[[str], str]], ...] = (
@@ -446,7 +453,7 @@ def _folded(name: str) -> str:
 
 
 def look_alike(head: str, names: Iterable[Name]) -> list[str]:
-    """Tell which names differ by white space, letter case, Unicode's form or leading zeros only.
+    """Report names that differ only by white space, letter case, Unicode's form or leading zeros.
 
     Example:
         >>> look_alike("label", ["cup", "Cup", "mug"])
@@ -466,9 +473,9 @@ def look_alike(head: str, names: Iterable[Name]) -> list[str]:
 
 
 def _items_in_doubt(head: str, column: pa.ChunkedArray) -> list[str]:
-    """Tell of look-alike items and of markers among them, without a Python object an item."""
+    """Report look-alike items and markers among them, without a Python object per item."""
     names = column.unique().drop_null()
-    letters = np.frombuffer(names.buffers()[2] or b"", np.uint8)  # of all names in a row
+    letters = np.frombuffer(names.buffers()[2] or b"", np.uint8)  # of all names joined
     folded = names
     if (letters > 127).any():
         folded = pc.utf8_normalize(folded, "NFKC")

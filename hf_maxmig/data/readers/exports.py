@@ -31,9 +31,9 @@ _WORKERS_FILE = "side_info_cifar100N.csv"
 def label_studio(source: Source, asked: Asked) -> UncheckedVotes:
     """Read the JSON export of Label Studio: tasks with `data` and `annotations`.
 
-    Annotators are the e-mail addresses in `completed_by`, or else its numbers. Cancelled annotations,
-    annotations without a choice, and predictions are ignored. An annotation with `ground_truth` is the
-    task's gold label and not a vote.
+    The annotator is the e-mail address in `completed_by`, or its number if there is none. Cancelled
+    annotations, annotations without a choice, and predictions are ignored. An annotation with
+    `ground_truth` is the task's gold label and not a vote.
 
     Args:
         source: a list of tasks.
@@ -114,11 +114,11 @@ def _who(source: Source, row: int, who: Any) -> Any:
 def argilla(source: Source, asked: Asked) -> UncheckedVotes:
     """Read records of Argilla, of version 1 or 2, exported as JSON or pushed to the Hub.
 
-    Only submitted responses count. Version 2 on the Hub has columns `<question>.responses`,
-    `.responses.users` and `.responses.status`; its JSON `responses: {question: [{value, user_id,
-    status}]}`. Version 1 has `<question>: [{user_id, value, status}]` on the Hub and `responses:
-    [{user_id, status, values: {question: {value}}}]` in JSON. Some exports leave `status` out: then
-    all responses count.
+    Only submitted responses count. If an export has no `status`, all responses count. Version 2 has
+    the columns `<question>.responses`, `.responses.users` and `.responses.status` on the Hub, and
+    `responses: {question: [{value, user_id, status}]}` in JSON. Version 1 has
+    `<question>: [{user_id, value, status}]` on the Hub, and
+    `responses: [{user_id, status, values: {question: {value}}}]` in JSON.
 
     Args:
         source: records.
@@ -275,7 +275,7 @@ def _fields(record: dict[str, Any], questions: set[str]) -> dict[str, Any]:
 
 
 def annotator_files(source: Source, asked: Asked) -> UncheckedVotes:
-    """Read one file per annotator, as doccano exports a project: the file's name is the annotator.
+    """Read one file per annotator, as doccano exports a project. The file's name is the annotator.
 
     Args:
         source: a list of sources, each a table or a list of records.
@@ -285,7 +285,7 @@ def annotator_files(source: Source, asked: Asked) -> UncheckedVotes:
         The votes, with the other columns. An empty list of labels is no vote and is counted.
 
     Raises:
-        ValueError: naming file and line, if there are several labels; if two files are of one
+        ValueError: if an answer has several labels, naming file and line; if two files have the same
             name, or a file has a column of annotators.
     """
     files = source.content
@@ -293,7 +293,7 @@ def annotator_files(source: Source, asked: Asked) -> UncheckedVotes:
         raise source.wrong("holds no file of votes.")
     twice = [name for name, n in Counter(f.path.stem for f in files).items() if n > 1]
     if twice:
-        raise source.wrong(f"two files are of one annotator, {twice[0]}.")
+        raise source.wrong(f"two files belong to the same annotator, {twice[0]}.")
     rows, places, open_ends = [], [], []
     found: dict[str, str | None] = {}
     for file in files:
@@ -305,14 +305,14 @@ def annotator_files(source: Source, asked: Asked) -> UncheckedVotes:
         keys = list(dict.fromkeys(key for record in records[:1] for key in record))
         if who := candidates("annotator", keys):
             raise file.wrong(
-                f"has a column of annotators itself, {shown(who)}: read the files one by one and "
+                f"must hold the votes of one annotator, got a column of annotators, {shown(who)}: read the files one by one and "
                 "join them by `datasets.concatenate_datasets`."
             )
         for role in ("item", "annotation", "gold"):
             named = pick(file, role, keys, getattr(asked, role), role != "gold")
             if found.setdefault(role, named) != named:
                 raise file.wrong(
-                    f"{role} must stand under one name in all files, got {named} and {found[role]}."
+                    f"{role} must have the same name in all files, got {named} and {found[role]}."
                 )
         for row, record in enumerate(records):
             item = _item(file, row, record, str(found["item"]))
@@ -341,8 +341,8 @@ def peerannot(source: Source, asked: Asked) -> UncheckedVotes:
     """Read `answers.json` of peerannot, {task: {worker: label}}.
 
     Args:
-        source: such a dict; its keys are text, labels what they are.
-        asked: nothing.
+        source: such a dict. Its keys are text; labels keep their type.
+        asked: not used.
 
     Returns:
         The votes.
@@ -431,14 +431,14 @@ def cifar_n(source: Source, asked: Asked) -> UncheckedVotes:
 
 
 def load_arrays(path: Path) -> Source:
-    """Load only numpy arrays with torch: unpickling anything else could run code from the file."""
+    """Load numpy arrays with torch and nothing else: unpickling could run code from the file."""
     with path.open("rb") as file:
         if file.read(2) != b"PK":
             raise ValueError(f"{path.name}: must be a file of `torch.save`, got another.")
     try:
         with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()  # of the checksums that torch writes and does not look at
-    except Exception as error:  # of many kinds, for a broken archive
+            broken = archive.testzip()  # of the checksums, which torch writes and does not check
+    except Exception as error:  # a broken archive raises many kinds
         raise ValueError(f"{path.name}: must be a whole file of `torch.save`: {error}.") from error
     if broken is not None:
         raise ValueError(

@@ -1,7 +1,7 @@
 """Open files of votes: text, tables, JSON and binary files become a `Source`.
 
-The content is not interpreted here; `read_annotations.py` finds the format and the roles of the columns.
-Every error names file, line or byte, and cause.
+The content is not interpreted here: `read_annotations.py` finds the format and the roles of the columns.
+Every error names the file, the line or byte, and the cause.
 """
 
 import codecs
@@ -33,10 +33,10 @@ from .source import Source, shown
 from .tables import arrow_columns, checked_columns, columns_of
 from .values import SPACE
 
-SAMPLE = 100  # records that are looked at to tell the format
+SAMPLE = 100  # records from which the format is recognised
 TABLES = ("table", "records")
 
-_BLOCK = 1 << 24  # bytes of CSV that Arrow takes at once; no row may be longer
+_BLOCK = 1 << 24  # bytes of CSV that Arrow reads at once; no row may be longer
 
 
 def open_source(source: Any, format: str | None) -> Source:
@@ -44,15 +44,15 @@ def open_source(source: Any, format: str | None) -> Source:
 
     Args:
         source: as in `read_annotations`.
-        format: a row of `FORMATS`, or None.
+        format: the name of a row of `FORMATS`, or None.
 
     Returns:
         A table, records, an object, a matrix, arrays or several files.
 
     Raises:
-        TypeError: if `source` is of another kind.
+        TypeError: if `source` has another type.
         FileNotFoundError: if there is no such file.
-        ValueError: if a file is empty or broken; naming file and place.
+        ValueError: if a file is empty or broken, naming the file and the place in it.
     """
     if isinstance(source, str | os.PathLike):
         paths = _paths(os.fspath(source))
@@ -95,7 +95,7 @@ def first_names(source: Source) -> list[str]:
 
 
 def saw(source: Source) -> str:
-    """Say what an unknown source looks like."""
+    """Describe a source of unknown format, for errors."""
     content = source.content
     if source.kind == "table":
         return f"a table with columns {shown(content)}"
@@ -109,11 +109,11 @@ def saw(source: Source) -> str:
 
 
 def _paths(source: str) -> list[Path] | None:
-    """Return the files of a folder or a pattern, None for one file."""
+    """Return the files of a folder or a pattern, None for a single file."""
     path = Path(source)
     try:
         path.stat()
-    except (OSError, ValueError):  # a name that no file can have, such as one too long
+    except (OSError, ValueError):  # a name that no file can have, such as a very long one
         if not glob.has_magic(source):
             raise FileNotFoundError(
                 f"`source` must be a file or a folder, got {source[:200]!a}: no such file."
@@ -164,20 +164,20 @@ _IN_MEMORY: dict[Any, str] = {
 
 def _in_memory(name: str, source: Any) -> Source:
     table = columns_of(name, source)
-    if table is None:  # a dict of something else than columns
+    if table is None:  # a dict that does not hold columns
         return Source(name, "mapping", source, place="row {}".format)
     return _of_columns(Source(name, "table", None, known=table.known), table.columns)
 
 
 def _of_columns(source: Source, columns: dict[str, Any]) -> Source:
-    """Return a table with these columns, once there are rows."""
+    """Return a table with these columns, if there are rows."""
     if not any(len(column) for column in columns.values()):
         raise source.wrong(f"holds no rows, only the columns {shown(columns)}.")
     return replace(source, kind="table", content=columns)
 
 
 def _object(source: Source) -> Source:
-    """Tell a dict of columns from a dict of workers' labels."""
+    """Distinguish a dict of columns from a dict of workers' labels."""
     table = columns_of(source.name, source.content)
     return source if table is None else _of_columns(source, table.columns)
 
@@ -186,7 +186,7 @@ def _object(source: Source) -> Source:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a file in UTF-8, or in UTF-16 with its mark, without the mark."""
+    """Return the text of a file in UTF-8, or in UTF-16 with a byte order mark, without the mark."""
     data = path.read_bytes()
     utf_16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
@@ -211,7 +211,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _rows(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line on which each row begins, and its cells; a broken quote is an error."""
+    """Yield the line on which each row begins, and its cells. A broken quote is an error."""
     reader = csv.reader(_lines(text), delimiter=delimiter, strict=True)
     line = 1
     try:
@@ -235,15 +235,17 @@ def _text_table(path: Path) -> Source:
     (line, names), *first = islice(_rows(path, text, delimiter), 2)
     if not any(name.strip(SPACE) for name in names):
         raise ValueError(
-            f"{path.name}, line {line}: must name the columns, got a row of empty cells: take it out."
+            f"{path.name}, line {line}: must name the columns, got a row of empty cells: remove it."
         )
     header = [name.strip(SPACE) or f"unnamed_{i}" for i, name in enumerate(names)]
     text_columns = [[] if not first else [""]] * len(header)
-    _of_columns(  # before Arrow complains
+    _of_columns(  # with our message, before Arrow raises its own
         Source(path.name, "table", None), checked_columns(path.name, header, text_columns)
     )
     if header[-2:] == ["Approve", "Reject"] and len(first[0][1]) == len(header) - 2:
-        header = header[:-2]  # MTurk writes these two to be filled in, and no cells below them
+        header = header[
+            :-2
+        ]  # MTurk writes these two headings for later use, without cells below them
 
     def check() -> None:
         for line, cells in islice(_rows(path, text, delimiter), 1, None):
@@ -257,7 +259,7 @@ def _text_table(path: Path) -> Source:
         rows = islice(_rows(path, _text(path), delimiter), row + 1, None)
         return f"line {next(rows)[0]}"
 
-    if '"' in text:  # Arrow reads a quote that is not closed on to the end of the file
+    if '"' in text:  # Arrow would read an unclosed quote to the end of the file
         check()
     try:
         table = pa_csv.read_csv(
@@ -315,7 +317,7 @@ def _float(cell: str) -> float | None:
 
 
 def _txt(path: Path) -> Source:
-    """Read a matrix if the first line is of numbers, else a table."""
+    """Read a matrix if the first line holds only numbers, otherwise a table."""
     first = next(line for line in _lines(_text(path)) if line.strip())
     if all(_float(cell) is not None for cell in first.split()):
         return _matrix_of_text(path)
@@ -334,7 +336,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return out
 
 
-_JSON = json.JSONDecoder(object_pairs_hook=_unique)  # one a line would take most of the time
+_JSON = json.JSONDecoder(object_pairs_hook=_unique)  # one per line would take most of the time
 
 
 def _loads(name: str, text: str, first_line: int = 1) -> Any:
@@ -356,13 +358,13 @@ def _json(path: Path) -> Source:
         content = _loads(path.name, text)
     except ValueError as error:
         if isinstance(error.__cause__, json.JSONDecodeError) and "Extra data" in str(error):
-            return _json_lines(path)  # under the ending of JSON
+            return _json_lines(path)  # with the ending .json
         raise
     if isinstance(content, dict) and content:
         return _object(Source(path.name, "mapping", content, path))
     if not isinstance(content, list) or not content:
         got = "nothing in it" if content in ([], {}) else type(content).__name__
-        raise ValueError(f"{path.name}: must be a list of records or an object, got {got}.")
+        raise ValueError(f"{path.name}: must hold a list of records or an object, got {got}.")
     return Source(path.name, "records", content, path, lambda row: f"record {row + 1}")
 
 
@@ -383,15 +385,15 @@ def _parquet(path: Path) -> Source:
         features = Features.from_arrow_schema(table.schema)
     except Exception as error:
         raise ValueError(
-            f"{path.name}: must tell its columns as `datasets` writes them, got metadata that "
-            f"cannot be read: {error}."
+            f"{path.name}: must describe its columns as `datasets` does, got metadata that cannot be "
+            f"read: {error}."
         ) from error
     read = arrow_columns(path.name, table, features)
     return _of_columns(Source(path.name, "table", None, path, known=read.known), read.columns)
 
 
 def _check_statistics(metadata: Any, table: pa.Table) -> None:
-    """Raise a ValueError if the columns are not as the file's own statistics say."""
+    """Raise a ValueError if the columns contradict the file's own statistics."""
     if metadata.num_rows != len(table):
         raise ValueError(f"it says {metadata.num_rows} rows and holds {len(table)}")
     flat = {name: i for i, name in enumerate(table.column_names)}
@@ -427,13 +429,13 @@ def _is_plain(kind: pa.DataType) -> bool:
 def _npy(path: Path) -> Source:
     try:
         matrix = _load_npy(path)
-    except Exception as error:  # numpy evaluates the header: anything may come of a broken one
+    except Exception as error:  # numpy evaluates the header, so a broken one can raise anything
         raise ValueError(f"{path.name}: must be a .npy file without objects: {error}") from error
     return Source(path.name, "matrix", matrix, path, place="item {}".format)
 
 
 def _load_npy(path: Path) -> np.ndarray:
-    """Load a file of one array that is as long as its header says."""
+    """Load a file with one array whose length agrees with its header."""
     headers = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,

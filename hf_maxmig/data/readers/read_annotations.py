@@ -1,10 +1,8 @@
 """Read a crowd's votes from any source: `read_annotations` and its formats.
 
-This module recognises the format, reads tables (long, wide, dense), and names the values. `files.py`
-opens files, `exports.py` reads the exports of annotation tools, and `columns.py` joins votes to a data
-set.
-
-A format is one function and one row of `FORMATS`.
+A format is one function and one row of `FORMATS`. This module recognises the format, reads tables (long,
+wide, dense) and names the values. `files.py` opens files, `exports.py` reads the exports of annotation
+tools, and `columns.py` joins votes to a data set.
 """
 
 import difflib
@@ -48,10 +46,10 @@ def read_annotations(
     missing: Sequence[str | int] | str | int | None = None,
     classes: Sequence[str] | None = None,
 ) -> Dataset:
-    """Read votes, who said what about which item, in any of the formats below.
+    """Read votes (item, annotator, annotation) from any of the formats below.
 
-    The format is recognised from the content, and one line of the log says what was found. An
-    ambiguous format is an error. That line counts everything that is left out.
+    The format is recognised from the content; an ambiguous one is an error. One line of the log says
+    what was found and counts everything that is left out.
 
     - `long`: a table, one vote per row: CSV, TSV, JSON, JSON lines, Parquet; MTurk, Toloka, crowd-kit, Label Studio's
       JSON-MIN and CSV.
@@ -63,15 +61,20 @@ def read_annotations(
     - `annotator_files`: a folder or a list of files, one per annotator: doccano, or tables.
     - `cifar_n`: `CIFAR-10_human.pt`, `CIFAR-100_human.pt`.
 
-    All formats follow one rule (`hf_maxmig.data.readers.cells`). Annotators and labels lose the white
-    space around them; items keep theirs, because they must match the data set's. Values that pandas
-    reads as missing (NA, nan, NULL, None, ...) are no answer, and neither is -1 among names. In a wide
-    table such a cell is no vote; in a table with one vote per row it is an error. A list of one label
-    is that label; several labels in one cell are an error. In text files everything is text: 007 stays
-    007, but 1.0 is 1 if all labels are numbers. Elsewhere whole numbers are numbers. A column of
-    numbers and text becomes text, and if both the number 1 and the text "1" occur, the text is written
-    with its quotes. True and False become "true" and "false". The line of the log also names doubtful
-    values, such as a class "?" or two names that differ only by letter case.
+    All formats follow the same rules (`hf_maxmig.data.readers.cells`):
+
+    - White space around annotators and labels is removed. Items keep theirs, because they must match
+      the data set's.
+    - Values that pandas reads as missing (NA, nan, NULL, None, ...) are no answer, and so is -1 among
+      names. In a wide table such a cell is no vote; in a table with one vote per row it is an error.
+    - A list of one label is that label. Several labels in one cell are an error.
+    - In text files everything is text: 007 stays 007, but 1.0 is 1 if all labels are numbers. Elsewhere
+      whole numbers are numbers. A column of numbers and text becomes text; if both the number 1 and the
+      text "1" occur, the text is written with its quotes.
+    - True and False become "true" and "false".
+
+    The line of the log also names doubtful values, such as a class "?" or two names that differ only by
+    letter case.
 
     Args:
         source: a path, a folder, a pattern or a list of paths, or a table in memory: a
@@ -82,26 +85,27 @@ def read_annotations(
             CIFAR-100N the path of its file of workers.
         annotation: the vote's column, question, or array.
         gold: the column or key of the item's gold label, if there is one.
-        missing: texts or numbers that stand for no answer, in place of the usual ones: `()` if the
-            class "None" is one, `["NA", "?"]` for these two. A row whose annotation is one of them is
-            left out and counted.
+        missing: texts or numbers that stand for no answer, in place of the usual ones: `["NA", "?"]`
+            for these two, or `()` for none, if a class is called "None". A row whose annotation is one
+            of them is left out and counted.
         classes: names of all classes, in the order of their numbers. `annotation` and `gold` become
             a ClassLabel of these, and any other value is an error. A name among them is a class even if
             it looks like a marker or like several labels. Votes that are numbers from 0 to C - 1 are
             numbers of these classes.
 
     Returns:
-        One vote per row, with `item`, `annotator`, `annotation`, then `gold` where the source has gold
-        labels (each row has that of its item), then the other columns of the source. A column with one
-        of our names gets `original_` before it. An item with a gold label and no vote is one row whose
-        annotator and annotation are None. `add_annotations` joins the result to a data set.
+        One vote per row, with the columns `item`, `annotator`, `annotation`, then `gold` if the source
+        has gold labels (each row has that of its item), then the other columns of the source. Those
+        with one of these four names are renamed to `original_...`. An item with a gold label and no
+        vote has one row, whose annotator and annotation are None. `add_annotations` joins the result to
+        a data set.
 
     Raises:
         FileNotFoundError: if there is no such file.
         TypeError: if `source` is none of the above.
-        ValueError: if the source is malformed, a row lacks one of item, annotator and label, an item
-            has two gold labels, the format or a column is ambiguous, or there are no votes. The error
-            names file, line or record, and cause.
+        ValueError: if the source is malformed, a row has no item, annotator or label, an item has two
+            gold labels, the format or a column is ambiguous, or there are no votes. The error names
+            the file, the line or record, and the cause.
 
     Example:
         >>> votes = [{"image": "a.jpg", "worker": "ann", "label": "cat"},
@@ -250,7 +254,7 @@ def dense(source: Source, asked: Asked) -> UncheckedVotes:
 
     Args:
         source: (N, M) whole numbers.
-        asked: nothing.
+        asked: not used.
 
     Returns:
         The votes; items and annotators are numbered from 0.
@@ -311,7 +315,7 @@ def _take(column: Column, rows: np.ndarray) -> Column:
     return column.take(pa.array(rows))
 
 
-# The formats, and telling them apart
+# The formats, and how they are recognised
 
 
 def _looks_long(source: Source, asked: Asked) -> bool:
@@ -322,7 +326,7 @@ def _looks_long(source: Source, asked: Asked) -> bool:
 
 
 def _looks_wide(source: Source, asked: Asked) -> bool:
-    """Recognise the columns of a crowd: each annotator shares a label with another one."""
+    """Recognise a crowd's columns: each annotator has a label in common with another."""
     names = first_names(source)
     if isinstance(asked.annotator, list | tuple):
         return True
@@ -354,7 +358,7 @@ def _looks_label_studio(source: Source, asked: Asked) -> bool:
 
 def _looks_argilla(source: Source, asked: Asked) -> bool:
     content = source.content
-    if source.kind == "table":  # turning the whole table into records would take long
+    if source.kind == "table":  # turning the whole table into records would be slow
         content = {name: column[:SAMPLE] for name, column in content.items()}
     return any(map(is_argilla, replace(source, content=content).records()[:SAMPLE]))
 
@@ -442,7 +446,7 @@ def _pairs(found: dict[str, str]) -> str:
 
 
 def _finish(votes: UncheckedVotes, format: str, asked: Asked, guessed: bool) -> Dataset:
-    """Name the values, check that votes are complete, and give each row the gold label of its item."""
+    """Name the values, check that votes are complete, and add the gold label of its item to each row."""
     source, columns, left_out = votes.source, dict(votes.columns), votes.left_out
     roles = [role for role in ROLES if role in columns]
     named, cells = _named(votes, columns, asked)
@@ -513,7 +517,7 @@ def _named(
     head = votes.found.get("item", "item")
     items, doubts = read_items(columns.pop("item"), head, wrong([head]))
     if pa.types.is_large_string(items.type) and items.nbytes < 2**31:
-        items = items.cast(pa.string())  # as text is called elsewhere
+        items = items.cast(pa.string())  # text may have other Arrow types
     named = {"item": items}
     votes.doubts += doubts
     rule = asked.rule.but(votes.source.known)

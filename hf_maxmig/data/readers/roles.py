@@ -13,8 +13,8 @@ def extra_name(name: str) -> str:
     return f"original_{name}" if name in ROLES else name
 
 
-# By role, names as they look after `_plain`, likeliest first: a later group counts only if no name
-# of an earlier one occurs.
+# The usual names of each role, written as `_plain` returns them, likeliest first. A later group counts
+# only if no name of an earlier one occurs.
 _USUAL = {
     "item": (
         "item item_id item_name task task_id question question_id image image_id image_name "

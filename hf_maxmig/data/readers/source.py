@@ -17,7 +17,7 @@ _SHOWN = 8  # how many names an error lists
 
 @dataclass(frozen=True)
 class Asked:
-    """The user's arguments: the place of each role; None if it has to be found."""
+    """The user's arguments: where each role is found; None if it must be recognised."""
 
     item: str | None = None
     annotator: Any = None
@@ -32,21 +32,21 @@ class Source:
     """A source: its name, its content, and the names of its rows in errors."""
 
     name: str
-    kind: str  # of content: table, records, mapping, matrix, files or arrays
+    kind: str  # what the content is: table, records, mapping, matrix, files or arrays
     content: Any
     path: Path | None = None
     place: Callable[[int], str] = "row {}".format
     note: str = ""
-    known: frozenset[str] = frozenset()  # names of its ClassLabels
-    open_end: str | None = None  # column of a last cell that no line end closes: it may be cut
+    known: frozenset[str] = frozenset()  # the names of its ClassLabels
+    open_end: str | None = None  # column of the last cell if no line end follows: it may be cut off
 
     def wrong(self, what: str, row: int | None = None) -> ValueError:
-        """Give an error that says where: `votes.csv, line 812: ...`."""
+        """Make an error that names the place: `votes.csv, line 812: ...`."""
         where = self.name if row is None else f"{self.name}, {self.place(row)}"
         return ValueError(f"{where}: {what}")
 
     def part(self, row: int, record: Any, key: str, kind: type) -> Any:
-        """Return `record[key]` if it is what the format says."""
+        """Return `record[key]` if it has the type that the format demands."""
         if not isinstance(record, dict):
             raise self.wrong(f"must be an object with names, got {type(record).__name__}.", row)
         value = record.get(key)
@@ -76,11 +76,11 @@ class UncheckedVotes:
 
     columns: dict[str, Column]
     source: Source
-    rows: Any = None  # the number of the record that each row is of, if it is not its own
+    rows: Any = None  # for each row the number of its record, if that is not the row's own number
     found: dict[str, str] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
-    said: Cells | None = None  # annotations, then gold labels, where the format has read them
-    doubts: list[str] = field(default_factory=list)  # what the log says of it
+    said: Cells | None = None  # annotations, then gold labels, if the format has read them
+    doubts: list[str] = field(default_factory=list)  # doubtful values, in words for the log
     open_ends: list[tuple[str, int]] = field(
         default_factory=list
     )  # role and row of cells that may be cut
@@ -95,7 +95,7 @@ class UncheckedVotes:
         return self.source.place(row if self.rows is None else int(self.rows[row]))
 
     def wrong(self, what: str, row: int) -> ValueError:
-        """Give an error that says where, as `Source.wrong` does."""
+        """Make an error that names the place, as `Source.wrong` does."""
         return self.source.wrong(what, row if self.rows is None else int(self.rows[row]))
 
 

@@ -1,7 +1,7 @@
-"""Columns of a table in memory: of `datasets`, Arrow, pandas, a dict of columns or a list of records.
+"""Columns of a table in memory: from `datasets`, Arrow, pandas, a dict of columns or a list of records.
 
-Numbers of a `ClassLabel` become its names, also inside lists and structures. This module does not
-interpret the columns.
+The numbers of a `ClassLabel` become its names, also inside lists and structures. The columns are not
+interpreted here.
 """
 
 from collections import Counter
@@ -23,17 +23,17 @@ _COLUMN_TYPES = (list, tuple, np.ndarray, pa.Array, pa.ChunkedArray, pd.Series, 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name, of Arrow or lists of Python values; and the names of their ClassLabels."""
+    """Columns by name, as Arrow columns or lists of Python values; and the names of their ClassLabels."""
 
     columns: dict[str, Column]
     known: frozenset[str] = frozenset()
 
 
 def columns_of(name: str, source: Any) -> Table | None:
-    """Take the columns of a table in memory; None if it is none.
+    """Return the columns of a table in memory, or None for anything else.
 
     Args:
-        name: of the table, for errors.
+        name: the name of the table, for errors.
         source: anything.
 
     Raises:
@@ -59,10 +59,10 @@ def columns_of(name: str, source: Any) -> Table | None:
 
 
 def record_columns(name: str, records: Any, place: Any) -> dict[str, Column]:
-    """Turn records into columns, None where a key is absent.
+    """Turn records into columns, with None where a key is absent.
 
     Raises:
-        ValueError: naming the record that is no object, or has a key that is no text.
+        ValueError: if a record is not an object, or has a key that is not text; naming the record.
     """
     for row, record in enumerate(records):
         if not isinstance(record, dict):
@@ -79,10 +79,10 @@ def record_columns(name: str, records: Any, place: Any) -> dict[str, Column]:
 def checked_columns(
     name: str, names: Iterable[str], columns: Iterable[Column]
 ) -> dict[str, Column]:
-    """Return columns by name, arrays of Arrow as chunked ones.
+    """Return columns by name, with Arrow arrays as chunked ones.
 
     Raises:
-        ValueError: if names occur twice or are no text, or columns are of several lengths.
+        ValueError: if a name occurs twice or is not text, or the columns differ in length.
     """
     names, columns = list(names), list(columns)
     if twice := [one for one, n in Counter(names).items() if n > 1]:
@@ -99,15 +99,15 @@ def checked_columns(
 
 
 def arrow_columns(name: str, table: pa.Table, features: Any) -> Table:
-    """Take the columns of an Arrow table; with the names of the ClassLabels among its features.
+    """Return the columns of an Arrow table, and the names of the ClassLabels among its features.
 
     Raises:
-        ValueError: if its memory is not sound, or a number is out of the range of its ClassLabel.
+        ValueError: if its memory is invalid, or a number is out of the range of its ClassLabel.
     """
     try:
         table.validate(full=True)
     except pa.ArrowException as error:
-        raise ValueError(f"{name}: must be a sound table of Arrow, got: {error}.") from error
+        raise ValueError(f"{name}: must be a valid Arrow table, got: {error}.") from error
     columns: list[Column] = []
     known: set[str] = set()
     for column, values in zip(table.column_names, table.columns, strict=True):
@@ -170,9 +170,9 @@ def _inside(name: str, column: str, feature: Any, value: Any) -> Any:
 
 
 def _series(column: Any) -> Column:
-    """Return a column of Arrow, or a list of Python values where Arrow would guess or fail."""
+    """Return an Arrow column, or a list of Python values where Arrow would guess or fail."""
     if isinstance(column, pa.Array | pa.ChunkedArray | list | tuple):
-        # A list of one kind alone is read by Arrow, which is fast; of several, it would guess.
+        # Arrow reads a list of one type fast. With several types it would guess.
         if isinstance(column, tuple):
             column = list(column)
         kinds = set(map(type, column)) if isinstance(column, list) else set()

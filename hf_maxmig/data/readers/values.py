@@ -1,6 +1,7 @@
 """Read one value of a table of votes: a name, a number, or no answer.
 
-The rules are in `cells.py`. It reads whole columns, and decides what depends on all values of a kind.
+The rules are listed in `cells.py`, which reads whole columns and decides what depends on all values of a
+kind.
 """
 
 import ast
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 Name = int | str
 
-# What `pandas.read_csv` takes for missing, and what databases, R and spreadsheets write besides.
+# What `pandas.read_csv` reads as missing, and what databases, R and spreadsheets write for it.
 MISSING = frozenset(
     [
         "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
@@ -31,7 +32,7 @@ MISSING = frozenset(
 NO_WIDTH = "\u00ad\u180e\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 SPACE = "".join(c for c in map(chr, range(0x3001)) if c.isspace()) + NO_WIDTH
 _EXACT = 2.0**53  # whole numbers above it are not exact in a float
-SHOWN = 3  # how many names one lists
+SHOWN = 3  # how many names a message lists
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,11 @@ class Rule:
     """A rule for values: the texts that stand for no answer, and the known names."""
 
     missing: frozenset[str] = MISSING
-    is_given: bool = False  # the markers were named by the caller: nothing is in doubt about them
+    is_given: bool = False  # the caller named the markers, so they are not in doubt
     known: frozenset[str] = frozenset()
 
     def but(self, known: Iterable[str]) -> "Rule":
-        """Return the rule with more names that are known."""
+        """Return the rule with further known names."""
         return replace(self, known=self.known | frozenset(known))
 
 
@@ -54,11 +55,11 @@ def rule_of(missing: Any, classes: Sequence[Any] | None = None) -> Rule:
     """Return the rule for a caller's arguments.
 
     Args:
-        missing: None, a text, a number, or several: what stands for no answer.
-        classes: names that are known.
+        missing: a text or number that stands for no answer, or several; None for the usual ones.
+        classes: the known names.
 
     Raises:
-        TypeError: if either is of another kind.
+        TypeError: if either has another type.
 
     Example:
         >>> sorted(rule_of(["?", -1]).missing), "NA" in rule_of(None).missing
@@ -78,12 +79,11 @@ def rule_of(missing: Any, classes: Sequence[Any] | None = None) -> Rule:
 
 
 def class_names(classes: Any) -> list[str] | None:
-    """Return names of classes as text, None for None.
+    """Return class names as text, None for None.
 
     Raises:
-        TypeError: if they are no sequence of text or whole numbers.
-        ValueError: if a name stands twice, is empty or no text that UTF-8 can hold, or if there are
-            none.
+        TypeError: if they are not a sequence of text or whole numbers.
+        ValueError: if there are none, or a name occurs twice, is empty or cannot be written in UTF-8.
 
     Example:
         >>> class_names([0, 1])
@@ -117,7 +117,7 @@ def checked_names(what: str, names: Any) -> list[str]:
 
 
 class NoNameError(ValueError):
-    """A value is no name; its text is the cause."""
+    """Raised for a value that is not a name; its text is the cause."""
 
 
 @dataclass(frozen=True)
@@ -128,19 +128,19 @@ class Marker:
 
 
 class WrittenFloat(float):
-    """A number that knows its text."""
+    """A number that keeps the text it was written as."""
 
     text: str
 
     def __new__(cls, value: float, text: str) -> "WrittenFloat":
-        """Make a number of its value and its text."""
+        """Make a number from its value and its text."""
         out = super().__new__(cls, value)
         out.text = text
         return out
 
 
 def value_of(value: Any, rule: Rule, answers: bool, strip: bool = True) -> Any:
-    """Return a number, a text, a marker, or None where nothing is said."""
+    """Return a number, a text, a marker, or None for no answer."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     if answers and isinstance(value, list | tuple | set | frozenset | dict | np.ndarray):
@@ -181,7 +181,7 @@ def _text(text: str, rule: Rule, answers: bool) -> Any:
 
 
 def _list_in_text(text: str) -> Any:
-    """Return the list or object that a text is, as JSON or Python write it; None if it is none."""
+    """Return the list or object that a text is in JSON or Python syntax, None for other text."""
     for parse in (json.loads, ast.literal_eval):
         try:
             found = parse(text)
@@ -192,7 +192,7 @@ def _list_in_text(text: str) -> Any:
 
 
 def _number(value: Any) -> Name:
-    """Return a whole number as such, 3.0 too; True as "true"; another scalar as its text."""
+    """Return a whole number, 3.0 included, as an int, True as "true", another scalar as its text."""
     if isinstance(value, bool | np.bool_):
         return str(bool(value)).lower()
     if isinstance(value, int | np.integer):
@@ -221,7 +221,7 @@ def _number(value: Any) -> Name:
 
 
 def short_number(number: int) -> int:
-    """Return a whole number that is short enough to be written."""
+    """Return a whole number, unless it is too long to be written out."""
     if number.bit_length() > 4096:
         raise NoNameError(f"must hold text or numbers, got one of {number.bit_length()} bits.")
     return number
@@ -231,7 +231,7 @@ def only_answer(value: Any) -> Any:
     """Return the one label in an answer, None if there is none.
 
     Raises:
-        ValueError: if there are several, or it is an object.
+        ValueError: if there are several, or the answer is an object.
 
     Example:
         >>> only_answer(["cat"]), only_answer([]), only_answer("cat")
@@ -261,7 +261,7 @@ def is_missing(value: Any) -> bool:
 
 
 def plain_key(value: Any, rule: Rule) -> Any:
-    """Return the value of a cell as far as it depends on that cell alone, to recognise formats."""
+    """Return the value of a cell by the rules that need no other cell, to recognise formats."""
     try:
         value = value_of(value, rule, True)
     except NoNameError:
@@ -272,7 +272,7 @@ def plain_key(value: Any, rule: Rule) -> Any:
 
 
 def is_text(text: str) -> bool:
-    """Whether UTF-8 can hold a text: JSON can write half a character, which nothing can store.
+    """Whether a text can be written in UTF-8. JSON can hold half a character, which cannot be stored.
 
     Example:
         >>> is_text("é"), is_text(chr(0xD800))

@@ -1,8 +1,8 @@
 """The simulated experts of the paper's Appendix B ("Experts' expertise"), as data.
 
-`Experts` describes how each annotator of a simulated crowd makes mistakes, and the table `EXPERTS` has
-the paper's six crowds. Nothing is drawn here: `simulation.py` turns experts and true classes into
-annotations.
+`Experts` describes how each annotator of a simulated crowd makes mistakes, and the table `EXPERTS` lists
+the paper's six crowds. Nothing is drawn here: `simulation.py` draws annotations from experts and true
+classes.
 """
 
 from dataclasses import dataclass
@@ -29,10 +29,10 @@ class Experts:
         name: the name of the crowd.
         classes: C distinct names, C at least 2, in the order of the class numbers.
         seniors: (M_s, C, C), `seniors[m, c, r]` = P(senior m says r given true class c), so rows
-            sum to 1. Any floating type is taken; it is kept as float64.
+            sum to 1. Any floating-point type is accepted and converted to float64.
         num_naive: number of juniors in case 4.2.
-        naive_class: the class those juniors always say, in 0..C-1.
-        copied: for each junior of case 4.3 the senior whose labels they copy, in 0..M_s-1.
+        naive_class: the class that those juniors always say, in 0..C-1.
+        copied: for each junior of case 4.3 the senior whose votes they copy, in 0..M_s-1.
 
     Raises:
         TypeError: if `seniors` is not a floating-point tensor.
@@ -64,7 +64,7 @@ class Experts:
     copied: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check every field; see the class for what is raised."""
+        """Check every field, and raise what the class docstring lists."""
         num_classes = len(self.classes)
         if num_classes < 2 or len(set(self.classes)) < num_classes:
             raise ValueError(f"`classes` must be at least 2 distinct names, got {self.classes!r}.")
@@ -95,7 +95,7 @@ def _check_confusions(seniors: Tensor, num_classes: int) -> None:
             f"`seniors` must be (M_s, C, C) = (M_s, {num_classes}, {num_classes}), M_s at least 1, "
             f"got {tuple(seniors.shape)}: each senior has a confusion matrix over the classes."
         )
-    outside = ~((seniors >= 0) & (seniors <= 1))  # written so that nan is outside
+    outside = ~((seniors >= 0) & (seniors <= 1))  # written so that NaN counts as outside
     if outside.any():
         m, c, r = outside.nonzero()[0].tolist()
         raise ValueError(
@@ -113,7 +113,7 @@ def _check_confusions(seniors: Tensor, num_classes: int) -> None:
 
 
 def uniform_mistakes(*right: float) -> Tensor:
-    """Confusion of an annotator whose mistakes fall on all wrong classes alike.
+    """Confusion of an annotator whose mistakes are spread evenly over the wrong classes.
 
     Args:
         right: C probabilities, `right[c]` = P(says c given true class c). With two classes this is
@@ -151,12 +151,12 @@ HARD_PAIRS = (
     ("automobile", "truck"),
     ("frog", "ship"),
 )
-# P(right) on the first and on the second class of a pair.
+# P(right) on the first and on the second class of each pair.
 _KNOWS, _GUESSES, _ALWAYS_SAYS_FIRST = (1.0, 1.0), (0.5, 0.5), (1.0, 0.0)
 
 
 def _pair_mistakes(*right: tuple[float, float]) -> Tensor:
-    """Confusion (10, 10) of an expert of CIFAR-10 (H): one pair of P(right) a hard pair."""
+    """Confusion (10, 10) of an expert of CIFAR-10 (H): two values of P(right) per hard pair."""
     confusion = torch.zeros(len(CIFAR10), len(CIFAR10), dtype=torch.float64)
     for names, both_right in zip(HARD_PAIRS, right, strict=True):
         pair = torch.tensor([CIFAR10.index(name) for name in names])

@@ -20,14 +20,14 @@ CASES = ("independent", "naive_majority", "correlated")
 
 
 class SimulatedCrowd(NamedTuple):
-    """Who labelled each item and what they said, in the pair form of a batch.
+    """The votes of a simulated crowd, as the two tensors of a batch.
 
-    Every item has K labels, so nothing is padded.
+    Every item has K votes, so nothing is padded.
 
     Args:
         names: M annotator names, seniors first: `senior_A`, `senior_B`, ..., `junior_1`, ...
         annotators: (N, K), int64, numbers of the item's annotators, ascending.
-        annotations: (N, K), int64, the class each of them said.
+        annotations: (N, K), int64, the class that each of them said.
     """
 
     names: list[str]
@@ -45,29 +45,28 @@ def simulate_crowd(
 ) -> SimulatedCrowd:
     """Draw a crowd's annotations for items of known class (paper, cases 4.1, 4.2 and 4.3).
 
-    Each senior's label is drawn from the row of their confusion matrix that belongs to the true
+    Each senior's vote is drawn from the row of their confusion matrix that belongs to the true
     class, independently of the other seniors. In case `naive_majority` each of `experts.num_naive`
-    juniors always says `experts.naive_class`; in case `correlated` junior j repeats every label of
-    senior `experts.copied[j]`. The seniors are drawn first, so from generators of equal state all
-    three cases have the same senior labels: they carry the same information.
+    juniors always says `experts.naive_class`; in case `correlated` junior j repeats every vote of
+    senior `experts.copied[j]`. The seniors are drawn first. So generators of equal state give the same
+    senior votes in all three cases, and the cases carry the same information.
 
     Args:
         labels: (N,), integers in 0..C-1, true classes.
-        experts: who labels; `hf_maxmig.data.simulated.experts` has the paper's.
+        experts: the crowd; `hf_maxmig.data.simulated.experts` has the paper's.
         case: `independent` (4.1, seniors only), `naive_majority` (4.2) or `correlated` (4.3).
-        labels_per_item: how many of the M annotators, drawn without replacement, label each item;
+        labels_per_item: how many of the M annotators, drawn without replacement, vote on each item;
             None is all of them.
         generator: source of randomness, on the CPU; None is torch's default generator.
 
     Returns:
-        The M names and the pair `annotators`, `annotations`, both (N, K) on the CPU, where K is
+        The M names, `annotators` and `annotations`, both (N, K) on the CPU, where K is
         `labels_per_item` or M.
 
     Raises:
         TypeError: if `labels` are not integers.
-        ValueError: if `labels` are not one-dimensional, are none or lie out of range, `case` is
-            unknown or asks for juniors that `experts` do not have, or `labels_per_item` is not in
-            1..M.
+        ValueError: if `labels` are empty, not one-dimensional or out of range, `case` is unknown or
+            needs juniors that `experts` does not have, or `labels_per_item` is not in 1..M.
 
     Example:
         A senior who is always right and one who always says "no", with a junior who copies the
@@ -103,7 +102,7 @@ def simulate_crowd(
 
     annotators = torch.arange(num_annotators).repeat(num_items, 1)
     if labels_per_item is not None:
-        # The first K of a random order of the annotators, in float64 so that ties have no say.
+        # The first K of a random order of the annotators, in float64 so that ties are negligible.
         noise = torch.rand(annotators.shape, dtype=torch.float64, generator=generator)
         annotators = noise.argsort(dim=1)[:, :labels_per_item].sort(dim=1).values
         annotations = annotations.gather(1, annotators)
@@ -116,27 +115,27 @@ def simulate_crowd(
 def simulate_latent_seniors(
     labels: Tensor | ArrayLike, experts: Experts, *, generator: torch.Generator | None = None
 ) -> SimulatedCrowd:
-    """Draw a crowd whose seniors are latent: not one of the paper's cases, but its open question.
+    """Draw a crowd whose seniors are latent, the paper's open question; not one of its cases.
 
-    Each senior answers as in `simulate_crowd`, but only two juniors report the answer S together. One
-    reports a class R drawn uniformly, the other the class S places after it, (R + S) mod C, so that
-    their difference is S. Each junior alone is uniform whatever the true class, so an aggregator that
-    adds up single votes learns nothing, and no count of votes can name the classes. The experts' own
-    juniors are not used.
+    Each senior answers S as in `simulate_crowd`, but the answer is only visible in the votes of two
+    juniors together. One votes for a class R drawn uniformly, the other for the class S places after it,
+    (R + S) mod C, so that their difference is S. Each junior alone is uniform whatever the true class.
+    So an aggregator that adds up single votes learns nothing, and no count of votes can name the
+    classes. The experts' own juniors are not used.
 
     Args:
         labels: (N,), integers in 0..C-1, true classes.
-        experts: the seniors are theirs.
+        experts: the seniors.
         generator: source of randomness, on the CPU; None is torch's default generator.
 
     Returns:
-        M = 2 M_s names, `junior_A1` and `junior_A2` of senior A and so on, and the pair
-        `annotators`, `annotations`, both (N, M) on the CPU. From a generator of equal state the
-        seniors answer as in `simulate_crowd`.
+        M = 2 M_s names, `junior_A1` and `junior_A2` of senior A and so on; `annotators` and
+        `annotations`, both (N, M) on the CPU. With a generator of equal state the seniors answer as in
+        `simulate_crowd`.
 
     Raises:
         TypeError: if `labels` are not integers.
-        ValueError: if `labels` are not one-dimensional, are none or lie out of range.
+        ValueError: if `labels` are empty, not one-dimensional or out of range.
 
     Example:
         >>> one = Experts("one", ("no", "maybe", "yes"), torch.eye(3)[None])  # never wrong
@@ -156,7 +155,7 @@ def simulate_latent_seniors(
 
 
 def _draw_seniors(true: Tensor, experts: Experts, generator: torch.Generator | None) -> Tensor:
-    """Draw (N, M_s), what each senior answers; one at a time: all at once would hold (M_s, N, C)."""
+    """Draw (N, M_s) senior votes, one senior at a time: all at once would hold (M_s, N, C)."""
     return torch.cat(
         [
             torch.multinomial(confusion[true], num_samples=1, generator=generator)
@@ -184,7 +183,7 @@ def _true_classes(labels: Tensor | ArrayLike, num_classes: int) -> Tensor:
 
 
 def _num_juniors(experts: Experts, case: str) -> int:
-    """Return how many juniors the case has, or raise if there is no such case or it has none."""
+    """Return the number of juniors of a case, or raise if there is no such case or it has none."""
     if case not in CASES:
         raise ValueError(f"`case` must be one of {', '.join(CASES)}, got {case!r}.")
     if case == "independent":

@@ -675,7 +675,7 @@ MALFORMED = {
     ),
     "no json": ("x.json", '[{"a": 1},\n {"a" 2}]', "line 2: broken JSON at column 7: Expecting ':'"),
     "cut json": ("x.json", '[{"a": 1},', "line 1: broken JSON at column 11"),
-    "number": ("x.json", "3", "must be a list of records or an object, got int"),
+    "number": ("x.json", "3", "must hold a list of records or an object, got int"),
     "empty list": ("x.json", "[]", "got nothing in it"),
     "key twice": ("x.json", '{"a": {"w": 1,\n"w": 2}}', "x.json: broken JSON: key 'w' occurs twice"),
     "deep": ("x.json", "[" * 100_000, "x.json, line 1: broken JSON: "),
@@ -800,7 +800,8 @@ def test_a_format_that_is_named_must_fit(tmp_path: Path) -> None:
 def test_annotator_files_must_be_one_an_annotator(tmp_path: Path) -> None:
     """Parts of one long table would give each part one annotator, and lose the real ones."""
     (tmp_path / "part1.csv").write_text(LONG)
-    with pytest.raises(ValueError, match="part1.csv: has a column of annotators itself, worker"):
+    expected = "part1.csv: must hold the votes of one annotator, got a column of annotators, worker"
+    with pytest.raises(ValueError, match=expected):
         read_annotations(tmp_path)
     one = {"id": 1, "text": "x", "label": ["a", "b"]}
     (tmp_path / "part1.csv").unlink()
@@ -812,12 +813,12 @@ def test_annotator_files_must_be_one_an_annotator(tmp_path: Path) -> None:
         read_annotations(tmp_path)
     (tmp_path / "ann.jsonl").write_text(json.dumps({"text": "x", "label": "a"}))
     (tmp_path / "bob.jsonl").write_text(json.dumps({"id": 3, "label": "a"}))
-    with pytest.raises(ValueError, match="bob.jsonl: item must stand under one name in all files"):
+    with pytest.raises(ValueError, match="bob.jsonl: item must have the same name in all files"):
         read_annotations(tmp_path)
     (tmp_path / "bob.jsonl").unlink()
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "ann.csv").write_text("text,label\nx,a\n")
-    with pytest.raises(ValueError, match="two files are of one annotator, ann"):
+    with pytest.raises(ValueError, match="two files belong to the same annotator, ann"):
         read_annotations([tmp_path / "ann.jsonl", tmp_path / "b" / "ann.csv"])
 
 

@@ -64,7 +64,7 @@ def test_tie_is_drawn_once_among_the_most_voted_classes(suspects):
 
 
 def told_of(votes, forecast):
-    """What `relabel` would write, for a forecast and halves of the pair that agree with it."""
+    """What `relabel` would write, for a forecast and halves of the model that agree with it."""
     columns = ("forecast_posterior", "classifier_posterior", "aggregator_posterior")
     suspicion = 1 - votes.of_given(forecast)
     return {**dict.fromkeys(columns, forecast.tolist()), "suspicion": suspicion.tolist()}
