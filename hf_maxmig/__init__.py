@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoFeatureExtractor, AutoModel
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from .model.aggregators import ClassPrior, WeightedAverageAggregator
@@ -27,6 +27,7 @@ from .model.configuration_maxmig import MaxMIGConfig
 from .model.functional import aggregate, confusion, forecast, mutual_information_gain, vote_share
 from .model.modeling_maxmig import CrowdModel, MaxMIGModel
 from .model.outputs import MaxMIGOutput
+from .model.table_processor import TableProcessor
 from .model.version import __version__ as __version__
 from .model.wrapping import AUTO_CLASSES
 from .peers import peer
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from .data.readers.read_annotations import read_annotations
     from .data.simulated.experts import Experts, experts
     from .data.simulated.simulation import simulate_crowd
+    from .data.tables import fitted_table_processor
     from .judging.annotators import AnnotatorReport, judge_annotators
     from .judging.report import write_report
     from .sharing.export import export_onnx, save_classifier
@@ -69,6 +71,7 @@ _LAZY = {
     "dogs_vs_cats": ".data.named.pictures",
     "experts": ".data.simulated.experts",
     "export_onnx": ".sharing.export",
+    "fitted_table_processor": ".data.tables",
     "frozen_features": ".data.features",
     "hash_annotators": ".data.columns",
     "judge_annotators": ".judging.annotators",
@@ -95,6 +98,8 @@ for _config_class, _model_class in _PAIRS:
         AUTO_CLASSES[_task].register(_config_class, _model_class, exist_ok=True)
     _config_class.register_for_auto_class()
 MaxMIGModel.register_for_auto_class("AutoModel")
+AutoFeatureExtractor.register(TableConfig, TableProcessor, exist_ok=True)
+TableProcessor.register_for_auto_class("AutoFeatureExtractor")
 
 
 def _pushed_with_card(model: CrowdModel, annotators: str) -> AbstractContextManager[None]:
@@ -129,6 +134,7 @@ __all__ = [
     "MaxMIGTrainingArguments",
     "TableClassifier",
     "TableConfig",
+    "TableProcessor",
     "VGG16Config",
     "WeightedAverageAggregator",
     "add_annotations",
@@ -141,6 +147,7 @@ __all__ = [
     "dogs_vs_cats",
     "experts",
     "export_onnx",
+    "fitted_table_processor",
     "forecast",
     "frozen_features",
     "hash_annotators",
