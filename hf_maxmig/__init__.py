@@ -12,19 +12,19 @@ from transformers import AutoConfig, AutoFeatureExtractor, AutoModel
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from .model.aggregators import ClassPrior, WeightedAverageAggregator
-from .model.classifiers import (
-    CLASSIFIERS,
-    VGG16,
-    FourLayerCNN,
-    FourLayerCNNConfig,
+from .model.classifiers import CLASSIFIERS, VGG16, FourLayerCNN, FourLayerCNNConfig, VGG16Config
+from .model.configuration_maxmig import MaxMIGConfig
+from .model.functional import aggregate, confusion, forecast, mutual_information_gain, vote_share
+from .model.heads import (
+    AudioHeadClassifier,
+    AudioHeadConfig,
     HeadClassifier,
     HeadConfig,
     TableClassifier,
     TableConfig,
-    VGG16Config,
+    TextHeadClassifier,
+    TextHeadConfig,
 )
-from .model.configuration_maxmig import MaxMIGConfig
-from .model.functional import aggregate, confusion, forecast, mutual_information_gain, vote_share
 from .model.modeling_maxmig import CrowdModel, MaxMIGModel
 from .model.outputs import MaxMIGOutput
 from .model.table_processor import TableProcessor
@@ -117,6 +117,8 @@ PIPELINE_REGISTRY.supported_tasks["crowd-forecast"] = {
 __all__ = [
     "VGG16",
     "AnnotatorReport",
+    "AudioHeadClassifier",
+    "AudioHeadConfig",
     "ClassPrior",
     "CrowdCollator",
     "CrowdModel",
@@ -135,6 +137,8 @@ __all__ = [
     "TableClassifier",
     "TableConfig",
     "TableProcessor",
+    "TextHeadClassifier",
+    "TextHeadConfig",
     "VGG16Config",
     "WeightedAverageAggregator",
     "add_annotations",

@@ -10,7 +10,7 @@ import pytest
 ROOMS = ["model", "metrics", "data", "judging", "sharing", "training", "peers", "command"]
 FACE = "cli"  # above all rooms; it is read before the package, and imports nothing of it by itself
 ALONE = "crowd_metrics"  # a Space by itself: it imports nothing of ours, and nothing imports it
-OPTIONAL = {"opening": {"PIL"}}  # imported where it is there
+OPTIONAL = {"opening": {"PIL", "scipy"}}  # imported where it is there
 FORBIDDEN = {"utils", "common", "helpers", "base", "misc"}
 MOST_LINES = 700
 MOST_FILES = 8  # in the package's root

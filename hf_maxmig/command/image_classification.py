@@ -27,7 +27,8 @@ from ..data.columns import add_annotations
 from ..data.features import frozen_features
 from ..data.readers.read_annotations import read_annotations
 from ..model.class_lists import in_order, is_numbered, same_names
-from ..model.classifiers import CLASSIFIERS, HeadClassifier
+from ..model.classifiers import CLASSIFIERS
+from ..model.heads import HeadClassifier
 from ..model.surgery import output_layers
 from ..sharing.processors import portable_processor
 from ..training.training_args import MaxMIGTrainingArguments

@@ -16,7 +16,7 @@ from datasets import DatasetDict, Image, concatenate_datasets
 from datasets.fingerprint import Hasher
 from transformers import AutoModel, PreTrainedModel
 
-from ..model.classifiers import HeadClassifier
+from ..model.heads import HeadClassifier
 from .inputs import as_rgb
 from .named.sealed import made_once
 from .numbered import NumberedItems

@@ -20,7 +20,6 @@ from .annotator_names import check_shared_as, hash_names, names_hashed
 from .carried import carrying_code
 from .checked_loading import check_loaded, check_weights, damage_named
 from .class_lists import check_outputs, in_order
-from .classifiers import keep_weights
 from .config_checks import refusing
 from .configuration_maxmig import MaxMIGConfig
 from .exchange import another_aggregator, another_prior, exchange_annotators, prior_at
@@ -29,6 +28,7 @@ from .functional import Mixed, forecast, mutual_information_gain, widen
 from .losses import minus_gain, of_partners
 from .mixup import over_devices
 from .outputs import Gather, MaxMIGOutput, PosteriorParts
+from .plain_classifier import keep_weights
 from .structures import built_bare
 from .surgery import adapter_layers, answer_in_words, logits_of, merge_adapters, reorder_outputs
 from .votes import Votes

@@ -1,16 +1,21 @@
 """Open a picture or a sound from its path, its address, or the form in which a data set holds it.
 
-The Hub carries this with the model. Pillow is needed only for pictures.
+The Hub carries this with the model. Pillow is needed only for pictures, and SciPy only for sounds of another
+rate than the model's.
 """
 
+import base64
 import io
+import math
 import os
 import reprlib
 import wave
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers.audio_utils import load_audio
 from transformers.image_utils import load_image
 
@@ -22,6 +27,7 @@ except ImportError:
     Image = ImageOps = None
 
 _SHOWN = 80  # characters of what was given, in an error
+_RATES = range(100, 1_000_001)  # samples a second that a sound may have
 
 
 def is_picture(value: Any) -> bool:
@@ -80,12 +86,16 @@ def in_rgb(picture: Any) -> Any:
 
 
 def opened_sound(content: Any, rate: int, number: int) -> Any:
-    """Read a sound as numbers.
+    """Read a sound as numbers, at the rate that a classifier takes.
+
+    WAV files of whole numbers need no library. Others are read by torchcodec or soundfile, whichever is
+    installed.
 
     Args:
-        content: (T,) samples at `rate`; or a dict with `array` and `sampling_rate`, or a decoder, as a
-            data set has them; or the path or address of a file.
-        rate: samples per second that the classifier takes.
+        content: (T,) samples at `rate`; or a dict with `array` and `sampling_rate`, with `bytes` and
+            `path`, or a decoder, as a data set has them; or the path or address of a file. A file's
+            channels are averaged.
+        rate: samples per second that the classifier takes. A sound of another rate is resampled.
         number: of the item, for errors.
 
     Returns:
@@ -94,14 +104,22 @@ def opened_sound(content: Any, rate: int, number: int) -> Any:
     Raises:
         OSError: if there is no such file, or it cannot be read.
         TypeError: if it is none of these.
-        ValueError: if it is not a sound, has several channels or another rate, or is not finite.
+        ValueError: if it is not a sound, has no samples, several channels or an unknown rate, or is not
+            finite.
+
+    Example:
+        >>> opened_sound({"array": [0.0, 0.5] * 100, "sampling_rate": 8000}, 16_000, number=0).shape
+        (400,)
     """
     given: Any = rate
-    if isinstance(content, str | os.PathLike):
-        path = os.fspath(content)
-        if not path.startswith(("http://", "https://")):
-            check_file(path, "a sound", number)
-        content, given = _tried(lambda place: _read_sound(place, rate), path, "a sound", number)
+    if isinstance(content, Mapping) and {*content} <= {"path", "bytes"}:
+        stored = content.get("bytes")
+        content = content.get("path") if stored is None else bytes(stored)
+    if isinstance(content, str | os.PathLike | bytes):
+        source = content if isinstance(content, bytes) else os.fspath(content)
+        if isinstance(source, str) and not source.startswith(("http://", "https://")):
+            check_file(source, "a sound", number)
+        content, given = _tried(lambda file: _read_sound(file, rate), source, "a sound", number)
     elif hasattr(content, "get_all_samples"):
         samples = content.get_all_samples()
         content, given = samples.data.mean(dim=0), samples.sample_rate
@@ -116,22 +134,40 @@ def opened_sound(content: Any, rate: int, number: int) -> Any:
             f"`audio` must be samples, a dict with `array` and `sampling_rate`, or the path of a sound, "
             f"got {type(content).__name__} {short(content)} at item {number}."
         ) from error
+    if not samples.numel():
+        raise ValueError(f"`audio` must have samples, got none at item {number}: leave it out.")
     if not samples.is_floating_point():
         raise ValueError(
             f"`audio` must have samples in -1..1, got whole numbers ({str(samples.dtype)[6:]}) at item "
             f"{number}: divide those of 16 bits by 32768."
         )
     samples = samples.float()
-    if given != rate:
+    if samples.ndim != 1 or not samples.isfinite().all():
         raise ValueError(
-            f"`audio` must have {rate} samples a second, got {short(given)} at item {number}: resample it."
+            f"`audio` must be finite samples of one channel, got the shape {tuple(samples.shape)}"
+            f"{'' if samples.isfinite().all() else ' with NaN or infinity'} at item {number}."
         )
-    if samples.ndim != 1 or not len(samples) or not samples.isfinite().all():
+    return (samples if given == rate else _resampled(samples, given, rate, number)).numpy()
+
+
+def _resampled(samples: Tensor, given: Any, rate: int, number: int) -> Tensor:
+    """Resample (T,) samples from one rate to another."""
+    if not isinstance(given, Real) or given not in _RATES:
         raise ValueError(
-            f"`audio` must be finite samples of one channel, got the shape {tuple(samples.shape)} at "
-            f"item {number}."
+            f"`audio` must have from {_RATES[0]} to {_RATES[-1]:,} samples a second, got {short(given)} at item "
+            f"{number}: say it as `sampling_rate`."
         )
-    return samples.numpy()
+    try:
+        from scipy.signal import resample_poly
+    except ImportError as error:
+        raise ImportError(
+            f"`audio` must have {rate} samples a second, got {short(given)} at item {number}: resample it, or "
+            "install what does: pip install scipy."
+        ) from error
+    whole = round(float(given))
+    common = math.gcd(whole, rate)
+    resampled = resample_poly(samples.numpy(), rate // common, whole // common)
+    return torch.from_numpy(resampled).float()
 
 
 def check_file(path: str | os.PathLike[str], what: str, number: int) -> None:
@@ -153,20 +189,42 @@ def _upright(file: Any) -> Any:
         return ImageOps.exif_transpose(picture)  # the pixels are read before the file closes
 
 
-def _read_sound(path: str, rate: int) -> tuple[Any, int]:
-    """Read a file; a WAV of 16 bits needs no library."""
-    try:
-        return load_audio(path, sampling_rate=rate), rate
-    except ImportError:
+def _read_sound(source: str | bytes, rate: int) -> tuple[Any, int]:
+    """Read a file, given by its path, address or bytes: samples, and how many a second has."""
+    if not isinstance(source, str) or not source.startswith(("http://", "https://")):
         try:
-            with wave.open(path, "rb") as file:
-                if file.getsampwidth() == 2:
-                    channels, frames = file.getnchannels(), file.readframes(file.getnframes())
-                    samples = torch.frombuffer(bytearray(frames), dtype=torch.int16)
-                    return samples.view(-1, channels).float().mean(1) / 2**15, file.getframerate()
-        except (wave.Error, EOFError):
+            return _read_wav(io.BytesIO(source) if isinstance(source, bytes) else source)
+        except (wave.Error, EOFError):  # another format
             pass
-        raise
+    if isinstance(source, bytes):
+        source = f"data:;base64,{base64.b64encode(source).decode()}"
+    try:
+        return load_audio(source, sampling_rate=rate), rate
+    except ImportError as error:
+        raise ImportError(
+            "only WAV files of whole numbers can be read without torchcodec or soundfile: pip install "
+            "torchcodec, or pip install soundfile soxr"
+        ) from error
+
+
+def _read_wav(file: Any) -> tuple[Tensor, int]:
+    with wave.open(file, "rb") as sound:
+        channels, width, rate, length = sound.getparams()[:4]
+        frames = bytearray(sound.readframes(length))
+    if len(frames) < length * channels * width:
+        raise ValueError(
+            f"the file ends after {len(frames) // (channels * width)} of {length} samples"
+        )
+    if not frames:
+        return torch.zeros(0), rate
+    if width == 3:
+        low, middle, high = torch.frombuffer(frames, dtype=torch.uint8).view(-1, 3).int().unbind(1)
+        numbers = low | middle << 8 | (high - 256 * (high > 127)) << 16
+    else:
+        kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[width]
+        numbers = torch.frombuffer(frames, dtype=kind)
+    whole = numbers.double() - (128 if width == 1 else 0)  # those of 8 bits have no sign
+    return whole.view(-1, channels).mean(dim=1).float() / 2 ** (8 * width - 1), rate
 
 
 def _tried(read: Any, source: Any, what: str, number: int) -> Any:

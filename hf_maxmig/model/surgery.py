@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .classifiers import FeatureHead
+from .heads import FeatureHead
 
 Model = TypeVar("Model", bound=nn.Module)
 

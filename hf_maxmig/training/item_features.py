@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..data.collator import NOT_INPUTS
 from ..data.numbered import ROW, UNKNOWN, check_each_once, in_order
+from ..model.pooling import mean_of_places
 from ..model.surgery import penultimate_features, without_peft_model
 from .fold_networks import MOST_FEATURES
 
@@ -79,29 +80,6 @@ def features_of(
     if len(means) < len(found):
         return whole
     return torch.cat([_of_one_scale(whole), _of_one_scale(torch.cat(means)[order])], dim=1)
-
-
-def mean_of_places(hidden: Tensor, mask: Tensor | None) -> Tensor | None:
-    """Average hidden states over the positions of an item, without padding.
-
-    Args:
-        hidden: (B, T, D); other shapes have no mean.
-        mask: (B, T), 0 for padding; None without padding.
-
-    Returns:
-        (B, D); None if `hidden` has another shape, or `mask` does not fit it.
-
-    Example:
-        >>> mean_of_places(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[1, 1, 0]]))
-        tensor([[2.]])
-    """
-    if hidden.dim() != 3 or (mask is not None and mask.shape != hidden.shape[:2]):
-        return None
-    if mask is None:
-        return hidden.float().mean(dim=1)
-    taken = (mask > 0)[..., None]
-    summed = torch.where(taken, hidden.float(), 0.0).sum(dim=1)
-    return summed / taken.sum(dim=1).clamp(min=1)
 
 
 @contextlib.contextmanager

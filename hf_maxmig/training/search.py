@@ -20,8 +20,8 @@ from ..data.columns import has_votes
 from ..data.numbered import part_of
 from ..metrics import LEAST_ITEMS, gain_parts
 from ..model.aggregators import AGGREGATORS
-from ..model.classifiers import FeatureHead
 from ..model.functional import NO_MASS, mutual_information_gain, vote_share
+from ..model.heads import FeatureHead
 from ..model.modeling_maxmig import MaxMIGModel
 from ..model.surgery import output_layers
 from ..model.votes import Votes, is_given, voted_classes

@@ -22,8 +22,8 @@ from ..data.collator import padded
 from ..data.columns import has_crowd_columns, has_votes
 from ..data.numbered import first_batch, first_items
 from ..metrics import LEAST_ITEMS
-from ..model.classifiers import FeatureHead
 from ..model.functional import vote_share
+from ..model.heads import FeatureHead
 from ..model.modeling_maxmig import CrowdModel, MaxMIGModel
 from ..model.surgery import output_layers
 from ..model.votes import Votes, voted_classes

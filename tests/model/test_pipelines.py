@@ -23,6 +23,7 @@ from transformers import (
 )
 
 from hf_maxmig import MaxMIGModel, peer
+from hf_maxmig.model.opening import opened_sound
 from hf_maxmig.model.pipelines import TASK, ForecastPipeline, number_votes
 from tests.children import needs_fork, run
 from tests.networks import draw_crowd, text_pair
@@ -456,9 +457,14 @@ def test_sounds_are_taken_from_files_and_as_a_data_set_has_them(tmp_path):
     )
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
     for item, message in (
-        ({"array": samples, "sampling_rate": 8000}, "16000 samples a second, got 8000 at item 0"),
+        (
+            {"array": samples, "sampling_rate": 0},
+            "from 100 to 1,000,000 samples a second, got 0 at item 0",
+        ),
+        ({"array": samples}, "got None at item 0: say it as `sampling_rate`"),
+        (samples[:0], "`audio` must have samples, got none at item 0"),
         ({"array": [samples, samples], "sampling_rate": 16000}, "one channel, got the shape"),
-        (samples * np.nan, "finite samples"),
+        (samples * np.nan, "finite samples .* with NaN or infinity at item 0"),
         ((samples * 2**15).astype("int16"), r"in -1..1, got whole numbers \(int16\) at item 0"),
         (tmp_path / "none.wav", "no such file"),
         (tmp_path, "there is a folder"),
@@ -466,6 +472,31 @@ def test_sounds_are_taken_from_files_and_as_a_data_set_has_them(tmp_path):
     ):
         with pytest.raises((ValueError, OSError), match=message):
             forecast({"audio": item})
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+@pytest.mark.parametrize("rate", [8000, 16000, 44100])
+def test_sounds_of_any_rate_and_width_are_read_without_a_library(width, rate, tmp_path):
+    """Played twice as fast, a sound is another one: the classifier would answer all the same."""
+    heard = np.sin(2 * np.pi * 440 * np.arange(rate) / rate) / 2
+    numbers = np.round(heard * (2 ** (8 * width - 1) - 1)).astype("<i8")
+    if width == 1:
+        numbers += 128
+    path = str(tmp_path / "sound.wav")
+    with wave.open(path, "wb") as file:
+        file.setparams((2, width, rate, 0, "NONE", None))
+        both = np.stack([numbers, numbers], axis=1)  # two channels
+        file.writeframes(both.view("u1").reshape(rate, 2, 8)[..., :width].tobytes())
+    same = np.sin(2 * np.pi * 440 * np.arange(16000) / 16000) / 2
+    stored = {"path": None, "bytes": (tmp_path / "sound.wav").read_bytes()}
+    for content in (path, stored, {"array": heard, "sampling_rate": np.int64(rate)}):
+        samples = opened_sound(content, 16000, number=0)
+        assert (samples.dtype, samples.shape) == (np.float32, (16000,))
+        # But for the ends, where a filter has nothing to go by.
+        np.testing.assert_allclose(samples[200:-200], same[200:-200], atol=0.02)
+    whole = stored["bytes"]
+    with pytest.raises(ValueError, match="item 7 must be a sound that can be read, .*ends after"):
+        opened_sound({"path": "a.wav", "bytes": whole[: len(whole) // 2]}, 16000, number=7)
 
 
 def test_pictures_that_cannot_be_opened_are_named(saved, tmp_path):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import hf_maxmig.training.cross_fit
 from hf_maxmig.data.simulated.experts import experts
 from hf_maxmig.data.simulated.simulation import simulate_crowd
-from hf_maxmig.model.classifiers import HeadClassifier, HeadConfig
 from hf_maxmig.model.functional import NO_MASS, vote_share
+from hf_maxmig.model.heads import HeadClassifier, HeadConfig
 from hf_maxmig.training.cross_fit import CrossFitted, constant, cross_fit, temper
 from hf_maxmig.training.left_out import LeftOutVotes
 from tests.training.drawn_crowds import draw, features_of, same, share_right
