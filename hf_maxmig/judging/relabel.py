@@ -11,14 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from datasets import ClassLabel, Dataset, Features, List, Value
+from datasets import Audio, ClassLabel, Dataset, Features, List, Value
 from datasets.table import embed_table_storage
 from datasets.utils import tqdm
 
 from ..data.collator import CrowdCollator, crowd_batches
 from ..data.columns import (
     CROWD_COLUMNS,
-    GOLD_COLUMNS,
     crowd_names,
     flat_lists,
     with_columns,
@@ -199,7 +198,8 @@ def most_suspect_first(dataset: Dataset) -> Dataset:
 def write_parquet(dataset: Dataset, path: Path) -> None:
     """Write a data set, whole or not at all.
 
-    Pictures that lie in other files are taken in; `Dataset.to_parquet` would write their paths.
+    Pictures that lie in other files are taken in; `Dataset.to_parquet` would write their paths. Sounds
+    are large: those that lie in other files stay paths.
 
     Args:
         dataset: what to write.
@@ -207,17 +207,21 @@ def write_parquet(dataset: Dataset, path: Path) -> None:
     """
     rows = dataset.with_format("arrow")
     schema = dataset.features.arrow_schema
+    sounds = [name for name, kind in dataset.features.items() if isinstance(kind, Audio)]
     with staged(path) as place, pq.ParquetWriter(place, schema) as writer:
         starts = range(0, len(rows), _ROWS_AT_ONCE)
         for start in tqdm(starts, desc=f"Writing {path.name}", disable=len(starts) < 2):
             table = rows[start : start + _ROWS_AT_ONCE]
-            writer.write_table(embed_table_storage(table.cast(schema)))
+            table = table.cast(schema)
+            embedded = embed_table_storage(table.drop_columns(sounds))
+            columns = [(table if n in sounds else embedded)[n] for n in schema.names]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
 
 
 def with_names(
     dataset: Dataset, annotators: Sequence[str] | None = None, classes: Sequence[str] | None = None
 ) -> Dataset:
-    """Put names where a data set has numbers: annotators, annotations and gold labels.
+    """Put names where a data set has numbers: annotators, annotations, gold labels and other classes.
 
     Args:
         dataset: with crowd columns, or without.
@@ -244,8 +248,7 @@ def with_names(
             offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
             columns[name] = pa.ListArray.from_arrays(pa.array(offsets), _named(values, names))
             kinds[name] = List(Value("string"))
-    for name in GOLD_COLUMNS:
-        feature = dataset.features.get(name)
+    for name, feature in dataset.features.items():
         if isinstance(feature, ClassLabel) and feature.names:
             codes = _column(dataset, name).fill_null(-1).to_numpy()
             columns[name], kinds[name] = _named(codes, feature.names), Value("string")
@@ -274,26 +277,32 @@ def save_relabelled(
 def write_csv(dataset: Dataset, path: Path) -> None:
     """Write what a spreadsheet shows of a relabelled data set, whole or not at all.
 
-    Pictures, lists and posteriors are left out; the votes come in one column, `ann: cat; bob: dog`.
-    Text that a spreadsheet would take for a formula has an apostrophe before it.
+    Pictures, lists and posteriors are left out; a sound is the path of its file; the votes come in one
+    column, `ann: cat; bob: dog`. Text that a spreadsheet would take for a formula has an apostrophe
+    before it.
 
     Args:
         dataset: from `with_names`.
         path: of the file.
     """
+    sounds = [name for name, kind in dataset.features.items() if isinstance(kind, Audio)]
     plain = [
         name
         for name, kind in dataset.features.items()
-        if isinstance(kind, Value) and "binary" not in kind.dtype
+        if name in sounds or (isinstance(kind, Value) and "binary" not in kind.dtype)
     ]
     voted = [name for name in CROWD_COLUMNS if name in dataset.column_names]
     own = [name for name in plain if name not in RELABELLED]
     found = [name for name in plain if name in RELABELLED]
     rows = dataset.with_format(None).select_columns([*plain, *voted])
+    for name in sounds:
+        rows = rows.cast_column(name, Audio(decode=False))
     with staged(path) as place, place.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([*own, *(["votes"] if voted else []), *found])
+        names = [*own, *(["votes"] if voted else []), *found]
+        writer.writerow([spreadsheet_text(name) for name in names])
         for row in rows:
+            row.update({name: row[name] and row[name]["path"] for name in sounds})
             said = "; ".join(
                 text if who is None else f"{who}: {text}"
                 for who, text in zip(

@@ -1,12 +1,11 @@
 """One page on what was found: which annotators to trust, which labels look wrong, what to do about both.
 
-The page is one file that asks for nothing from outside, written from `report.html`; its pictures
-come from `plots.py`. Annotators and items are judged in `annotators.py` and `relabel.py`, and what
-the console says of annotators too comes from there.
+The page is one file that asks for nothing from outside, written from `report.html`; its plots come
+from `plots.py`, what it shows of an item from `showing.py`. Annotators and items are judged in
+`annotators.py` and `relabel.py`, and what the console says of annotators too comes from there.
 """
 
-import base64
-import io
+import functools
 import math
 import os
 from collections import Counter
@@ -20,10 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from datasets import ClassLabel, Dataset, Image, Value
-from jinja2 import Environment, StrictUndefined
-from PIL import Image as Picture
-from PIL import ImageOps
+from datasets import ClassLabel, Dataset, Value
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from ..data.class_order import align_gold
 from ..data.columns import CROWD_COLUMNS, GOLD_COLUMNS, check_is_dataset, crowd_names
@@ -43,9 +40,9 @@ from .plots import (
     short,
 )
 from .relabel import GOLD_USED, RELABELLED, Suspects
+from .showing import MOST_BYTES, Showing, fitting
 from .verdicts import TRUST, Verdict, counted
 
-_ID_COLUMNS = ("file_name", "item", "item_id", "image_id", "id", "name", "path", "url")
 _MEASURES = (
     ("accuracy", "classifier"),
     ("aggregator_accuracy", "aggregator"),
@@ -54,8 +51,7 @@ _MEASURES = (
 _MAX_PAIRS = 20
 _MAX_MAPS = 8
 _MAX_HARDEST = 10
-_THUMBNAIL = 160  # pixels
-_SNIPPET = 240  # characters
+_ON_CARDS = (*CROWD_COLUMNS, "forecast", "confidence", "label_quality", "difficulty")
 
 
 def write_report(
@@ -70,8 +66,12 @@ def write_report(
     max_annotators: int = 50,
     max_suspects: int = 60,
     gold_labels_used: int = 0,
+    show: Sequence[str] | None = None,
 ) -> Path:
     """Write what was found as one HTML page that needs nothing beside it.
+
+    The page shows pictures, sounds in a player, texts, and the rows of a table. It stays under 8 MB:
+    what would pass that is named instead, and the page says so.
 
     Args:
         path: of the page; folders on the way are made.
@@ -80,21 +80,24 @@ def write_report(
         summary: of the crowd, lines of text.
         log_history: of `Trainer`'s state; `gain` and `eval_gain` are drawn.
         relabelled: the items with their forecasts, as `relabel` gives them; None leaves out all
-            items. The page shows a column of images, or else the first column of text.
+            items.
         metrics: measured on an evaluation set, by their names in `all_results.json`.
         max_annotators: rows of the annotators' table; those to act on come first.
         max_suspects: suspect items shown, the most suspect first.
         gold_labels_used: how many gold labels the training used. Items that the column `gold_used` of
             `relabelled` marks are not measured against.
+        show: columns of `relabelled` that the page shows of an item, in this order. None shows all but
+            votes, gold labels, results and lists of numbers.
 
     Returns:
         Where the page is.
 
     Raises:
         ImportError: if matplotlib is absent.
-        TypeError: if `annotators`, `relabelled` or a text is of another type, or a metric is not a
-            number.
-        ValueError: if `relabelled` lacks a column or is of other classes, or a maximum is negative.
+        TypeError: if `annotators`, `relabelled`, `show` or a text is of another type, or a metric is
+            not a number.
+        ValueError: if `relabelled` lacks a column or is of other classes, a maximum is negative, or
+            `show` names a column that is absent or cannot be shown.
     """
     need_matplotlib()
     for name, value in (("max_annotators", max_annotators), ("max_suspects", max_suspects)):
@@ -128,12 +131,16 @@ def write_report(
         if GOLD_USED in relabelled.column_names:
             gold = np.where(np.asarray(_column(relabelled, GOLD_USED)), -1, gold)
         items = _items(relabelled, gold, annotators.classes)
-        cards = _cards(relabelled, _most_suspect(relabelled, max_suspects), gold, annotators)
-        hardest = _cards(relabelled, _hardest(relabelled), gold, annotators, pictures=False)
+        suspects, hard = _most_suspect(relabelled, max_suspects), _hardest(relabelled)
+        showing = Showing.of(relabelled, np.union1d(suspects, hard), show)
+        cards = _cards(relabelled, suspects, gold, annotators, showing)
+        hardest = _cards(relabelled, hard, gold, annotators, showing)
     group = np.array([Verdict.called(verdict).group for verdict in annotators.verdict])
     order = annotators.to_act_on_first()
     best = annotators.best()
-    page = _template().render(
+    environment = _environment()
+    page = functools.partial(
+        environment.get_template("report.html").render,
         title=title,
         summary=summary,
         crowd=annotators,
@@ -154,9 +161,18 @@ def write_report(
         gold_labels_used=gold_labels_used,
         gold_left_out=relabelled is not None and GOLD_USED in relabelled.column_names,
         versions=_versions(),
+        most_megabytes=MOST_BYTES // 10**6,
     )
+    draw = vars(environment.get_template("item.html").module)["draw"]
+    parts = [part for card in cards for part in card["parts"]]
+    bare = page(
+        drawn={part: draw(part) for part in parts},
+        left_out=Counter(part.kind for part in parts if part.more),
+    )
+    drawn, left_out = fitting(parts, draw, MOST_BYTES - len(bare.encode()))
+    whole = page(drawn=drawn, left_out=Counter(part.kind for part in left_out))
     with staged(Path(path)) as place:
-        place.write_text(page, encoding="utf-8")
+        place.write_text(whole, encoding="utf-8", newline="\n")
     return Path(path)
 
 
@@ -188,9 +204,10 @@ def _check_posteriors(dataset: Dataset, classes: Sequence[str]) -> None:
             )
 
 
-def _template() -> Any:
-    """Read the page; all that is put into it is escaped, and stripped of what no page can hold."""
+def _environment() -> Environment:
+    """Read pages of this folder; all that is put into it is escaped, and stripped of what no page can hold."""
     environment = Environment(
+        loader=FunctionLoader(lambda name: (files(__package__) / name).read_text(encoding="utf-8")),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -203,8 +220,7 @@ def _template() -> Any:
         "counted": counted,
         "short": short,
     }
-    text = (files(__package__) / "report.html").read_text(encoding="utf-8")
-    return environment.from_string(text)
+    return environment
 
 
 def _percent(share: float, digits: int = 0) -> str:
@@ -380,48 +396,19 @@ def _cards(
     rows: np.ndarray,
     gold: np.ndarray,
     report: AnnotatorReport,
-    pictures: bool = True,
+    showing: Showing,
 ) -> list[dict[str, Any]]:
     """Some of the items as the page shows them."""
-    own = [
-        n
-        for n in dataset.column_names
-        if n not in (*RELABELLED, GOLD_USED, *CROWD_COLUMNS, *GOLD_COLUMNS)
-    ]
-    kinds = {name: dataset.features[name] for name in own}
-    picture = next((name for name, kind in kinds.items() if isinstance(kind, Image)), None)
-    called = next((n for n in _ID_COLUMNS if isinstance(kinds.get(n), Value)), None)
-    text = next(
-        (n for n, kind in kinds.items() if getattr(kind, "dtype", "") == "string" and n != called),
-        None,
-    )
-    taken = dict.fromkeys(
-        n
-        for n in (
-            picture,
-            called,
-            text,
-            *CROWD_COLUMNS,
-            "forecast",
-            "confidence",
-            "label_quality",
-            "difficulty",
-        )
-        if n in dataset.column_names
-    )
-    chosen = dataset.select(rows).select_columns(list(taken))
-    if picture:
-        chosen = chosen.cast_column(picture, Image(decode=False))
     names, classes = crowd_names(dataset)
     cards = []
-    for i, row in zip(rows, chosen, strict=True):
-        stored = row[picture] if picture else None
+    for i, row in zip(rows, showing.read(dataset, rows, _ON_CARDS), strict=True):
+        parts = showing.parts(row, dataset.features, int(i))
         cards.append(
             {
-                "name": _item_name(row.get(called), stored, int(i)),
-                "thumbnail": _thumbnail(stored) if pictures else None,
-                "has_picture": picture is not None,
-                "text": _snippet(row.get(text)) if text and not picture else None,
+                "name": showing.name(row, int(i)),
+                "parts": parts,
+                "pictured": any(part.kind == "picture" for part in parts),
+                "snippet": showing.snippet(row, dataset.features),
                 "votes": _votes(row, names or report.annotators, classes or report.classes),
                 "forecast": row["forecast"],
                 "confidence": row["confidence"],
@@ -431,18 +418,6 @@ def _cards(
             }
         )
     return cards
-
-
-def _item_name(called: Any, stored: Any, row: int) -> str:
-    if called is not None:
-        return str(called)
-    if stored and stored.get("path"):
-        return os.path.basename(stored["path"])
-    return f"row {row}"
-
-
-def _snippet(text: str | None) -> str | None:
-    return text if text is None or len(text) <= _SNIPPET else text[:_SNIPPET] + "…"
 
 
 def _votes(
@@ -457,37 +432,6 @@ def _votes(
             names.setdefault(c, []).append(annotators[m])
     most_first = sorted(names, key=lambda c: (-len(names[c]), c))
     return [{"label": classes[c], "names": names[c]} for c in most_first]
-
-
-def _thumbnail(stored: Any) -> str | None:
-    """Bring a picture as it is stored to a small JPEG in a data URI; None if it cannot be read."""
-    if stored is None:
-        return None
-    try:
-        picture = _in_colour(ImageOps.exif_transpose(Image().decode_example(stored)))
-        scale = _THUMBNAIL / max(picture.size)
-        size = [max(1, round(side * scale)) for side in picture.size]
-        way = Picture.Resampling.NEAREST if scale > 2 else Picture.Resampling.LANCZOS
-        small = io.BytesIO()
-        picture.resize((size[0], size[1]), way).save(small, "JPEG", quality=82, subsampling=0)
-    except Exception:  # whatever a broken file raises, the page is about the others too
-        return None
-    return "data:image/jpeg;base64," + base64.b64encode(small.getvalue()).decode()
-
-
-def _in_colour(picture: Picture.Image) -> Picture.Image:
-    """Bring any mode to RGB: more than 8 bits by their own range, what is transparent to white."""
-    if picture.mode[0] in "IF":
-        values = np.nan_to_num(np.asarray(picture, dtype=np.float64))
-        low, high = values.min(), values.max()
-        return Picture.fromarray(np.uint8(255 * (values - low) / max(high - low, 1e-300))).convert(
-            "RGB"
-        )
-    if picture.has_transparency_data:
-        picture = picture.convert("RGBA")
-        paper = Picture.new("RGBA", picture.size, "white")
-        return Picture.alpha_composite(paper, picture).convert("RGB")
-    return picture.convert("RGB")
 
 
 # Pictures

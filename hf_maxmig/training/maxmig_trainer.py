@@ -1,6 +1,7 @@
 """MaxMIGTrainer: a classifier and an aggregator of the votes, trained together by Max-MIG."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ class MaxMIGTrainer(CrowdTrainer):
         folder: str | os.PathLike[str] | None = None,
         title: str | None = None,
         metrics: dict[str, float] | None = None,
+        show: Sequence[str] | None = None,
     ) -> AnnotatorReport:
         """Report which annotators to trust and which items to check again.
 
@@ -83,6 +85,9 @@ class MaxMIGTrainer(CrowdTrainer):
                 `push_to_hub` does not upload: the files name people and hold the data.
             title: of the page; the output folder's name by default.
             metrics: results on other items, as `evaluate` returns them; shown beside.
+            show: columns of `dataset` that the page shows of an item, in this order: pictures, sounds,
+                texts, or the columns of a table. None shows all but votes, gold labels and lists of
+                numbers.
 
         Returns:
             What is known of each annotator; its `str` is a short summary.
@@ -90,7 +95,8 @@ class MaxMIGTrainer(CrowdTrainer):
         Raises:
             ImportError: if matplotlib, which draws the page, is not installed.
             TypeError: if `dataset` is not a `datasets.Dataset`.
-            ValueError: if it has no crowd columns, or already has a column of `relabel`.
+            ValueError: if it has no crowd columns, or already has a column of `relabel`; or `show` names
+                a column that is absent or cannot be shown.
         """
         need_matplotlib()
         summary = describe(dataset)
@@ -113,7 +119,7 @@ class MaxMIGTrainer(CrowdTrainer):
             write_report(
                 folder / "report.html", judged, title=title or Path(self.args.output_dir).resolve().name,
                 summary=str(summary), log_history=self.state.log_history,
-                relabelled=told.with_format(None), metrics=metrics,
+                relabelled=told.with_format(None), metrics=metrics, show=show,
                 gold_labels_used=model.config.gold_labels_used or 0,
             )  # fmt: skip
         self._judged = judged

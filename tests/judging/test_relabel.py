@@ -4,7 +4,7 @@ import csv
 
 import numpy as np
 import pytest
-from datasets import ClassLabel, Dataset, Features, Image, Value, load_dataset
+from datasets import Audio, ClassLabel, Dataset, Features, Image, Value, load_dataset
 from PIL import Image as Picture
 
 from hf_maxmig import crowd_features
@@ -13,6 +13,7 @@ from hf_maxmig.judging.relabel import (
     Suspects,
     most_suspect_first,
     relabelled,
+    save_relabelled,
     with_names,
     write_csv,
     write_parquet,
@@ -234,3 +235,41 @@ def test_csv_shows_what_a_spreadsheet_can(tmp_path):
     assert (second["name"], second["votes"], second["suspicion"]) == ('a "b", c', "", "")
     assert float(first["label_quality"]) == pytest.approx(0.7)  # of the two tied
     assert first["forecast"] == "dog"
+
+
+def test_csv_shows_text_rows_and_the_paths_of_sounds(tmp_path):
+    """A sound in a cell is nothing to read, and the number of a colour is no colour."""
+    sound = {"bytes": Value("binary"), "path": Value("string")}
+    features = Features(
+        {
+            **crowd_features(["ann", "bob"], ["cat", "dog"]), "text": Value("string"),
+            "=1+1": Value("float32"), "colour": ClassLabel(names=["=red", "blue"]), "clip": sound,
+        }
+    )  # fmt: skip
+    rows = {
+        "annotators": [[0, 1], []], "annotations": [[0, 1], []], "text": ["Two\nlines, \"said\" he", None],
+        "=1+1": [0.5, None], "colour": [0, 1],
+        "clip": [{"bytes": None, "path": "-a/b.wav"}, {"bytes": b"x", "path": None}],
+    }  # fmt: skip
+    dataset = Dataset.from_dict(rows, features=features).cast_column("clip", Audio())
+    hidden = dataset.with_format("numpy", columns=["annotators", "annotations"])
+    told = relabelled(hidden, LOG_TWO, LOG_TWO, LOG_TWO, CrowdCollator(2, 2), ["cat", "dog"])
+    save_relabelled(told, None, ["cat", "dog"], tmp_path / "told.parquet")
+    with (tmp_path / "told.csv").open(newline="", encoding="utf-8") as file:
+        first, second = csv.DictReader(file)
+    assert list(first)[:5] == ["text", "'=1+1", "colour", "clip", "votes"]
+    assert [*first.values()][:5] == [rows["text"][0], "0.5", "'=red", "'-a/b.wav", "ann: cat; bob: dog"]  # fmt: skip
+    assert [*second.values()][:5] == ["", "", "blue", "", ""]
+
+
+def test_sounds_in_files_stay_in_their_files(tmp_path):
+    """Half a gigabyte of sounds would be written again beside the labels; one that is gone would cost them all."""
+    content = {"clip": [{"bytes": None, "path": "gone.wav"}, {"bytes": b"x", "path": None}]}
+    features = Features({"clip": {"bytes": Value("binary"), "path": Value("string")}})
+    dataset = Dataset.from_dict(content, features=features).cast_column("clip", Audio())
+    write_parquet(dataset.add_column("name", ["a", "b"]), tmp_path / "told.parquet")
+    back = Dataset.from_parquet(str(tmp_path / "told.parquet"), cache_dir=str(tmp_path / "cache"))
+    assert back.features["clip"] == Audio()
+    assert back.column_names == ["clip", "name"]
+    stored = back.cast_column("clip", Audio(decode=False))["clip"][:]
+    assert stored == content["clip"]
