@@ -26,10 +26,14 @@ if TYPE_CHECKING:
 
 # Colours no picture would choose, each a stand-in for one of the page's.
 _INK, _MUTED, _LINE, _CARD, _GOOD, _WARN, _BAD = (f"#00000{i}" for i in range(1, 8))
+_BLACK_ON_LIGHT, _WHITE_ON_LIGHT = "#000008", "#000009"  # the page swaps them when it is dark
 _NAMES = {
     _INK: "ink", _MUTED: "muted", _LINE: "line", _CARD: "card", _GOOD: "good", _WARN: "warn",
-    _BAD: "bad",
+    _BAD: "bad", _BLACK_ON_LIGHT: "black-on-light", _WHITE_ON_LIGHT: "white-on-light",
 }  # fmt: skip
+# The page's line, ink and card, light and dark, as they are in `report.html`.
+_LIGHT, _DARK = ("#d5dbe0", "#1c2329", "#ffffff"), ("#333d46", "#e4e8eb", "#1a2127")
+_EMPTY_CELL = 0.45  # opacity of the line's colour under every cell of a confusion matrix
 _GROUPS = (("trust", _GOOD, "o"), ("look at", _WARN, "^"), ("leave out", _BAD, "X"))
 _SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",
@@ -237,7 +241,7 @@ def confusion_plot(
             for c in range(size)
         ]
         share = np.clip(np.nan_to_num(table).ravel(), 0, 1)
-        axes.add_collection(PolyCollection(cells, facecolors=to_rgba(_LINE, 0.45)))
+        axes.add_collection(PolyCollection(cells, facecolors=to_rgba(_LINE, _EMPTY_CELL)))
         seen = [i for i, p in enumerate(share) if p >= 0.005]
         axes.add_collection(
             PolyCollection(
@@ -248,7 +252,7 @@ def confusion_plot(
             for i in seen:
                 axes.text(
                     i % size, i // size, f"{100 * share[i]:.0f}", ha="center", va="center",
-                    color=_CARD if share[i] > 0.5 else _INK,
+                    color=_number_colour(share[i]),
                 )  # fmt: skip
         ticks = [short(classes[c], 12) for c in shown]
         upright = max(map(len, ticks)) * size > 24
@@ -262,6 +266,30 @@ def confusion_plot(
 
     rows = ", ".join(f"{short(classes[c])} {table[i, i]:.2f}" for i, c in enumerate(shown))
     return _svg(name, f"Share right of each true class: {rows}", draw, (3.0, 2.8)), size
+
+
+def _number_colour(share: float) -> str:
+    """Choose black or white for a number on its cell, whichever contrasts more, in both themes.
+
+    The better of black and white reaches a contrast of 4.58 on any colour, more than the 4.5 that WCAG AA
+    demands. The page's ink and card do not: on mid tones they reach 4.
+    """
+    light, dark = (_is_bright(share, *theme) for theme in (_LIGHT, _DARK))
+    if light == dark:
+        return "#000000" if light else "#ffffff"
+    return _BLACK_ON_LIGHT if light else _WHITE_ON_LIGHT
+
+
+def _is_bright(share: float, line: str, ink: str, card: str) -> bool:
+    """Whether black contrasts more than white with a cell: luminance as in WCAG 2."""
+    from matplotlib.colors import to_rgb
+
+    line_rgb, ink_rgb, card_rgb = (np.array(to_rgb(colour)) for colour in (line, ink, card))
+    empty = _EMPTY_CELL * line_rgb + (1 - _EMPTY_CELL) * card_rgb
+    cell = share * ink_rgb + (1 - share) * empty
+    linear = np.where(cell <= 0.04045, cell / 12.92, ((cell + 0.055) / 1.055) ** 2.4)
+    luminance = float(linear @ (0.2126, 0.7152, 0.0722))
+    return (luminance + 0.05) / 0.05 >= 1.05 / (luminance + 0.05)
 
 
 def agreement_plot(copies: Sequence[Copy], names: Sequence[str]) -> str:
@@ -481,7 +509,7 @@ def _attribute(key: str, value: str, name: str) -> str:
         return f"{name}-{value}"
     if key == "style":
         value = re.sub(r"font-family: [^;]*; ?", "", value)
-        return re.sub("#00000[1-7]", lambda match: f"var(--{_NAMES[match[0]]})", value)
+        return re.sub("#00000[1-9]", lambda match: f"var(--{_NAMES[match[0]]})", value)
     if key in ("href", "clip-path"):
         return value.replace("#", f"#{name}-")
     return " ".join(value.split())

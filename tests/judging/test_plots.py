@@ -2,6 +2,7 @@
 
 import re
 import sys
+from importlib.resources import files
 from xml.etree import ElementTree
 
 import numpy as np
@@ -167,6 +168,61 @@ def test_confusion_plot_shows_the_shares_and_caps_the_classes():
     assert "class 97" in text
     assert "class 3" in text
     assert "class 50" not in text
+
+
+def themes():
+    """The page's colours by name, one dictionary each for light, dark and print."""
+    page = files("hf_maxmig.judging").joinpath("report.html").read_text(encoding="utf-8")
+    blocks = re.findall(r":root {(.*?)}", page, re.S)
+    return [dict(re.findall(r"(--[\w-]+): (#\w{6})", block)) for block in blocks]
+
+
+def mixed(colours, parts):
+    """Colours painted over each other, the first at the bottom: red, green and blue from 0 to 1."""
+    out = np.zeros(3)
+    for colour, part in zip(colours, parts, strict=True):
+        rgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+        out = part * rgb + (1 - part) * out
+    return out
+
+
+def luminance(rgb):
+    """Relative luminance of WCAG 2.2."""
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one, other):
+    dark, light = sorted([luminance(one), luminance(other)])
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_numbers_of_a_confusion_plot_contrast_with_their_cells():
+    """On a mid tone neither the page's ink nor its card reaches 4.5, the least that WCAG AA allows."""
+    shares = np.linspace(0.01, 1, 36).reshape(6, 6)
+    text, _ = confusion_plot("m", shares, np.eye(6), list("abcdef"))
+    drawn = ElementTree.fromstring(text)
+    numbers = [e.get("style") for e in drawn.iter("text") if e.text.isdigit()]
+    cells = [
+        re.search(r"fill: var\((--\w+)\)(?:; fill-opacity: ([\d.]+))?", e.get("style", ""))
+        for e in drawn.iter("path")
+    ]
+    empty = {float(c[2]) for c in cells if c and c[1] == "--line"}
+    opacities = [float(c[2] or 1) for c in cells if c and c[1] == "--ink"]
+    np.testing.assert_allclose(opacities, shares.ravel(), atol=1e-5)
+    assert len(numbers) == 36
+    assert len(empty) == 1
+    light, dark, printed = themes()
+    assert light["--card"] != dark["--card"]
+    for theme in (light, dark, printed):
+        for style, opacity in zip(numbers, opacities, strict=True):
+            colour = re.search(r"fill: (?:var\((--[\w-]+)\)|(#\w{6}))", style)
+            # Matplotlib leaves out black, which is what an SVG fills with by default.
+            number = "#000000" if colour is None else colour[2] or theme[colour[1]]
+            under = [theme["--card"], theme["--line"], theme["--ink"]]
+            cell = mixed(under, [1, *empty, opacity])
+            assert contrast(mixed([number], [1]), cell) >= 4.5, (number, opacity)
+    assert contrast(np.zeros(3), np.ones(3)) == pytest.approx(21)
 
 
 def test_graph_of_copies_has_a_row_for_each():

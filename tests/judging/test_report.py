@@ -207,6 +207,23 @@ def _attributes(page, tag):
     return {name for found, names in page.tags if found == tag for name in names}
 
 
+def test_long_names_break_wherever_they_stand(tmp_path):
+    """A name without a space widened the page beyond the window; tables heed `anywhere` alone."""
+    names = [f"worker{'x' * 90}{m}" for m in range(5)]
+    classes = [f"class{'y' * 90}{c}" for c in range(3)]
+    own = {"file_name": [f"folder{'z' * 90}{i}" for i in range(12)]}
+    items = make_items(names, classes, own=own)
+    page = write(tmp_path, make_report(names, classes), relabelled=items, summary=names[0])
+    rule = re.search(r"([^{}]*){ overflow-wrap: anywhere; }", page.raw)
+    breakable = [tag.strip() for tag in rule[1].split(",")]
+    body = re.sub(r"<svg.*?</svg>", "", page.raw.partition("<body>")[2], flags=re.S)
+    assert all(len(re.findall(f">[^<]*{c * 60}", body)) >= 5 for c in "xyz")
+    for tag in breakable:
+        body = re.sub(f"<{tag}\\b.*?</{tag}>", "", body, flags=re.S)
+    text = re.sub(r"<[^>]*>", " ", body)
+    assert [word for word in text.split() if len(word) > 40] == []
+
+
 def test_max_annotators_shows_those_to_act_on_and_says_where_the_rest_is(tmp_path):
     """Five thousand rows are not read; the one at random in row 4,000 is not found."""
     items, report = make_items(), without_pictures()
