@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from datasets import ClassLabel, Dataset, Features, List, Value
+from datasets import ClassLabel, Dataset, Features, List, Value, concatenate_datasets
 from torch.utils.data import SequentialSampler
 
 from hf_maxmig import MaxMIGTrainer
@@ -48,6 +48,21 @@ def make_crowd(num_items=90, seed=0, unlabelled=7, features=5):
             label=ClassLabel(names=CLASSES),
         ),
     )
+
+
+def make_table(num_items=90, seed=0):
+    """The crowd of `make_crowd` about rows of a table: numbers, some of them missing, a text and a truth value."""
+    crowd = make_crowd(num_items, seed)
+    numbers = np.array(crowd["features"][:])
+    columns = {
+        "height": [None if i % 9 == 4 else float(x) for i, x in enumerate(numbers[:, 0])],
+        "weight": numbers[:, 1].tolist(),
+        "legs": np.round(numbers[:, 2]).astype(int).tolist(),
+        "colour": [("brown", "grey")[int(x > 0)] for x in numbers[:, 3]],
+        "tame": (numbers[:, 4] > 0).tolist(),
+    }
+    crowd = crowd.remove_columns("features")
+    return concatenate_datasets([Dataset.from_dict(columns), crowd], axis=1)
 
 
 class InOrder(MaxMIGTrainer):

@@ -3,7 +3,7 @@
 The columns themselves are made in `columns.py`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch.utils.data import Dataset as TorchDataset
 from transformers import DataCollatorWithPadding
 
 from ..metrics import NO_LABEL
-from ..model.items import check_ids
+from ..model.items import check_ids, reads_rows
 from ..model.items import input_names as input_names
 from ..model.opening import short
 from ..model.votes import Votes
@@ -68,13 +68,14 @@ class CrowdCollator:
     (`hf_maxmig.data.numbered`), and otherwise by their place in the batch.
 
     Inputs: a column of pictures goes through the image processor, as RGB. A tokenizer or a feature
-    extractor pads the columns that it knows. Other columns of numbers are stacked, float64 as float32.
+    extractor pads the columns that it knows. A table processor makes `features` of the columns that it
+    reads, unless the examples have `features` already. Other columns of numbers are stacked, float64 as float32.
     Columns of text, dates or structures are left out.
 
     Args:
         num_annotators: M.
         num_classes: C.
-        processor: an image processor, a tokenizer or a feature extractor.
+        processor: an image processor, a tokenizer, a feature extractor or a table processor.
         input_names: the inputs that the classifier takes; every column by default.
         vocabulary: the number of tokens of the classifier, if it takes `input_ids`.
 
@@ -107,6 +108,8 @@ class CrowdCollator:
         self.processor = processor
         self.input_names = input_names
         self.vocabulary = vocabulary
+        makes = reads_rows(processor) and self.takes("features")
+        self._row_columns = frozenset(processor.column_names if makes else ())
 
     def __call__(self, examples: list[dict[str, Any]] | pa.Table) -> dict[str, Tensor]:
         """Collate B examples: (B, K) annotators and annotations, (B,) labels, and the inputs."""
@@ -116,7 +119,7 @@ class CrowdCollator:
         self, examples: list[dict[str, Any]] | pa.Table, items: Sequence[int]
     ) -> dict[str, Tensor]:
         """Collate examples with known numbers; errors call the i-th example `items[i]`."""
-        columns = _columns(examples, items)
+        columns = _columns(examples, items, self._row_columns)
         batch = self._inputs(columns, items)
         if "input_ids" in batch:
             check_ids(batch["input_ids"], self.vocabulary, items)
@@ -212,8 +215,16 @@ class CrowdCollator:
         """Whether a column is an input of the classifier."""
         return self.input_names is None or name in self.input_names
 
+    def reads(self, name: str) -> bool:
+        """Whether a column is an input of the classifier, or the table processor makes one of it."""
+        return self.takes(name) or name in self._row_columns
+
     def _inputs(self, names: Columns, items: Sequence[int]) -> dict[str, Tensor]:
         columns = described = {n: v for n, v in names.items() if n not in NOT_INPUTS}
+        if self._row_columns and "features" not in columns:
+            made = {"features": self.processor.read(columns, items).numpy()}
+            rest = {n: v for n, v in columns.items() if n not in self._row_columns}
+            columns = {**rest, **made}
         pictures = {n: v for n, v in columns.items() if has_pictures(v)}
         columns = {n: v for n, v in columns.items() if n not in pictures and self.takes(n)}
         batch: dict[str, Tensor] = {}
@@ -428,10 +439,15 @@ def _narrow_chunks(
         yield collator.pairs(columns, items)
 
 
-def _columns(examples: list[dict[str, Any]] | pa.Table, items: Sequence[int]) -> Columns:
+def _columns(
+    examples: list[dict[str, Any]] | pa.Table, items: Sequence[int], exact: Collection[str] = ()
+) -> Columns:
     if isinstance(examples, pa.Table):
         examples = examples.combine_chunks()  # one chunk per item: join all columns at once
-        return {name: _read(name, examples[name], items) for name in examples.column_names}
+        return {
+            name: _read(name, examples[name], items, name in exact)
+            for name in examples.column_names
+        }
     for i, example in enumerate(examples):
         if type(example) is not dict and not isinstance(example, Mapping):
             raise TypeError(
@@ -443,12 +459,17 @@ def _columns(examples: list[dict[str, Any]] | pa.Table, items: Sequence[int]) ->
     return {name: [example.get(name) for example in examples] for name in names}
 
 
-def _read(name: str, column: pa.ChunkedArray, items: Sequence[int]) -> Any:
-    return column if name in CROWD_COLUMNS else _values(name, column, items)
+def _read(name: str, column: pa.ChunkedArray, items: Sequence[int], exact: bool) -> Any:
+    return column if name in CROWD_COLUMNS else _values(name, column, items, exact)
 
 
-def _values(name: str, column: pa.ChunkedArray, items: Sequence[int]) -> np.ndarray | list[Any]:
-    """Read a column: numbers of one shape as an array, anything else as Python objects."""
+def _values(
+    name: str, column: pa.ChunkedArray, items: Sequence[int], exact: bool
+) -> np.ndarray | list[Any]:
+    """Read a column: numbers of one shape as an array, anything else as Python objects.
+
+    Numbers that are still to be standardised are not rounded before, `exact`.
+    """
     array = column.combine_chunks()
     if isinstance(array, pa.ExtensionArray):  # Array2D to Array5D
         array = array.storage
@@ -467,7 +488,7 @@ def _values(name: str, column: pa.ChunkedArray, items: Sequence[int]) -> np.ndar
     numbers = array.to_numpy(zero_copy_only=False).reshape(shape)
     check_fits(name, numbers, items)
     # The types are those of `datasets`. It is a copy, because Arrow's memory must not be written to.
-    kinds = {"f": np.float32, "b": np.bool_}
+    kinds = {"f": np.float64 if exact else np.float32, "b": np.bool_}
     with np.errstate(over="ignore"):  # infinity is refused with the item's number
         return numbers.astype(kinds.get(numbers.dtype.kind, np.int64))
 
@@ -511,7 +532,7 @@ def arrow_rows(dataset: Any, collator: Any) -> Any:
     if kind not in (None, "numpy", "torch") or options:
         return dataset
     columns = [
-        name for name in dataset.format["columns"] if name in NOT_INPUTS or collator.takes(name)
+        name for name in dataset.format["columns"] if name in NOT_INPUTS or collator.reads(name)
     ]
     features = dataset.features  # a copy, with all the annotators' names
     if any(require_decoding(features[name]) for name in columns):

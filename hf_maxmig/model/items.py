@@ -1,4 +1,4 @@
-"""Single items as users have them - a picture, a text, a sound, numbers - turned into the classifier's inputs.
+"""Single items as users have them - a picture, a text, a sound, a row, numbers - turned into the classifier's inputs.
 
 The Hub carries this with the model. It needs only torch and transformers, and Pillow for pictures. Whole
 data sets go through `data/collator.py`.
@@ -25,12 +25,15 @@ _CONTENT = {
     "image-classification": "image",
     "text-classification": "text",
     "audio-classification": "audio",
+    "tabular-classification": "row",
 }
 _MADE_OF = {
     "image": ("pixel_values", "a picture", "an image processor", "image_processor"),
     "text": ("input_ids", "a text", "a tokenizer", "tokenizer"),
     "audio": ("input_values", "a sound", "a feature extractor", "feature_extractor"),
+    "row": ("features", "a row", "a table processor", "feature_extractor"),
 }
+_SINGLE = ("image", "text", "audio")  # a row is a dict of several parts
 _MEASURED = ("features", "pixel_values", "input_values", "input_features")  # integers become floats
 _UNLIMITED = 10**6  # a tokenizer without a limit reports a very large number
 
@@ -91,13 +94,27 @@ def bare_numbers(fields: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def reads_rows(processor: Any) -> bool:
+    """Whether a processor turns the rows of a table into features.
+
+    Args:
+        processor: of any kind, or None. Without the package, remote code defines the class a second time.
+
+    Example:
+        >>> reads_rows(None)
+        False
+    """
+    known = getattr(processor, "model_input_names", None) or ()
+    return list(known) == ["features"] and hasattr(processor, "column_names")
+
+
 class ItemReader:
     """Turn items, one by one and in batches, into the inputs of a classifier.
 
     Args:
         classifier: h.
         task: its pipeline task, which says whether items are pictures, texts or sounds.
-        processor: the image processor, tokenizer or feature extractor, if there is one.
+        processor: the image processor, tokenizer, feature extractor or table processor, if there is one.
 
     Raises:
         ValueError: if a classifier of texts or sounds has no processor for them.
@@ -112,14 +129,14 @@ class ItemReader:
 
     def __init__(self, classifier: nn.Module, task: str, processor: Any = None) -> None:
         self.config, self.processor = classifier.config, processor
-        self.content = _CONTENT[task]
+        self.content = "row" if reads_rows(processor) else _CONTENT[task]
         self.names = [n for n in input_names(classifier) if n not in GOLD_COLUMNS]
         # Names under which the user may give numbers, the usual one first.
         main = getattr(classifier, "main_input_name", None)
-        self.numbers = [n for n in ("features", main) if n in self.names]
+        self.numbers = [n for n in dict.fromkeys(("features", main)) if n in self.names]
         tensor, what, maker, argument = _MADE_OF[self.content]
         self.makes = processor is not None and (self.content != "image" or tensor in self.names)
-        if self.content != "image" and not self.makes:
+        if self.content in ("text", "audio") and not self.makes:
             raise ValueError(
                 f"`{argument}` must be given for a classifier of {what[2:]}s, got none: save {maker} "
                 f"beside the model, or pass `{argument}`."
@@ -135,6 +152,11 @@ class ItemReader:
         ]
         if not self.makes:
             return f"a dict with {' or '.join(numbers)}, and `votes`"
+        if self.content == "row":
+            columns = self.processor.column_names
+            more = f" and {len(columns) - 5} more" if columns[5:] else ""
+            also = f" (or {' or '.join(numbers)})" if numbers else ""
+            return f"a dict with the columns {', '.join(map(repr, columns[:5]))}{more}{also}, and `votes`"
         what = _MADE_OF[self.content][1]
         path = "" if self.content == "text" else ", a path"
         also = f" (or {' or '.join(numbers)})" if numbers else ""
@@ -145,7 +167,8 @@ class ItemReader:
 
         Args:
             item: a picture, a text or a sound, or the path of its file; or a dict with it as
-                `image`, `text` or `audio`, or with the classifier's own inputs by name.
+                `image`, `text` or `audio`, with the columns of a table's row, or with the classifier's
+                own inputs by name.
             number: of the item, for errors.
 
         Returns:
@@ -161,6 +184,8 @@ class ItemReader:
             for name, value in fields.items()
             if name in self.names and not isinstance(value, str)
         }
+        if self.content == "row" and self.makes and not inputs:
+            return {"features": self.processor([fields], items=[number])["features"][0]}
         content = self._content(fields)
         if content is not None and not inputs.keys() & {_MADE_OF[self.content][0], *self.numbers}:
             inputs |= self._made(content, fields, number)
@@ -173,9 +198,10 @@ class ItemReader:
         if isinstance(item, Mapping):
             names = {str(name): value for name, value in item.items()}
             return {n: v for n, v in names.items() if n not in ("votes", *GOLD_COLUMNS)}
-        if (isinstance(item, str | os.PathLike) or is_picture(item)) and self.makes:
+        whole = self.makes and self.content in _SINGLE
+        if (isinstance(item, str | os.PathLike) or is_picture(item)) and whole:
             return {self.content: item}
-        if is_picture(item):
+        if is_picture(item) and self.content == "image":
             raise ValueError(
                 "a picture must go through an image processor, got none: save it beside the model, or "
                 f"pass `image_processor`. This model takes {self.expected}."
@@ -250,7 +276,7 @@ class ItemReader:
         if len(scalars) > 1 and "features" in self.numbers:
             hint = (
                 f": put the {len(scalars)} numbers into one list, `features`, in the same order as in "
-                "training"
+                "training; or save the training's table processor beside the model"
             )
         return (
             f"an item must have an input of the classifier, got {shown or 'nothing'} at item {number}"
@@ -351,4 +377,4 @@ def _can_pad(processor: Any) -> bool:
     return getattr(processor, "pad_token", "none needed") is not None
 
 
-__all__ = ["ItemReader", "bare_numbers", "check_ids", "input_names"]
+__all__ = ["ItemReader", "bare_numbers", "check_ids", "input_names", "reads_rows"]

@@ -1,6 +1,7 @@
 """`pipeline("crowd-forecast", model=...)`: forecasts from items and votes, as users have them.
 
-Votes name annotators and classes; pictures and sounds are files or already opened; texts are strings.
+Votes name annotators and classes; pictures and sounds are files or already opened; texts are strings; the row of a
+table is a dict.
 This module turns them into numbers and tensors. Whole data sets with crowd columns go through
 `trainer.predict` and `trainer.relabel`. The Hub carries this with the model: without the package,
 `trust_remote_code=True` finds it.
@@ -69,8 +70,8 @@ class ForecastPipeline(Pipeline):
     """Forecast the classes of items from the items themselves and the crowd's votes on them.
 
     Importing the package registers it: `pipeline("crowd-forecast", model=folder_or_name)`. It loads
-    the model and the image processor (or tokenizer, or feature extractor) saved beside it, and takes
-    the same items as the classifier: pictures, texts, sounds, or dicts of features. Options, which
+    the model and the image processor (or tokenizer, feature extractor, table processor) saved beside it,
+    and takes the same items as the classifier: pictures, texts, sounds, rows, or dicts of features. Options, which
     each call may override:
 
     - `batch_size`: items that go through the model together, 1 by default.
@@ -124,7 +125,7 @@ class ForecastPipeline(Pipeline):
         Args:
             inputs: an item, or a list or a generator of items. An item is a picture, a text or a
                 sound, opened or as the path or address of its file; or a dict. The dict holds it as
-                `image`, `text` or `audio`, or holds the classifier's own inputs (`features`,
+                `image`, `text` or `audio`, holds the columns of a table's row, or the classifier's own inputs (`features`,
                 `pixel_values`, `input_ids`). It may also hold `votes`: a mapping from annotator to
                 class, or a list of such pairs. If the model has no names for its annotators, they
                 are named by their numbers, from 0. Gold labels are ignored.

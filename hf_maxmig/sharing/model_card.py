@@ -4,6 +4,7 @@ The trainer's and the model's `push_to_hub` upload it.
 """
 
 import contextlib
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from huggingface_hub.errors import EntryNotFoundError
 
 from ..data.describe import Description
 from ..judging.annotators import AnnotatorReport
+from ..model.items import reads_rows
 from ..model.modeling_maxmig import CrowdModel
 from ..model.version import __version__
 from ..model.wrapping import AUTO_CLASSES
@@ -36,6 +38,7 @@ _EXAMPLES = {
     "audio-classification": "sound.wav",
 }
 _CONTENT = {"text-classification": "text", "audio-classification": "audio"}  # else `image`
+_LONGEST = 80  # letters of a row that is shown in a line
 _EMPTY = "This model card has been automatically generated"  # what transformers writes
 
 
@@ -64,7 +67,7 @@ def model_card(
         model_name: the name of the model.
         repo_id: where it is, for who copies the examples; by default its name.
         shared_as: what of the annotators goes up, see `CrowdModel.shared_as`.
-        processor: the image processor, tokenizer or feature extractor saved with the model.
+        processor: the image processor, tokenizer, feature extractor or table processor saved with the model.
         counted: how many items each of the results was measured on, by the same names.
         data: the result of `describe` for the training set.
         judged: the result of the trainer's `report`.
@@ -104,6 +107,7 @@ def model_card(
         call=_call(model, processor),
         item=_item(model, processor),
         has_processor=processor is not None,
+        columns=processor.column_names if reads_rows(processor) else None,
         auto_class=AUTO_CLASSES[task].__name__,
         alone=shared_as == "dropped",
         hashed=shared_as == "hashed",
@@ -174,6 +178,9 @@ def pushed_with_card(model: CrowdModel, annotators: str = "names") -> Iterator[N
 
 def _call(model: CrowdModel, processor: Any) -> str:
     """Write the input of a pipeline as Python, or that of the classifier if there is no processor."""
+    if reads_rows(processor):
+        short = len(repr(processor.example)) <= _LONGEST
+        return f"{{{_row(processor)}}}" if short else "processor.example"
     if processor is not None:
         return f'"{_EXAMPLES[model.config.classifier_task]}"'
     config = model.classifier.config
@@ -193,12 +200,24 @@ def _call(model: CrowdModel, processor: Any) -> str:
 def _item(model: CrowdModel, processor: Any) -> str | None:
     """Write the input of the forecast beside the votes as Python; None if it does not fit in a line."""
     call = _call(model, processor)
+    if reads_rows(processor):
+        return call[1:-1] if call[0] == "{" else "**forecast.feature_extractor.example"
     if processor is not None:
         return f'"{_CONTENT.get(model.config.classifier_task, "image")}": {call}'
     if model.config.classifier_task in _CONTENT:  # nothing pads its input
         return None
     name, value = call.split("=", 1)
     return f'"{name}": {value.replace("(1, ", "(")}'
+
+
+def _row(processor: Any) -> str:
+    """Write the example of a table processor as Python, without its braces."""
+    return ", ".join(f"{_text(name)}: {_text(v)}" for name, v in processor.example.items())
+
+
+def _text(value: Any) -> str:
+    """Write a value as Python, a text in double quotes."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def _measured(key: str, kind: str, metrics: dict[str, float], counted: dict[str, int]) -> str:
