@@ -128,6 +128,14 @@ def page(path, *flags):
     runpy.run_path(str(path), run_name="__main__")
 
 
+def printed_by(log, path, *flags):
+    """Run a script with flags to its end, which must be a good one: what it printed, output and errors together."""
+    with started(log, page, path, *flags) as child:
+        code = ended(child, 280)
+    assert code == 0, log.read_text()
+    return log.read_text()
+
+
 def run(log, function, *args):
     """Run a function of a module in a child to its end: the exit code."""
     with started(log, function, *args) as child:

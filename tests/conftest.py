@@ -40,16 +40,17 @@ from tests.worlds import ANNOTATORS, make_crowd
 torch.set_num_threads(1)
 
 ROOT = Path(__file__).parents[1]
-# These take a minute or more: begun last, one would keep a core busy while the others have nothing left.
+# These take half a minute or more: begun last, one would keep a core busy while the others have nothing left.
 LONGEST = [
-    "tests/model/test_architectures.py",
     "tests/recipes/test_recipes.py",
-    "tests/recipes/benchmarks/test_benchmark.py",
-    "tests/training/test_distributed.py",
+    "tests/peers/test_peers.py",
     "tests/attacks/test_kills.py",
     "tests/recipes/benchmarks/test_benchmark_speed.py",
+    "tests/recipes/test_three_ways.py",
     "tests/recipes/benchmarks/test_latent_seniors.py",
-    "tests/peers/test_peers.py",
+    "tests/recipes/benchmarks/test_benchmark.py",
+    "tests/training/test_distributed.py",
+    "tests/model/test_architectures.py",
 ]
 
 

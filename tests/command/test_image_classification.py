@@ -14,7 +14,7 @@ from transformers import AutoModel, ViTImageProcessor, pipeline
 
 from hf_maxmig import read_annotations
 from hf_maxmig.command import image_classification as recipe
-from tests.processes import launch
+from tests.children import needs_fork, printed_by
 from tests.written_data import COLOURS, write_pictures, write_votes
 
 
@@ -150,13 +150,14 @@ def test_a_missing_column_is_named(tmp_path):
 
 
 @pytest.mark.slow
+@needs_fork
 def test_a_folder_and_a_file_of_votes_become_all_that_is_promised(root, tmp_path):
     """The path of a new user: pair, card, results, page, annotators, labels; no gold label needed."""
     rows = write_pictures(tmp_path / "photos", number=120)
     write_pictures(tmp_path / "test", number=60, by_class=True)
     votes = write_votes(tmp_path / "votes.csv", rows)
-    printed = launch(
-        root, "recipes/image_classification.py", "--train_dir", tmp_path / "photos", "--test_dir",
+    printed = printed_by(
+        tmp_path / "log", root / "recipes" / "image_classification.py", "--train_dir", tmp_path / "photos", "--test_dir",
         tmp_path / "test", "--votes", votes, "--model_name_or_path", "maxmig_four_layer_cnn",
         "--image_size", 16, "--num_train_epochs", 20, "--output_dir", tmp_path / "out", "--use_cpu",
         "--votes_annotator", "who",

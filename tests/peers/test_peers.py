@@ -29,12 +29,20 @@ NEEDS_CROWD_KIT = {
 JOINT = [name for name in METHODS if name not in NEEDS_CROWD_KIT]
 
 
-def methods(names=METHODS):
-    """Parametrise over rivals; the label-only ones iterate for seconds, and need crowd-kit."""
+def methods(names=METHODS, further_in_full=False):
+    """Parametrise over rivals; the label-only ones iterate for seconds, and need crowd-kit.
+
+    Args:
+        names: of the rivals.
+        further_in_full: mark the label-only ones `full` but two, one of which starts at random: all are one class of
+            ours, and differ by the fit of crowd-kit's that it calls.
+    """
     absent = pytest.mark.skipif(not has_crowd_kit(), reason="no crowd-kit")
     extra = {name: [absent] for name in NEEDS_CROWD_KIT}
     for name in NEEDS_CROWD_KIT - {"wawa", "mmsr"}:
         extra[name].append(pytest.mark.slow)
+    for name in NEEDS_CROWD_KIT - {"dawid_skene", "mace"} if further_in_full else ():
+        extra[name].append(pytest.mark.full)
     return pytest.mark.parametrize(
         "name", [pytest.param(name, marks=extra.get(name, [])) for name in names]
     )
@@ -49,10 +57,11 @@ def has_crowd_kit():
 
 
 FEWER_ROUNDS = {
-    "mace": {"n_restarts": 2, "n_iter": 20},
-    "glad": {"n_iter": 2, "m_step_max_iter": 5},
-    "one_coin_dawid_skene": {"n_iter": 10},
-    "zero_based_skill": {"n_iter": 10},
+    "mace": {"n_restarts": 2, "n_iter": 8},
+    "glad": {"n_iter": 2, "m_step_max_iter": 3},
+    "dawid_skene": {"n_iter": 5},
+    "one_coin_dawid_skene": {"n_iter": 5},
+    "zero_based_skill": {"n_iter": 5},
 }
 
 
@@ -137,10 +146,10 @@ def test_training_learns_the_classes_from_the_crowd(name, crowd, make_args):
     assert all("gain" not in entry for entry in trainer.state.log_history if "loss" in entry)
 
 
-@methods()
+@methods(further_in_full=True)
 def test_saved_model_comes_back_through_both_auto_classes(name, crowd, make_args, tmp_path):
     """A method whose state is not in the checkpoint predicts something else after loading."""
-    trainer = train(name, crowd, make_args(num_train_epochs=3))
+    trainer = train(name, crowd, make_args(num_train_epochs=2))
     batch = trainer.data_collator([crowd[i] for i in range(20)])
     batch.pop("labels")
     model = trainer.crowd_model.eval()
@@ -159,10 +168,10 @@ def test_saved_model_comes_back_through_both_auto_classes(name, crowd, make_args
             torch.testing.assert_close(second[key], first[key], rtol=0, atol=1e-6)
 
 
-@methods()
+@methods(further_in_full=True)
 def test_without_annotations_it_still_classifies(name, crowd, make_args):
     """New pictures come without votes: the classifier must be the whole prediction."""
-    trainer = train(name, crowd, make_args(num_train_epochs=3))
+    trainer = train(name, crowd, make_args(num_train_epochs=2))
     told = trainer.predict(crowd).predictions
     bare = trainer.predict(crowd.select_columns("features")).predictions
     np.testing.assert_allclose(bare[0], told[0], atol=1e-6)
@@ -175,12 +184,12 @@ def test_without_annotations_it_still_classifies(name, crowd, make_args):
 
 
 @pytest.mark.slow
-@methods()
+@methods(further_in_full=True)
 def test_gold_labels_change_training_only_of_true_labels(name, crowd, make_args):
     """The one leak that would make every comparison worthless; the ceiling must need them."""
     wrong = crowd.map(lambda row: {"label": (row["label"] + 1) % 3}, load_from_cache_file=False)
     first, second = (
-        state(train(name, dataset, make_args(num_train_epochs=3)).crowd_model)
+        state(train(name, dataset, make_args(num_train_epochs=2)).crowd_model)
         for dataset in (crowd, wrong)
     )
     if name == "true_labels":
@@ -189,7 +198,7 @@ def test_gold_labels_change_training_only_of_true_labels(name, crowd, make_args)
             train(name, crowd.remove_columns("label"), make_args(max_steps=1))
     else:
         assert_same(first, second)
-        without = train(name, crowd.remove_columns("label"), make_args(num_train_epochs=3))
+        without = train(name, crowd.remove_columns("label"), make_args(num_train_epochs=2))
         assert_same(first, state(without.crowd_model))
 
 
@@ -241,7 +250,7 @@ def test_batch_without_labels_is_empty_with_zero_gradient(name):
     assert all((p.grad is None) or (p.grad == 0).all() for p in model.parameters())
 
 
-@methods()
+@methods(further_in_full=True)
 def test_permuted_annotators_change_nothing(name, crowd, make_args):
     """The order in which a table lists the annotators is an accident."""
     order = torch.tensor([2, 0, 3, 1])
@@ -259,7 +268,7 @@ def test_permuted_annotators_change_nothing(name, crowd, make_args):
         model = peer(
             name, small_head(), num_annotators=4, id2label=dict(enumerate(CLASSES)), **options
         )
-        trainer = InOrder(model=model, args=make_args(num_train_epochs=3), train_dataset=dataset)
+        trainer = InOrder(model=model, args=make_args(num_train_epochs=2), train_dataset=dataset)
         trainer.train()
         results.append(trainer.predict(dataset).predictions)
     # MACE and MMSR start at random, annotator by annotator.

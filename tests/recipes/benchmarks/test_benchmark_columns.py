@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hf_maxmig import add_annotations
+from tests.children import come_with_libraries
 from tests.recipes.imported import recipes
 
 TINY = ["--votes", "500", "--items", "70", "--annotators", "9", "--classes", "4"]
@@ -117,8 +118,11 @@ def test_a_job_that_loses_votes_is_found(
 
 
 @pytest.mark.slow
-def test_a_job_has_its_own_memory(benchmark: ModuleType, tmp_path: Path) -> None:
+def test_a_job_has_its_own_memory(
+    benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """In a process that is not fresh the peak is of whatever ran before."""
+    come_with_libraries(monkeypatch)  # after which a plain fork would be no fresh process still
     ballast = np.ones(30_000_000)
     (given,) = benchmark.parse(benchmark.ColumnsArguments, arguments=TINY)
     row, found = benchmark.measure("write", benchmark.write_votes, tmp_path, given)
