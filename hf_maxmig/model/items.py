@@ -77,6 +77,36 @@ def check_ids(ids: Tensor, vocabulary: int | None, items: Sequence[int]) -> None
         )
 
 
+def most_tokens(classifier: nn.Module, tokenizer: Any) -> int | None:
+    """Return the largest number of tokens that an encoder or a classifier of texts reads.
+
+    Args:
+        classifier: any, also one with an encoder inside.
+        tokenizer: its tokenizer.
+
+    Returns:
+        The number, special tokens included; None if there is no limit.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+        ...                   vocab_size=9, max_position_embeddings=12)
+        >>> most_tokens(BertModel(tiny), tokenizer=None)
+        12
+    """
+    config: Any = getattr(classifier.config, "encoder_config", None) or classifier.config
+    limits = [
+        getattr(tokenizer, "model_max_length", None),
+        getattr(config, "max_position_embeddings", None),
+    ]
+    for name, module in classifier.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            # RoBERTa and its relatives begin to count after the place of the padding.
+            before = 0 if module.padding_idx is None else module.padding_idx + 1
+            limits.append(module.num_embeddings - before)
+    return min((n for n in limits if n and 0 < n < _UNLIMITED), default=None)
+
+
 def bare_numbers(fields: Mapping[str, Any]) -> list[str]:
     """List the fields that hold a single number: a user may have meant them as one list, `features`.
 
@@ -115,9 +145,11 @@ class ItemReader:
         classifier: h.
         task: its pipeline task, which says whether items are pictures, texts or sounds.
         processor: the image processor, tokenizer, feature extractor or table processor, if there is one.
+        cuts: whether a text that is too long is cut, as it is when features are computed. By default it is for
+            a head on an encoder. Another classifier refuses it, because how its training cut is not known.
 
     Raises:
-        ValueError: if a classifier of texts or sounds has no processor for them.
+        ValueError: if a classifier of texts or sounds has no processor for them, and takes no features.
 
     Example:
         >>> from hf_maxmig import HeadClassifier, HeadConfig
@@ -127,7 +159,9 @@ class ItemReader:
                 [2., 3.]])}
     """
 
-    def __init__(self, classifier: nn.Module, task: str, processor: Any = None) -> None:
+    def __init__(
+        self, classifier: nn.Module, task: str, processor: Any = None, cuts: bool | None = None
+    ) -> None:
         self.config, self.processor = classifier.config, processor
         self.content = "row" if reads_rows(processor) else _CONTENT[task]
         self.names = [n for n in input_names(classifier) if n not in GOLD_COLUMNS]
@@ -136,7 +170,11 @@ class ItemReader:
         self.numbers = [n for n in dict.fromkeys(("features", main)) if n in self.names]
         tensor, what, maker, argument = _MADE_OF[self.content]
         self.makes = processor is not None and (self.content != "image" or tensor in self.names)
-        if self.content in ("text", "audio") and not self.makes:
+        self.most = most_tokens(classifier, processor) if self.content == "text" else None
+        has_encoder = getattr(classifier.config, "encoder_config", None) is not None
+        self.cuts = has_encoder if cuts is None else cuts
+        alone = "features" in self.names and not has_encoder
+        if self.content in ("text", "audio") and not self.makes and not alone:
             raise ValueError(
                 f"`{argument}` must be given for a classifier of {what[2:]}s, got none: save {maker} "
                 f"beside the model, or pass `{argument}`."
@@ -233,6 +271,11 @@ class ItemReader:
         known: Any = getattr(self.processor, "model_input_names", ())
         pads = hasattr(self.processor, "pad") and "pixel_values" not in known
         padded: dict[str, Tensor] = {}
+        if (
+            self.content == "audio"
+            and len({str({n: v.shape for n, v in r.items()}) for r in rows}) == 1
+        ):
+            pads = False  # long lists of samples would be taken apart for nothing
         if pads and known and known[0] in rows[0] and (len(rows) > 1 or _can_pad(self.processor)):
             names = [name for name in known if name in rows[0]]
             try:
@@ -332,7 +375,10 @@ class ItemReader:
             given: tuple[Any, ...] = ([opened_picture(content, number)],)
             options: dict[str, Any] = {"return_tensors": "pt"}
         elif self.content == "text":
-            given, options = _texts(content, fields.get("text_pair"), number), {}
+            given = _texts(content, fields.get("text_pair"), number)
+            options = (
+                {"truncation": True, "max_length": self.most} if self.cuts and self.most else {}
+            )
         else:
             rate = self.processor.sampling_rate
             given = (opened_sound(content, rate, number),)
@@ -343,7 +389,9 @@ class ItemReader:
             raise ValueError(
                 f"{type(self.processor).__name__} cannot take item {number}: {short(error)}."
             ) from error
-        rows = {n: v[0] if options else torch.as_tensor(v) for n, v in made.items()}
+        rows = {
+            n: v[0] if "return_tensors" in options else torch.as_tensor(v) for n, v in made.items()
+        }
         rows = {name: row for name, row in rows.items() if name in self.names}
         if "input_ids" in rows:
             self._check_length(rows["input_ids"], number)
@@ -351,11 +399,9 @@ class ItemReader:
         return rows
 
     def _check_length(self, ids: Tensor, number: int) -> None:
-        limit = getattr(self.processor, "model_max_length", None) or _UNLIMITED
-        places = getattr(self.config, "max_position_embeddings", None) or _UNLIMITED
-        if len(ids) > min(limit, places) < _UNLIMITED:
+        if self.most is not None and len(ids) > self.most:
             raise ValueError(
-                f"`text` must have at most {min(limit, places)} tokens, got {len(ids)} at item {number}: "
+                f"`text` must have at most {self.most} tokens, got {len(ids)} at item {number}: "
                 "cut it as the training did."
             )
 
@@ -370,6 +416,10 @@ def _texts(text: Any, pair: Any, number: int) -> tuple[str, ...]:
             )
         if any("\ud800" <= letter <= "\udfff" for letter in text):
             raise ValueError(f"`text` must be Unicode, got half a surrogate pair at item {number}.")
+        if not text.strip():
+            raise ValueError(
+                f"`text` must have at least one word, got {text!r} at item {number}: leave it out."
+            )
     return given
 
 
@@ -377,4 +427,11 @@ def _can_pad(processor: Any) -> bool:
     return getattr(processor, "pad_token", "none needed") is not None
 
 
-__all__ = ["ItemReader", "bare_numbers", "check_ids", "input_names", "reads_rows"]
+__all__ = [
+    "ItemReader",
+    "bare_numbers",
+    "check_ids",
+    "input_names",
+    "most_tokens",
+    "reads_rows",
+]

@@ -392,7 +392,8 @@ def test_texts_are_taken_as_they_are(tokenizer):
         ({"text": 3}, TypeError, "`text` must be text, got int 3 at item 0"),
         ({"txt": "a"}, ValueError, "got 'txt' at item 0 \\(did you mean 'text'"),
         ("a \ud800", ValueError, "must be Unicode"),
-        ("", ValueError, "`input_ids` must be a flat list of whole numbers"),
+        ("", ValueError, "`text` must have at least one word, got '' at item 0"),
+        ({"text": "a", "text_pair": " "}, ValueError, "at least one word, got ' ' at item 0"),
         (
             "a beyond",
             ValueError,
