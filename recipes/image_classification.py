@@ -23,8 +23,8 @@ has the settings). To try it without a download, write the digits out first:
         --model_name_or_path maxmig_four_layer_cnn --image_size 32 --output_dir out/digits-cnn
 """
 
+from hf_maxmig.command.classification import recipe
 from hf_maxmig.command.flags import start
-from hf_maxmig.command.image_classification import recipe
 from hf_maxmig.command.runs import run
 
 if __name__ == "__main__":

@@ -7,17 +7,17 @@ import pytest
 
 import hf_maxmig
 from hf_maxmig.cli import VERBS, main
-from hf_maxmig.command.image_classification import (
+from hf_maxmig.command.classification import (
+    ClassificationTrainingArguments,
     DataArguments,
-    ImageClassificationTrainingArguments,
     ModelArguments,
 )
 from tests.processes import finished, launch
 from tests.written_data import write_pictures, write_votes
 
 TEN = [
-    "votes", "train_dir", "test_dir", "dataset_name", "model_name_or_path", "freeze_backbone", "num_train_epochs",
-    "output_dir", "push_to_hub", "config",
+    "votes", "train_dir", "train_file", "dataset_name", "test_dir", "test_file", "model_name_or_path", "freeze_backbone",
+    "num_train_epochs", "output_dir",
 ]  # fmt: skip
 
 
@@ -105,11 +105,13 @@ def test_help_of_train_begins_with_ten_flags(capsys):
     lines = told(capsys, "train", "--help").splitlines()
     flags = [line.split()[0].removeprefix("--") for line in lines if line.startswith("  --")]
     assert flags[:10] == TEN
-    kinds = (DataArguments, ModelArguments, ImageClassificationTrainingArguments)
+    kinds = (DataArguments, ModelArguments, ClassificationTrainingArguments)
     known = {field.name for kind in kinds for field in fields(kind) if field.init}
     assert sorted(flags) == sorted({*known, "config"})  # each once
     (rest,) = [i for i, line in enumerate(lines) if line.startswith("all other training arguments")]
-    assert {*TEN, "hub_salt", "votes_item"} <= {*flags[: rest - lines.count("")]}
+    assert {*TEN, "hub_salt", "votes_item", "push_to_hub", "config"} <= {
+        *flags[: rest - lines.count("")]
+    }
     assert any(line.startswith("  --adam_beta1") for line in lines[rest:])
     assert not any(line.startswith("  --adam_beta1") for line in lines[:rest])
 

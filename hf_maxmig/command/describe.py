@@ -10,8 +10,7 @@ from ..data.columns import add_annotations, has_crowd_columns
 from ..data.describe import Description
 from ..data.describe import describe as described
 from .flags import start
-from .image_classification import VotesForm
-from .saved import loaded
+from .items import VotesForm, read_saved
 from .usage import Usage
 
 
@@ -56,7 +55,7 @@ def describe(arguments: DescribeArguments) -> Description:
         FileNotFoundError: if there are no such votes.
         ValueError: if they cannot be read.
     """
-    dataset = loaded(arguments.votes, arguments.split)
+    dataset = read_saved(arguments.votes, arguments.split)
     if dataset is None or not has_crowd_columns(dataset):
         votes = arguments.read(arguments.votes)
         items = Dataset.from_dict({"item": list(dict.fromkeys(votes["item"]))})

@@ -7,21 +7,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
+from datasets import Dataset
 from transformers import AutoModel, AutoProcessor
 
-from ..data.columns import align_annotators, crowd_names, has_crowd_columns
+from ..data.columns import GOLD_COLUMNS, align_annotators, crowd_names, has_crowd_columns
+from ..model.items import input_names
 from ..model.modeling_maxmig import CrowdModel
 from ..training.maxmig_trainer import MaxMIGTrainer
 from ..training.training_args import MaxMIGTrainingArguments
+from .content import check_column, content_of
 from .flags import one_line
-from .image_classification import DataArguments, VotesForm, pictures, with_votes
-
-_KINDS = {".parquet": "parquet", ".arrow": "arrow"}  # of files that keep the names of crowd columns
+from .items import (
+    MODALITIES,
+    WORDS,
+    ItemColumns,
+    read_folder,
+    read_hub,
+    read_saved,
+    read_table,
+    with_label,
+)
+from .joining import matching_column, with_names, with_votes
+from .processing import with_inputs
 
 
 @dataclass
-class SavedArguments(VotesForm):
+class SavedArguments(ItemColumns):
     """A saved model, and the items to use it on."""
 
     model: str = field(
@@ -30,7 +41,8 @@ class SavedArguments(VotesForm):
     data: str = field(
         kw_only=True,
         metadata={
-            "help": "Folder of pictures, folder of `save_to_disk`, Parquet or Arrow file, or a data set of the Hub."
+            "help": "Items as the model reads them: a folder of pictures or sounds, a table (CSV, TSV, JSON, JSON lines, "
+            "Parquet, Arrow), a folder of `save_to_disk`, or a data set of the Hub."
         },
     )
     output_dir: str = field(
@@ -41,18 +53,6 @@ class SavedArguments(VotesForm):
         metadata={"help": "File or folder of votes, where the data has no crowd columns."},
     )
     split: str = field(default="train", metadata={"help": "Which split of the data."})
-    dataset_config_name: str | None = field(
-        default=None, metadata={"help": "Which configuration of a data set of the Hub."}
-    )
-    image_column: str = field(default="image", metadata={"help": "Column of pictures."})
-    label_column: str = field(default="label", metadata={"help": "Column of gold labels, if any."})
-    item_column: str | None = field(
-        default=None,
-        metadata={"help": "Column the votes refer to; the pictures' file names by default."},
-    )
-    max_unknown_share: float = field(
-        default=0.0, metadata={"help": "Share of votes that may refer to missing items."}
-    )
     per_device_eval_batch_size: int = field(
         default=64, metadata={"help": "Items that a device reads at once."}
     )
@@ -84,41 +84,12 @@ def saved_processor(name: str) -> Any:
         return None
 
 
-def loaded(place: str, split: str) -> Dataset | None:
-    """Load a saved data set; None if the place holds none.
-
-    Args:
-        place: a folder of `save_to_disk`, or a Parquet or Arrow file.
-        split: which one, if there are several.
-
-    Raises:
-        ValueError: if it cannot be read, or has no such split.
-    """
-    path = Path(place)
-    several = (path / "dataset_dict.json").is_file()
-    try:
-        if several or (path / "state.json").is_file():
-            dataset = load_from_disk(place)
-        elif path.suffix in _KINDS and path.is_file():
-            files = {"train": str(path.resolve())}
-            return load_dataset(_KINDS[path.suffix], data_files=files, split="train")
-        else:
-            return None
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{place} must be a data set, got: {one_line(error, 300)}") from error
-    if not isinstance(dataset, DatasetDict):
-        return dataset
-    if split not in dataset:
-        raise ValueError(f"`--split` must be one of {', '.join(dataset)}, got {split!r}.")
-    return dataset[split]
-
-
 def items(arguments: SavedArguments, model: CrowdModel) -> Dataset:
-    """Load the items and join the votes, with annotators and classes numbered as the model numbers them.
+    """Read the items, turn them into the model's inputs, and join the votes as the model numbers them.
 
     Args:
         arguments: the places of items and votes.
-        model: the model whose class and annotator names are used.
+        model: the model, which says what the items are; its class and annotator names are used.
 
     Returns:
         The data set; without crowd columns if it has none and there are no `votes`.
@@ -126,37 +97,50 @@ def items(arguments: SavedArguments, model: CrowdModel) -> Dataset:
     Raises:
         ValueError: if a place, a column or a name does not fit.
     """
-    folder = Path(arguments.data).is_dir()
-    asked = DataArguments(
-        votes=arguments.votes or "",
-        train_dir=arguments.data if folder else None,
-        dataset_name=None if folder else arguments.data,
-        dataset_config_name=arguments.dataset_config_name,
-        train_split=arguments.split,
-        image_column=arguments.image_column,
-        label_column=arguments.label_column,
-        item_column=arguments.item_column,
-        max_unknown_share=arguments.max_unknown_share,
-    )
-    if not folder and Path(arguments.data).exists() and Path(arguments.data).suffix not in _KINDS:
-        raise ValueError(
-            f"DATA must be a folder, a Parquet or Arrow file or a data set of the Hub, got {arguments.data!r}: votes are "
-            "given by `--votes`."
-        )
-    dataset = loaded(arguments.data, arguments.split)
-    if dataset is None:
-        dataset = pictures(asked)
-    elif arguments.label_column != "label" and arguments.label_column in dataset.column_names:
-        dataset = dataset.rename_column(arguments.label_column, "label")
+    modality = MODALITIES[model.config.classifier_task]
+    inputs = {*input_names(model.classifier)} - {*GOLD_COLUMNS}
+    dataset, place = _read(arguments, modality)
+    dataset = with_label(dataset, arguments.label_column)
+    check_column(dataset, arguments.item_column)
+    votes = None
     if arguments.votes is not None:
         if has_crowd_columns(dataset):
             raise ValueError("`--votes` must not be given for data that has crowd columns already.")
         votes = arguments.read(arguments.votes)
-        dataset = with_votes(dataset, votes, asked, classes=model.config.class_names)
+    item = arguments.item_column
+    if votes is not None and item is None:
+        item = matching_column(dataset, votes)
+    processor = saved_processor(arguments.model)
+    if not inputs & {*dataset.column_names}:
+        dataset, content = content_of(dataset, arguments, modality, place, item)
+        if processor is None and modality != "image":
+            raise ValueError(f"MODEL must come with a processor of {WORDS[modality]}, got none.")
+        if arguments.max_seconds is not None:
+            processor.max_seconds = arguments.max_seconds
+        dataset = with_inputs(dataset, content, processor, model.classifier.config)
+    if votes is not None:
+        dataset, item = with_names(dataset, votes, arguments.item_column)
+        dataset = with_votes(
+            dataset, votes, item, classes=model.config.class_names,
+            max_unknown_share=arguments.max_unknown_share,
+        )  # fmt: skip
     known = model.config.annotators
     if known is not None and crowd_names(dataset)[0] not in (None, list(known)):
         dataset = align_annotators(dataset, known)
     return dataset
+
+
+def _read(arguments: SavedArguments, modality: str) -> tuple[Dataset, str | None]:
+    """Read the items; also the folder where relative paths begin, if there is one."""
+    place = Path(arguments.data)
+    dataset = read_saved(arguments.data, arguments.split)
+    if dataset is not None:
+        return dataset, str(place.parent) if place.is_file() else None
+    if place.is_dir():
+        return read_folder(arguments.data, modality)[0], None
+    if place.is_file():
+        return read_table(arguments.data), str(place.parent)
+    return read_hub(arguments.data, arguments.dataset_config_name, arguments.split), None
 
 
 @contextmanager

@@ -25,10 +25,10 @@ SOUND_INPUTS = frozenset({"input_values", "input_features"})
 _ANIMATED = frozenset(
     {"GIF", "PNG", "WEBP", "TIFF"}
 )  # without MPO, the format of many telephones' pictures
-_PICTURE_FILES = frozenset(
+PICTURE_FILES = frozenset(
     {".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 )
-_SOUND_FILES = frozenset({".flac", ".m4a", ".mp3", ".ogg", ".opus", ".wav"})
+SOUND_FILES = frozenset({".flac", ".m4a", ".mp3", ".ogg", ".opus", ".wav"})
 _LARGEST = torch.iinfo(torch.int64).max
 
 
@@ -260,7 +260,7 @@ def remedy(columns: Mapping[str, Any], wanted: Sequence[str]) -> str:
         )
     if "pixel_values" in wanted:
         for name, value in first.items():
-            if what := _file(value, _PICTURE_FILES):
+            if what := _file(value, PICTURE_FILES):
                 return f"column {name!r} holds {what}, not pictures: open them by `dataset.cast_column({name!r}, Image())` of `datasets`."
         for name, value in first.items():
             if getattr(value, "ndim", 0) >= 2 or _depth(value) >= 2:
@@ -270,7 +270,7 @@ def remedy(columns: Mapping[str, Any], wanted: Sequence[str]) -> str:
                 )
     if SOUND_INPUTS & {*wanted}:
         for name, value in first.items():
-            if what := _file(value, _SOUND_FILES):
+            if what := _file(value, SOUND_FILES):
                 return (
                     f"column {name!r} holds {what}, not sound: open them by `dataset.cast_column({name!r}, Audio())` of "
                     "`datasets`, and let the feature extractor turn them into inputs in `dataset.map`."

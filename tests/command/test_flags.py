@@ -2,17 +2,17 @@
 
 import pytest
 
-from hf_maxmig.command.flags import errors_in_one_line, is_told, one_line, parse
-from hf_maxmig.command.image_classification import (
+from hf_maxmig.command.classification import (
+    ClassificationTrainingArguments,
     DataArguments,
-    ImageClassificationTrainingArguments,
     ModelArguments,
     recipe,
 )
+from hf_maxmig.command.flags import errors_in_one_line, is_told, one_line, parse
 from tests.children import needs_fork, page, run
 from tests.written_data import write_pictures, write_votes
 
-KINDS = (DataArguments, ModelArguments, ImageClassificationTrainingArguments)
+KINDS = (DataArguments, ModelArguments, ClassificationTrainingArguments)
 
 
 @pytest.fixture
@@ -32,14 +32,13 @@ def digits(load, tmp_path):
 def test_file_gives_what_is_required(tmp_path):
     """Flags that must be given would have to be given twice."""
     file = tmp_path / "mine.yaml"
-    file.write_text("votes: votes.csv\ntrain_dir: photos\nseed: 3\n")
+    file.write_text("votes: votes.csv\ntrain_dir: photos\nseed: 3\nfeature_columns: [a, b]\n")
     flags = ["--config", str(file), "--model_name_or_path", "maxmig_vgg16", "--seed", "4"]
     data, model, training = parse(*KINDS, arguments=flags)
     assert (data.votes, model.model_name_or_path, training.seed) == ("votes.csv", "maxmig_vgg16", 4)
-    with pytest.raises(
-        ValueError, match="required: --model_name_or_path.*in the file of `--config`"
-    ):
-        parse(*KINDS, arguments=flags[:2])
+    assert data.feature_columns == ["a", "b"]
+    with pytest.raises(ValueError, match="required: --votes.*in the file of `--config`"):
+        parse(*KINDS, arguments=flags[2:])
 
 
 def test_file_is_read_as_the_command_line_is(digits):
@@ -148,20 +147,27 @@ def test_places_and_names_that_are_not_there_are_refused(refused, tmp_path):
     """`load_dataset` looks for minutes, or speaks of a data file of its own."""
     (tmp_path / "empty").mkdir()
     for changes, message in (
-        ({"train_dir": "/nowhere"}, "`--train_dir` must be a folder of pictures, got '/nowhere': there is none."),
+        ({"train_dir": "/nowhere"}, "`--train_dir` must be a folder of pictures or sounds, got '/nowhere': there is none."),
         ({"train_dir": tmp_path / "votes.csv"}, "there is a file."),
-        ({"train_dir": None}, "`--train_dir` or `--dataset_name`, got neither."),
-        ({"dataset_name": "org/x"}, "got both."),
-        ({"test_dir": "/nowhere"}, "`--test_dir` must be a folder of pictures"),
+        ({"train_dir": None}, "`--train_dir`, `--train_file` and `--dataset_name`, got none of them."),
+        ({"dataset_name": "org/x"}, "got `--train_dir` and `--dataset_name`."),
+        ({"test_dir": "/nowhere"}, "`--test_dir` must be a folder of pictures or sounds"),
         ({"test_split": "test"}, "`--test_split` must come with `--dataset_name`"),
         ({"votes": "/no.csv"}, "`--votes` must be a file or folder of votes, got '/no.csv'"),
-        ({"train_dir": tmp_path / "empty"}, "empty must be a data set of pictures"),
+        ({"train_dir": tmp_path / "empty"}, "empty must be a data set of pictures or sounds"),
         ({"train_dir": None, "dataset_name": "org/none"}, "org/none, split 'train' must be a data set"),
         ({"model_name_or_path": "resnet51"}, "must be a model, got 'resnet51' (did you mean resnet"),
         ({"model_name_or_path": tmp_path}, "must be a model"),
         ({"image_size": "0"}, "`--image_size` must be at least 1"),
         ({"model_name_or_path": "resnet18", "image_size": "32"}, "`--image_size` must only be given for"),
         ({"freeze_backbone": "yes"}, "must come with a pretrained model, got maxmig_vgg16"),
+        ({"model_name_or_path": None}, "`--model_name_or_path` must be given for pictures, got none."),
+        ({"pooling": "mean"}, "`--pooling` must come with `--freeze_backbone`"),
+        ({"train_file": tmp_path / "votes.csv"}, "got `--train_dir` and `--train_file`."),
+        ({"train_dir": None, "train_file": "/no.csv"}, "`--train_file` must be a file with an item per row, got '/no.csv': there is none."),
+        ({"train_dir": None, "train_file": tmp_path}, "there is a folder."),
+        ({"test_file": "/no.csv"}, "`--test_file` must be a file"),
+        ({"test_file": tmp_path / "votes.csv", "test_dir": tmp_path}, "test items must be given once, got `--test_dir` and `--test_file`."),
         ({"max_unknown_share": "2"}, "max_unknown_share"),
     ):  # fmt: skip
         assert message in refused(**changes), changes

@@ -125,12 +125,12 @@ def test_saved_data_sets_with_crowd_columns_need_no_file_of_votes(form, model, p
 
 def test_gold_labels_of_a_saved_data_set_are_found_by_their_column(model, tmp_path):
     """Under another name than `label` nothing would be measured against them, and nobody would see why."""
-    data = Dataset.from_dict({"truth": ["red"]})
+    data = Dataset.from_dict({"truth": ["red"], "pixel_values": [[[[0.0]]]]})
     data.save_to_disk(tmp_path / "data")
     asked = SavedArguments(
         model=str(model), data=str(tmp_path / "data"), output_dir="out", label_column="truth"
     )
-    assert items(asked, saved_model(str(model))).column_names == ["label"]
+    assert items(asked, saved_model(str(model))).column_names == ["label", "pixel_values"]
 
 
 def test_card_says_what_is_beside_the_model(model, tmp_path, capsys):

@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModel
 
-from hf_maxmig.command import image_classification, runs
+from hf_maxmig.command import classification, runs
 from hf_maxmig.command.flags import parse
 from tests.networks import small_timm, small_vit
 from tests.processes import finished
@@ -96,9 +96,9 @@ def push(ann, load, tmp_path):
 
             size = {"height": 16, "width": 16}
             getattr(transformers, processor)(size=size).save_pretrained(tmp_path / "network")
-        runs.run(image_classification.recipe(*arguments(
-            image_classification.DataArguments, image_classification.ModelArguments,
-            image_classification.ImageClassificationTrainingArguments,
+        runs.run(classification.recipe(*arguments(
+            classification.DataArguments, classification.ModelArguments,
+            classification.ClassificationTrainingArguments,
             ["--train_dir", str(files / "train"), "--votes", str(files / "votes.csv"), "--model_name_or_path",
              str(tmp_path / "network"), "--output_dir", folder, *shared],
         )))  # fmt: skip
