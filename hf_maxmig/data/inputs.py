@@ -255,8 +255,9 @@ def remedy(columns: Mapping[str, Any], wanted: Sequence[str]) -> str:
     numbers = bare_numbers(first)
     if "features" in wanted and len(numbers) > 1:
         return (
-            f"put the numbers of its columns into one list by item: `dataset.map(lambda item: {{'features': "
-            f"[item[name] for name in columns]}})`, where `columns` are those of {', '.join(numbers[:5])} that describe an item."
+            "let `processing_class=fitted_table_processor(dataset)` make features of its columns; or, if some of "
+            f"{', '.join(numbers[:5])} are features as they are, put them into one list per item: "
+            "`dataset.map(lambda item: {'features': [item[name] for name in columns]})`."
         )
     if "pixel_values" in wanted:
         for name, value in first.items():

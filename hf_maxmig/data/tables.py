@@ -51,6 +51,9 @@ def fitted_table_processor(
     categories, one-hot by its `OneHotEncoder`. Whole numbers stay numbers, even if they take few
     values, unless they are named in `categorical`. Neither votes nor gold labels are read.
 
+    An empty cell of a CSV file, `NA` or `n/a` is None already: pandas and `datasets` read it so, and the
+    column holds numbers. Other words among numbers make it a column of text, which is refused.
+
     Left out, with a word: columns with a single value or none at all. Also, unless `feature_columns`
     names them: whole numbers that number the rows, and text with another value in more than half of the rows or with
     more than 1,000 values, such as identifiers and free text.

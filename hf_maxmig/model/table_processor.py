@@ -24,7 +24,8 @@ _MISSING = ("NAType", "NaTType")  # of pandas, which is not needed here
 class TableProcessor(FeatureExtractionMixin):
     """Turn rows of a table into feature vectors: numbers standardised, categories one-hot.
 
-    `fitted_table_processor` makes it from a training set. It is saved beside the model as
+    `fitted_table_processor` makes it from a training set. A trainer that is given it as `processing_class`
+    reads the columns themselves; `dataset.map(processor, batched=True)` computes the features once. It is saved beside the model as
     `preprocessor_config.json`, which is JSON and no pickle, and needs neither scikit-learn nor pandas.
 
     - A number x becomes (x - mean) / scale, a truth value likewise as 0 or 1. A missing one (None, NaN)
@@ -64,6 +65,7 @@ class TableProcessor(FeatureExtractionMixin):
         names = self.column_names
         if len({*names}) < len(names):
             raise ValueError(f"`columns` must have names of their own, got {listed(names)}.")
+        self._layout = _Layout(self.columns)
         self._warned: set[str] = set()  # columns with categories that training did not have
 
     @property
@@ -86,7 +88,7 @@ class TableProcessor(FeatureExtractionMixin):
     @property
     def size(self) -> int:
         """D, the length of a feature vector: `TableConfig(input_size=processor.size)`."""
-        return len(self.feature_names)
+        return self._layout.size
 
     @property
     def example(self) -> dict[str, Any]:
@@ -158,21 +160,23 @@ class TableProcessor(FeatureExtractionMixin):
                 f"a table must have the column{'s' if absent[1:] else ''} {listed(absent)}, got "
                 f"{listed([*map(str, columns)]) or 'none'}{meant(absent[0], [*map(str, columns)])}."
             )
-        parts = []
-        for column in self.columns:
-            values = columns[column["name"]]
-            called = range(len(values)) if items is None else items
-            category = column["kind"] == "category"
-            parts.append(
-                self._categories(column, values, called) if category else _measured(column, values, called)
-            )  # fmt: skip
-        if len({len(part) for part in parts}) > 1:
+        lengths = [len(columns[name]) for name in self.column_names]
+        if len({*lengths}) > 1:
             raise ValueError(
                 "columns must have the same number of values, got "
-                + ", ".join(f"{len(p)} of {n!r}" for n, p in zip(self.column_names, parts, strict=True))
+                + ", ".join(f"{n} of {name!r}" for n, name in zip(lengths, self.column_names, strict=True))
                 + "."
             )  # fmt: skip
-        return torch.cat(parts, dim=1)
+        called = range(lengths[0]) if items is None else items
+        layout = self._layout
+        features = torch.zeros(lengths[0], layout.size + 1)  # the last is for unseen categories
+        if layout.numbers:
+            numbers = [_numbers(c, columns[c["name"]], called) for c in layout.numbers]
+            self._measure(torch.stack(numbers, dim=1), features, called)
+        if layout.categories:
+            places = [self._places(c, columns[c["name"]], called) for c in layout.categories]
+            features.scatter_(1, torch.tensor(places, dtype=torch.int64).T, 1.0)
+        return features[:, : layout.size].contiguous()
 
     def to_dict(self) -> dict[str, Any]:
         """Return what is saved."""
@@ -200,27 +204,63 @@ class TableProcessor(FeatureExtractionMixin):
                 )
         return {name: [row[name] for row in rows] for name in names}
 
-    def _categories(self, column: dict[str, Any], values: Any, items: Sequence[int]) -> Tensor:
-        """Turn categories into (B, C) zeros and ones, or (B, C + 1) where training had missing ones."""
-        known = {category: place for place, category in enumerate(column["categories"])}
-        width = len(known) + column["missing"]
-        if column["missing"]:
-            known[None] = len(known)
+    def _measure(self, numbers: Tensor, features: Tensor, items: Sequence[int]) -> None:
+        """Standardise (B, K) numbers, NaN where one is missing, and put them into the features."""
+        layout = self._layout
+        scaled = ((numbers - layout.means) / layout.scales).float()
+        missing = numbers.isnan()
+        infinite = scaled.isinf() | (scaled.isnan() & ~missing)
+        if bool(infinite.any()):
+            row, column = infinite.nonzero()[0].tolist()
+            raise ValueError(
+                f"column {layout.numbers[column]['name']!r} must hold finite numbers, of a size like those of training, "
+                f"got {float(numbers[row, column])} at item {items[row]}: None stands for a number that is not known."
+            )
+        features[:, layout.number_places] = scaled.nan_to_num(0.0)
+        features[:, layout.missing_places] = missing[:, layout.may_lack].float()
+
+    def _places(self, column: dict[str, Any], values: Any, items: Sequence[int]) -> list[int]:
+        """Find the feature that is 1 for each of B categories; the last for one that training did not have."""
+        known, unseen = self._layout.known[column["name"]], self._layout.size
         read = _category_reader(column)
         given = values.tolist() if hasattr(values, "tolist") else values
         found = [read(value, row, items) for row, value in enumerate(given)]
-        places = torch.tensor([known.get(value, -1) for value in found], dtype=torch.int64)
-        if bool((places < 0).any()) and column["name"] not in self._warned:
+        places = [known.get(value, unseen) for value in found]
+        if unseen in places and column["name"] not in self._warned:
             self._warned.add(column["name"])
-            row = int((places < 0).int().argmax())
+            row = places.index(unseen)
             what = "a missing value" if found[row] is None else short(found[row])
             logger.warning(
                 "Column %r has %s at item %d, which it did not have in training: such values become zeros, which "
                 "say nothing.",
                 column["name"], what, items[row],
             )  # fmt: skip
-        features = torch.zeros(len(found), width + 1)  # the last place is for what is not known
-        return features.scatter_(1, (places % (width + 1))[:, None], 1.0)[:, :width]
+        return places
+
+
+class _Layout:
+    """Where the features of each column are."""
+
+    def __init__(self, columns: Sequence[dict[str, Any]]) -> None:
+        self.numbers = [column for column in columns if column["kind"] != "category"]
+        self.categories = [column for column in columns if column["kind"] == "category"]
+        self.means = torch.tensor([c["mean"] for c in self.numbers], dtype=torch.float64)
+        self.scales = torch.tensor([c["scale"] for c in self.numbers], dtype=torch.float64)
+        self.may_lack = [k for k, column in enumerate(self.numbers) if column["missing"]]
+        self.number_places: list[int] = []
+        self.missing_places: list[int] = []
+        self.known: dict[str, dict[Any, int]] = {}  # of each column, the place of each category
+        self.size = 0
+        for column in columns:
+            if column["kind"] == "category":
+                values = [*column["categories"], *([None] if column["missing"] else [])]
+                self.known[column["name"]] = {v: self.size + i for i, v in enumerate(values)}
+                self.size += len(values)
+                continue
+            self.number_places.append(self.size)
+            if column["missing"]:
+                self.missing_places.append(self.size + 1)
+            self.size += 1 + column["missing"]
 
 
 def is_missing(value: Any) -> bool:
@@ -231,23 +271,6 @@ def is_missing(value: Any) -> bool:
         (True, True, False)
     """
     return value is None or type(value).__name__ in _MISSING or (isinstance(value, float) and value != value)  # fmt: skip
-
-
-def _measured(column: dict[str, Any], values: Any, items: Sequence[int]) -> Tensor:
-    """Standardise numbers: (B, 1), or (B, 2) where training had missing ones."""
-    numbers = _numbers(column, values, items)
-    missing = numbers.isnan()
-    infinite = numbers.isinf()
-    scaled = ((numbers - column["mean"]) / column["scale"]).float()
-    infinite |= scaled.isinf()
-    if bool(infinite.any()):
-        row = int(infinite.int().argmax())
-        raise ValueError(
-            f"column {column['name']!r} must hold finite numbers, of a size like those of training, got "
-            f"{float(numbers[row])} at item {items[row]}: None stands for a number that is not known."
-        )
-    scaled = torch.where(missing, 0.0, scaled)
-    return torch.stack([scaled, missing.float()] if column["missing"] else [scaled], dim=1)
 
 
 def _numbers(column: dict[str, Any], values: Any, items: Sequence[int]) -> Tensor:

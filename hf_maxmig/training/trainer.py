@@ -79,7 +79,8 @@ class CrowdTrainer(MeasuringTrainer):
         data_collator: a `CrowdCollator` by default, with `processing_class`.
         train_dataset: with crowd columns.
         eval_dataset: with crowd columns, gold labels, both or neither.
-        processing_class: the image processor, or the tokenizer; saved with the model.
+        processing_class: the image processor, tokenizer, feature extractor or table processor; saved with
+            the model.
         compute_metrics: further metrics. Its `predictions` are the three (N, C) log-probabilities
             of h, g and the forecast, its `label_ids` the gold labels, -100 where there are none.
         start_from: the items whose votes start the aggregator and name the classes: a number, for the

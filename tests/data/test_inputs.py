@@ -463,7 +463,7 @@ def test_numbers_in_columns_of_their_own_are_to_be_put_into_one():
     rows = [{name: values[i] for name, values in columns.items()} for i in range(2)]
     collate = CrowdCollator(4, 3, input_names=["features", "labels", "return_dict"])
     with pytest.raises(
-        ValueError, match=r"one of features, got c0, c1, c2, c3, .*: put the numbers"
+        ValueError, match=r"one of features, got c0, c1, c2, c3, .*: let .*, put them into one list"
     ):
         collate([{**row, "annotators": [0], "annotations": [1]} for row in rows])
 

@@ -225,6 +225,19 @@ def test_rows_of_mixed_types_are_refused_by_name(values, message):
         fitted_table_processor([{"x": 1, "y": 2}, {"x": 3}])
 
 
+def test_cells_of_a_csv_file_are_numbers_or_missing_or_refused(tmp_path, monkeypatch):
+    """What stands for "not known" is the reader's to say; other words are nobody's."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    path = tmp_path / "rows.csv"
+    path.write_text("x,y\n1,2\n2.5,n/a\n,3\nNA,4\n")
+    found = fitted_table_processor(Dataset.from_csv(str(path), cache_dir=str(tmp_path / "cache")))
+    assert found.feature_names == ["x", "x is missing", "y", "y is missing"]
+    path.write_text("x,y\n1,2\n2.5,unknown\n,3\nNA,4\n")
+    words = Dataset.from_csv(str(path), cache_dir=str(tmp_path / "cache"))
+    with pytest.raises(ValueError, match="column 'y' must hold values of one type, got 'unknown' at item 1"):  # fmt: skip
+        fitted_table_processor(words)
+
+
 def test_text_that_holds_some_numbers_is_text():
     """A grade "5" among words is a word, and named categories may be all numbers."""
     few = Dataset.from_dict({"x": ["5", "good", "bad", "5"]})

@@ -82,6 +82,9 @@ def test_table_without_a_column_is_refused_by_name(table, processor, collator):
     """Before the training, with the name; and bad cells with their item."""
     with pytest.raises(ValueError, match="a table must have the column 'weight', got 'height', 'leg"):  # fmt: skip
         collator(table.remove_columns("weight").to_list())
+    bare = CrowdCollator(4, 3, input_names=collator.input_names)
+    with pytest.raises(ValueError, match=r"let `processing_class=fitted_table_processor\(dataset\)`"):  # fmt: skip
+        bare(table.to_list())
     rows = table.to_list()[:3]
     rows[1]["weight"] = "heavy"
     with pytest.raises(ValueError, match="column 'weight' must hold numbers.*got 'heavy' at item 7"):  # fmt: skip
