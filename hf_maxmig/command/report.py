@@ -1,10 +1,14 @@
 """`maxmig report`: the page on which annotators to trust and which items to check again, by a saved model."""
 
 from pathlib import Path
+from typing import Any
+
+from transformers import TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 
 from ..data.columns import has_votes
 from ..model.modeling_maxmig import MaxMIGModel
-from .flags import start
+from .flags import one_line, start
 from .saved import SavedArguments, items, saved_model, trainer_of
 from .usage import Usage
 
@@ -23,6 +27,9 @@ USAGE = Usage(
 def report(arguments: SavedArguments) -> None:
     """Write the report, and print its first lines.
 
+    It shows accuracies if the data have gold labels, and the curve of the gain if `trainer_state.json` is in the
+    model's folder.
+
     Args:
         arguments: which model and data.
 
@@ -37,9 +44,32 @@ def report(arguments: SavedArguments) -> None:
     if not has_votes(dataset, items=1):
         raise ValueError("a report needs votes, got data without any: give them by `--votes`.")
     folder = Path(arguments.output_dir)
+    log_history = _log_history(arguments.model)
     with trainer_of(arguments, model) as trainer:
+        trainer.state.log_history = log_history
         print(trainer.report(dataset, folder, title=Path(arguments.model).resolve().name))
     print(f"The report is in {folder / 'report.html'}.")
+
+
+def _log_history(model: str) -> list[Any]:
+    """Read what a training has logged, if its state is in the model's folder.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
+    file = Path(model, TRAINER_STATE_NAME)
+    if not file.is_file():
+        return []
+    try:
+        logged = TrainerState.load_from_json(str(file)).log_history
+        if not isinstance(logged, list) or not all(isinstance(entry, dict) for entry in logged):
+            raise TypeError("a `log_history` that is not a list of objects")
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{file} must be the state that a trainer saves, got: {one_line(error)}: remove it for a report without "
+            "the curve of the gain."
+        ) from error
+    return logged
 
 
 def main(arguments: list[str]) -> None:

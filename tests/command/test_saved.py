@@ -2,7 +2,9 @@
 
 import csv
 import json
+import re
 
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset, DatasetDict, load_dataset
@@ -56,6 +58,16 @@ def photos(tmp_path):
     return [tmp_path / "photos", "--votes", votes, "--votes_annotator", "who"]
 
 
+def joined(photos):
+    """The pictures with their votes, as somebody keeps them who has joined both once."""
+    pictures = load_dataset("imagefolder", data_files={"train": f"{photos[0]}/**"}, split="train")
+    names = [f"{name}/p{i:02}.png" for name in sorted(COLOURS) for i in range(12) if [*COLOURS][i % 3] == name]  # fmt: skip
+    votes = read_annotations(photos[2], annotator="who")
+    return add_annotations(
+        pictures.add_column("file_name", names), votes, "file_name", classes=CLASSES
+    )
+
+
 def typed(*words):
     main([str(word) for word in words])
 
@@ -101,11 +113,7 @@ def test_relabel_needs_no_votes(model, photos, tmp_path, capsys):
 )
 def test_saved_data_sets_with_crowd_columns_need_no_file_of_votes(form, model, photos, tmp_path):
     """Whoever has joined votes and pictures once does not keep the file."""
-    pictures = load_dataset("imagefolder", data_files={"train": f"{photos[0]}/**"}, split="train")
-    names = [f"{name}/p{i:02}.png" for name in sorted(COLOURS) for i in range(12) if [*COLOURS][i % 3] == name]  # fmt: skip
-    pictures = pictures.add_column("file_name", names)
-    votes = read_annotations(photos[2], annotator="who")
-    data = add_annotations(pictures, votes, "file_name", classes=CLASSES)
+    data = joined(photos)
     place, flags = tmp_path / "data", []
     if form == "folder":
         data.save_to_disk(place)
@@ -121,6 +129,32 @@ def test_saved_data_sets_with_crowd_columns_need_no_file_of_votes(form, model, p
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "<title>" in page
     assert "red_only" in page
+
+
+def test_report_shows_what_is_known_of_the_training_and_of_gold_labels(model, photos, tmp_path):
+    """The page of a saved model had no curve, though the file with it was beside the model."""
+    history = [{"gain": 0.25, "epoch": 1.0}, {"gain": 0.5, "epoch": 2.0}]
+    (model / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    flags = ["--use_cpu", "--output_dir"]
+    typed("report", model, *photos, *flags, tmp_path / "known")
+    (model / "trainer_state.json").unlink()
+    rows = write_pictures(tmp_path / "unsorted", number=12)  # without a folder per class
+    votes = write_votes(tmp_path / "votes.csv", rows)
+    words = ["--votes", votes, "--votes_annotator", "who", *flags, tmp_path / "unknown"]
+    typed("report", model, tmp_path / "unsorted", *words)
+    known, unknown = (
+        (tmp_path / name / "report.html").read_text(encoding="utf-8")
+        for name in ("known", "unknown")
+    )
+    for words in ("Accuracy by gold labels", 'id="gain"'):
+        assert words in known
+        assert words not in unknown
+    cleaned = Dataset.from_parquet(
+        str(tmp_path / "known" / "relabelled.parquet"), cache_dir=str(tmp_path / "cache")
+    )
+    right = np.mean(np.array(cleaned["label"][:]) == np.array(cleaned["forecast"][:]))
+    row = re.search(r">forecast</th>.*?</tr>", known, re.S)[0]
+    assert f">{100 * right:.1f}\u00a0%<" in row
 
 
 def test_gold_labels_of_a_saved_data_set_are_found_by_their_column(model, tmp_path):
@@ -169,6 +203,28 @@ def test_model_of_the_hub_is_known_by_its_name(model, photos, ann, hub, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
+def test_data_set_of_the_hub_is_known_by_its_name(model, photos, ann, hub, tmp_path):
+    """Pictures that nobody has as files: with crowd columns, or with a file of votes beside them."""
+    data = joined(photos)
+    DatasetDict(first=data.select(range(3)), rest=data.select(range(3, 12))).push_to_hub(
+        "org/crowd"
+    )
+    data.remove_columns(["annotators", "annotations"]).push_to_hub("org/pictures")
+    out, flags = tmp_path / "out", ["--use_cpu", "--output_dir"]
+    typed("report", model, "org/crowd", "--split", "rest", *flags, out)
+    assert len(written(out / "relabelled.csv")) == 9
+    assert {row["annotator"] for row in written(out / "annotators.csv")} == {*PEOPLE}
+    assert "Accuracy by gold labels" in (out / "report.html").read_text(encoding="utf-8")
+    votes = [*photos[1:], "--item_column", "file_name"]
+    typed("relabel", model, "org/pictures", *votes, *flags, tmp_path / "cleaned")
+    rows = written(tmp_path / "cleaned" / "relabelled.csv")
+    assert {row["file_name"] for row in rows} == {*data["file_name"]}
+    assert all(row["suspicion"] for row in rows)  # empty without votes
+    assert any(path.startswith("/datasets/org/pictures") for _, path, _ in hub.requests)
+
+
+@pytest.mark.slow
 def test_what_is_wrong_is_one_line(model, photos, tmp_path, capsys):
     """Model, data, votes and what does not go together."""
     out = ["--output_dir", tmp_path / "out", "--use_cpu"]
@@ -176,6 +232,7 @@ def test_what_is_wrong_is_one_line(model, photos, tmp_path, capsys):
     save(rival, tmp_path / "rival")
     save(classifier(), tmp_path / "alone")
     (model / "results.json").write_text("{")
+    (model / "trainer_state.json").write_text('{"log_history": 3}')
     for words, message in (
         (["report", tmp_path / "none", *photos, *out], "MODEL must be a saved crowd model, got"),
         (["report", tmp_path / "alone", *photos, *out], "MODEL must be a saved crowd model, got"),
@@ -190,6 +247,7 @@ def test_what_is_wrong_is_one_line(model, photos, tmp_path, capsys):
         (["relabel", model, photos[0], "--output_dir", photos[2]], "`--output_dir` must be a folder"),
         (["relabel", model, photos[0], "--image_column", "x", *out], "must have a column 'x'"),
         (["card", model], "must be JSON"),
+        (["report", model, *photos, *out], "must be the state that a trainer saves"),
         (["card"], "the following arguments are required: --model"),
     ):  # fmt: skip
         capsys.readouterr()
