@@ -21,7 +21,14 @@ ROOTED = re.compile(rf"(?<![\w./*-])((?:{'|'.join(FOLDERS)}|\.ci)/[\w./*-]*[\w*/
 FILE = re.compile(r"[\w./*-]*\w\.(?:py|md|html|json|toml|csv|parquet)")
 FOLDER = re.compile(r"(?:[\w-]+/)+")
 # Named because a user finds them, or makes them: they are not of the project.
-OF_USERS = {"all_results.json", "config.json", "first_vote.py", "results.json", "votes.csv"}
+OF_USERS = {
+    "all_results.json",
+    "config.json",
+    "first_vote.py",
+    "results.json",
+    "trainer_state.json",
+    "votes.csv",
+}
 
 
 def text_of(page):
