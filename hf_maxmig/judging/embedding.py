@@ -2,7 +2,6 @@
 
 import base64
 import io
-import math
 import os
 import wave
 from collections.abc import Mapping
@@ -12,7 +11,6 @@ import numpy as np
 from datasets import Image
 from PIL import Image as Picture
 from PIL import ImageOps
-from scipy.signal import resample_poly
 
 from ..model.opening import opened_sound
 
@@ -82,22 +80,23 @@ def player(content: Any) -> tuple[str, str] | None:
         return None
     try:
         if isinstance(content, Mapping) and "array" in content:
-            samples, rate = np.asarray(content["array"], dtype=np.float64), content["sampling_rate"]
-            return _clip(samples[: SECONDS * rate], rate, len(samples) / rate)
+            samples, rate = content["array"], content["sampling_rate"]
+            beginning = {"array": samples[: SECONDS * rate], "sampling_rate": rate}
+            return _clip(beginning, rate, len(samples) / rate)
         stored = content if isinstance(content, Mapping) else {"path": content, "bytes": None}
         with _file_of(stored) as file:
             head, size = file.read(12), file.seek(0, os.SEEK_END)
             kind = next((kind for start, kind in _PLAYED.items() if head.startswith(start)), None)
-            beginning = _beginning(file) if kind == "audio/wav" else None
+            wav = _beginning(file) if kind == "audio/wav" else None
             if kind and size <= _CLIP:
                 file.seek(0)
                 return _uri(kind, file.read()), ""
-        if beginning is not None:
-            return _clip(*beginning)
-        source = stored["path"] if stored.get("bytes") is None else stored
-        samples = opened_sound(source, _RATES[0], 0)
-        seconds = len(samples) / _RATES[0]
-        return _clip(samples[: SECONDS * _RATES[0]], _RATES[0], seconds)
+        if wav is not None:
+            return _clip(*wav)
+        rate = _RATES[0]
+        samples = opened_sound(stored, rate, 0)
+        beginning = {"array": samples[: SECONDS * rate], "sampling_rate": rate}
+        return _clip(beginning, rate, len(samples) / rate)
     except Exception:  # whatever a broken file raises, the page is about the others too
         return None
 
@@ -107,53 +106,50 @@ def _file_of(stored: Mapping[str, Any]) -> BinaryIO:
     return io.BytesIO(given) if given is not None else open(stored["path"], "rb")
 
 
-def _beginning(file: BinaryIO) -> tuple[np.ndarray, int, float] | None:
-    """Read the first seconds of a WAV: samples of one channel, rate, and how many seconds there are.
+def _beginning(file: BinaryIO) -> tuple[Any, int, float] | None:
+    """Cut off all but the first seconds of a WAV, without reading the rest.
 
-    None for a kind that the standard library does not read, such as one of floating-point numbers.
+    Returns:
+        The beginning as a file, its rate, and how many seconds the whole has; None for a kind that the
+        standard library does not read, such as one of floating-point numbers.
     """
     file.seek(0)
     try:
         with wave.open(file) as sound:
-            channels, width, rate, number, *_ = sound.getparams()
-            frames = sound.readframes(min(number, SECONDS * rate))
+            form = sound.getparams()
+            frames = sound.readframes(min(form.nframes, SECONDS * form.framerate))
     except wave.Error as error:
         if "unknown format" in str(error):
             return None
         raise
     if not frames:
         raise ValueError("a sound must have samples, got none.")
-    if width == 1:  # without a sign, as no other width
-        samples = np.frombuffer(frames, dtype=np.uint8) / 128.0 - 1
-    else:
-        high = np.zeros((len(frames) // width, 4), dtype=np.uint8)
-        high[:, 4 - width :] = np.frombuffer(frames, dtype=np.uint8).reshape(-1, width)
-        samples = high.view("<i4").ravel() / 2.0**31
-    return samples.reshape(-1, channels).mean(axis=1), rate, number / rate
+    return {"bytes": _written(form, frames)}, form.framerate, form.nframes / form.framerate
 
 
-def _clip(samples: np.ndarray, rate: int, seconds: float) -> tuple[str, str]:
-    """Write samples as a WAV of one channel, at the highest rate that is small enough.
+def _clip(beginning: Any, rate: int, seconds: float) -> tuple[str, str]:
+    """Write the beginning of a sound as a WAV of one channel, at the highest rate that is small enough.
 
     Args:
-        samples: (T,) at most the first `SECONDS` of the sound.
+        beginning: what `opened_sound` takes, of at most `SECONDS`.
         rate: samples per second.
         seconds: how long the whole sound is.
     """
-    if samples.ndim != 1 or not len(samples) or not np.isfinite(samples).all():
-        raise ValueError(f"a sound must have finite samples, got the shape {samples.shape}.")
-    lower = [r for r in _RATES if r < rate and 2 * r * len(samples) <= _CLIP * rate]
-    low = rate if 2 * len(samples) <= _CLIP else max(lower, default=_RATES[0])
-    divisor = math.gcd(low, rate)
-    clip = io.BytesIO()
-    with wave.open(clip, "wb") as sound:
-        sound.setnchannels(1)
-        sound.setsampwidth(2)
-        sound.setframerate(low)
-        numbers = np.clip(resample_poly(samples, low // divisor, rate // divisor), -1, 1) * 32767
-        sound.writeframes(numbers.round().astype("<i2").tobytes())
+    size = 2 * min(seconds, SECONDS)  # bytes at one sample per second
+    lower = [low for low in _RATES if low < rate and low * size <= _CLIP]
+    low = rate if rate * size <= _CLIP else max(lower, default=_RATES[0])
+    samples = np.clip(opened_sound(beginning, low, 0), -1, 1) * 32767
+    clip = _written((1, 2, low, 0, "NONE", ""), samples.round().astype("<i2").tobytes())
     remark = f"The first {SECONDS} of {seconds:,.0f} seconds" if seconds > SECONDS + 0.5 else ""
-    return _uri("audio/wav", clip.getvalue()), remark
+    return _uri("audio/wav", clip), remark
+
+
+def _written(form: Any, frames: bytes) -> bytes:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setparams(form)
+        sound.writeframes(frames)
+    return file.getvalue()
 
 
 def _uri(kind: str, content: bytes) -> str:

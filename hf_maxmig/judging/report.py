@@ -204,6 +204,7 @@ def _check_posteriors(dataset: Dataset, classes: Sequence[str]) -> None:
             )
 
 
+@functools.cache
 def _environment() -> Environment:
     """Read pages of this folder; all that is put into it is escaped, and stripped of what no page can hold."""
     environment = Environment(
@@ -399,16 +400,16 @@ def _cards(
     showing: Showing,
 ) -> list[dict[str, Any]]:
     """Some of the items as the page shows them."""
-    names, classes = crowd_names(dataset)
+    (names, classes), features = crowd_names(dataset), dataset.features
     cards = []
     for i, row in zip(rows, showing.read(dataset, rows, _ON_CARDS), strict=True):
-        parts = showing.parts(row, dataset.features, int(i))
+        parts = showing.parts(row, features, int(i))
         cards.append(
             {
                 "name": showing.name(row, int(i)),
                 "parts": parts,
                 "pictured": any(part.kind == "picture" for part in parts),
-                "snippet": showing.snippet(row, dataset.features),
+                "snippet": showing.snippet(row, features),
                 "votes": _votes(row, names or report.annotators, classes or report.classes),
                 "forecast": row["forecast"],
                 "confidence": row["confidence"],

@@ -117,7 +117,8 @@ class Showing:
         """
         kinds = {name: _kind(feature) for name, feature in dataset.features.items()}
         own = [name for name, kind in kinds.items() if kind and name not in _NOT_SHOWN]
-        called = next((n for n in _ID_COLUMNS if n in own and kinds[n] in ("name", "value")), None)
+        ids = [*_ID_COLUMNS, *(n for n in own if n.lower().endswith(("_id", " id")))]
+        called = next((n for n in ids if n in own and kinds[n] in ("name", "value")), None)
         names = own if show is None else _checked(show, kinds)
         samples = {
             name: [v for v in _column(dataset, rows, name) if v is not None]
@@ -167,7 +168,8 @@ class Showing:
         """Give the item's name: its own, that of its file, or the number of its row."""
         media = [*self.pictures, *self.sounds]
         if self.called and self.called not in media and item[self.called] is not None:
-            return str(item[self.called])
+            called = item[self.called]
+            return called if isinstance(called, str) else f"{self.called} {called}"
         files = [_file(item[name]) for name in media]
         return next(filter(None, files), f"row {number}")
 

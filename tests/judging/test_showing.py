@@ -276,6 +276,15 @@ def test_hardest_items_are_described(tmp_path):
     assert "…" in table or len(words) < 120
 
 
+def test_items_are_called_as_the_data_calls_them(tmp_path):
+    """The number of a row changes with every sorting; what the owner searches for is the number of the song."""
+    items = make_items(own={"song_id": [*range(70, 82)]}, kinds={"song_id": Value("int16")})
+    page = write(tmp_path, without_pictures(), relabelled=items)
+    assert "song_id 70 Crowd" in gallery(page)
+    asked = page.words[page.words.index("Ask again") :].partition("(shown")[0]
+    assert all(f"song_id {i}" in asked for i in range(70, 74))
+
+
 def test_pictures_of_several_columns_are_all_shown(tmp_path):
     """Before and after: one of them answers nothing."""
     items = make_items(
