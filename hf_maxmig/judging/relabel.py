@@ -291,6 +291,8 @@ def write_csv(dataset: Dataset, path: Path) -> None:
         for name, kind in dataset.features.items()
         if name in sounds or (isinstance(kind, Value) and "binary" not in kind.dtype)
     ]
+    # In double precision 14.38 would become 14.380000114440918.
+    single = [name for name in plain if getattr(dataset.features[name], "dtype", "") == "float32"]
     voted = [name for name in CROWD_COLUMNS if name in dataset.column_names]
     own = [name for name in plain if name not in RELABELLED]
     found = [name for name in plain if name in RELABELLED]
@@ -302,7 +304,8 @@ def write_csv(dataset: Dataset, path: Path) -> None:
         names = [*own, *(["votes"] if voted else []), *found]
         writer.writerow([spreadsheet_text(name) for name in names])
         for row in rows:
-            row.update({name: row[name] and row[name]["path"] for name in sounds})
+            row |= {name: row[name] and row[name]["path"] for name in sounds}
+            row |= {name: np.float32(row[name]) for name in single if row[name] is not None}
             said = "; ".join(
                 text if who is None else f"{who}: {text}"
                 for who, text in zip(

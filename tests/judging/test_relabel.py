@@ -248,7 +248,7 @@ def test_csv_shows_text_rows_and_the_paths_of_sounds(tmp_path):
     )  # fmt: skip
     rows = {
         "annotators": [[0, 1], []], "annotations": [[0, 1], []], "text": ["Two\nlines, \"said\" he", None],
-        "=1+1": [0.5, None], "colour": [0, 1],
+        "=1+1": [14.38, None], "colour": [0, 1],
         "clip": [{"bytes": None, "path": "-a/b.wav"}, {"bytes": b"x", "path": None}],
     }  # fmt: skip
     dataset = Dataset.from_dict(rows, features=features).cast_column("clip", Audio())
@@ -258,7 +258,7 @@ def test_csv_shows_text_rows_and_the_paths_of_sounds(tmp_path):
     with (tmp_path / "told.csv").open(newline="", encoding="utf-8") as file:
         first, second = csv.DictReader(file)
     assert list(first)[:5] == ["text", "'=1+1", "colour", "clip", "votes"]
-    assert [*first.values()][:5] == [rows["text"][0], "0.5", "'=red", "'-a/b.wav", "ann: cat; bob: dog"]  # fmt: skip
+    assert [*first.values()][:5] == [rows["text"][0], "14.38", "'=red", "'-a/b.wav", "ann: cat; bob: dog"]  # fmt: skip
     assert [*second.values()][:5] == ["", "", "blue", "", ""]
 
 
