@@ -28,6 +28,9 @@ _BEGINNING = 240  # characters of a text that are shown at once
 _LONGEST = 20_000  # characters of a text that are on the page
 _PHRASE = 40  # a column with longer values holds texts, not names
 _FIELDS = 8  # columns of a row that are shown at once
+_BESIDE = (
+    3  # columns that are shown at once beside a picture, a sound or a text, if there are no more
+)
 _NONE = "\u2013"
 _VALUE = 160  # characters of a value in a row
 
@@ -197,8 +200,9 @@ class Showing:
             parts.append(_text(item[column], name, column if len(self.texts) > 1 else ""))
         if self.fields:
             rows = [(column, shown(item[column], features[column])) for column in self.fields]
-            # Beside what the item is, its further columns are folded, unless they are asked for.
-            first = _FIELDS if self.chosen or len(parts) == 0 else 0
+            # Beside what the item is, many columns are folded, unless they are asked for.
+            alone = self.chosen or not parts or len(rows) <= _BESIDE
+            first = _FIELDS if alone else 0
             rest = rows[first:]
             parts.append(
                 Part("row", name, "", name, rows[:first], len(rest), load=lambda: (rest, ""))

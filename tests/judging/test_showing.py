@@ -155,13 +155,15 @@ def test_missing_values_of_a_row_are_dashes(tmp_path):
 
 def test_columns_beside_a_text_or_a_picture_are_folded(tmp_path):
     """The text is what to judge; what else is known of it is one click away."""
-    page = write(tmp_path, without_pictures(), relabelled=rows(text=[LONG] * 12))
-    assert re.search(r"<blockquote.*<details><summary>3 columns</summary><dl", page.raw, re.S)
-    asked = write(
-        tmp_path, without_pictures(), relabelled=rows(text=[LONG] * 12), show=["text", "age"]
-    )
+    few, many = rows(text=[LONG] * 12), rows(text=[LONG] * 12, kind=["oak"] * 12)
+    page = write(tmp_path, without_pictures(), relabelled=many)
+    assert re.search(r"<blockquote.*<details><summary>4 columns</summary><dl", page.raw, re.S)
+    page = write(tmp_path, without_pictures(), relabelled=few)
+    assert "columns</summary>" not in page.raw
+    assert "age 30" in _spaced(page)
+    asked = write(tmp_path, without_pictures(), relabelled=many, show=["text", "kind", "age"])
     assert "columns</summary>" not in asked.raw
-    assert "age 30" in _spaced(asked)
+    assert "kind oak age 30" in _spaced(asked)
 
 
 def test_vectors_votes_and_results_are_no_row(tmp_path):
