@@ -66,8 +66,8 @@ def frozen_features(
         data: splits with a column of items.
         backbone: a Hub name or a folder of any encoder that `AutoModel` loads.
         processor: its image processor, tokenizer or feature extractor, which says what the items are.
-        column: of pictures, texts or sounds. Sounds may be files, as `datasets.Audio` or as paths, or
-            dicts with `array` and `sampling_rate`.
+        column: of pictures, texts or sounds. Pictures and sounds may be files, as `datasets.Image` and
+            `datasets.Audio` or as paths; sounds also dicts with `array` and `sampling_rate`.
         batch_size: items that go through the encoder together.
         pooling: how the encoder's output becomes one vector. "mean" is over the tokens or the moments that are
             attended to, "cls" takes the first of them, "pooled" the encoder's own pooled output. The default
@@ -139,7 +139,8 @@ def frozen_features(
         key = Hasher.hash([reader, identities])
         place = folder / f"{key}.arrow"
         # A picture is opened by `datasets`, with its own errors; a sound by this package.
-        items = (split if content == "image" else unopened).select_columns(columns)
+        items = _opened(split, column) if content == "image" else unopened
+        items = items.select_columns(columns)
         compute = functools.partial(
             items.map, functools.partial(_features_of, encode, NumberedItems(items)),
             with_indices=True, batched=True, batch_size=at_once,
@@ -234,6 +235,13 @@ def _unopened(split: Dataset, content: str, column: str) -> Dataset:
     if content == "audio" and files:
         return split.cast_column(column, Audio(decode=False))
     return split
+
+
+def _opened(split: Dataset, column: str) -> Dataset:
+    """Return a split that opens its pictures, which may be files so far."""
+    kind = split.features[column]
+    opens = isinstance(kind, Image) and kind.decode
+    return split if opens else split.cast_column(column, Image())
 
 
 def _identity(column: str, what: str, item: Any, row: int) -> tuple[Any, ...]:

@@ -107,6 +107,7 @@ def model_card(
         call=_call(model, processor),
         item=_item(model, processor),
         has_processor=processor is not None,
+        sampling_rate=getattr(processor, "sampling_rate", None),
         columns=processor.column_names if reads_rows(processor) else None,
         auto_class=AUTO_CLASSES[task].__name__,
         alone=shared_as == "dropped",

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import os
-import sys
 import wave
 
 import numpy as np
@@ -27,7 +25,6 @@ from hf_maxmig.model.opening import opened_sound
 from hf_maxmig.model.pipelines import TASK, ForecastPipeline, number_votes
 from tests.children import needs_fork, run
 from tests.networks import draw_crowd, text_pair
-from tests.processes import finished
 from tests.worlds import ANNOTATORS, CLASSES
 
 VOTES = [
@@ -277,37 +274,6 @@ def test_model_says_where_its_pipeline_is_and_nobody_with_the_package_has_to_tru
     second = pipeline(TASK, model=str(tmp_path / "again"))
     assert type(second) is ForecastPipeline
     assert second(item) == first(item)
-
-
-WITHOUT_PACKAGE = """
-import sys
-
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("hf_maxmig", "datasets"):
-            raise ModuleNotFoundError(f"{name} is blocked", name=name)
-
-sys.meta_path.insert(0, Blocked())
-import json
-from transformers import pipeline
-
-forecast = pipeline("crowd-forecast", model=sys.argv[1], trust_remote_code=True)
-print(json.dumps(forecast({"image": sys.argv[2], "votes": {"ann": "cat", "dee": "dog"}})))
-"""
-
-
-@pytest.mark.slow
-def test_model_forecasts_without_the_package(saved, pictures, tmp_path):
-    """`KeyError: Unknown task` is all that whoever pulls a model would see."""
-    pictures[0].save(tmp_path / "picture.png")
-    command = [sys.executable, "-c", WITHOUT_PACKAGE, str(saved), str(tmp_path / "picture.png")]
-    env = {**os.environ, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": ""}
-    output, _ = finished(command, env=env, cwd=tmp_path)
-    told = json.loads(output.splitlines()[-1])
-    item = {"image": pictures[0], "votes": VOTES[0]}
-    wanted = pipeline(TASK, model=str(saved))(item)
-    torch.testing.assert_close(table([told]), table([wanted]))
-    assert told["heard"] == [["ann", "cat"], ["dee", "dog"]]
 
 
 def test_half_precision_model_takes_float32_pixels(saved, pictures):
