@@ -31,7 +31,7 @@ from tests.worlds import ANNOTATORS, make_crowd
 
 pytestmark = [pytest.mark.slow, needs_fork]
 
-KILLS = 4  # of each kind of training, every other one inside a save; of most kinds half as many but in full
+KILLS = 4  # of each kind of training, every other one inside a save; of all but one half as many but in full
 LOST = 60  # seconds after which a process whose partner is gone must have stopped
 KINDS = {
     "plain": {},
@@ -43,7 +43,7 @@ KINDS = {
 }  # fmt: skip
 
 
-FURTHER = [kind for kind in KINDS if kind not in ("plain", "search")]
+FURTHER = [kind for kind in KINDS if kind != "plain"]
 
 
 def train(out, fields=None, resume=None, callback=None, **changes):
@@ -109,7 +109,6 @@ def train_killed_inside_a_save(number, out, settings):
     ("kind", "kills"),
     [
         ("plain", KILLS),
-        ("search", KILLS),
         *((kind, KILLS // 2) for kind in FURTHER),
         *(pytest.param(kind, KILLS, marks=pytest.mark.full) for kind in FURTHER),
     ],

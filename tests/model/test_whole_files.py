@@ -90,7 +90,9 @@ def killed_at(number, kind, folder):
 
 @pytest.mark.slow
 @needs_fork
-@pytest.mark.parametrize("kind", SAVES)
+@pytest.mark.parametrize(
+    "kind", ["in parts", "classifier", pytest.param("pair", marks=pytest.mark.full)]
+)
 def test_save_that_is_killed_leaves_the_old_or_the_new_model(kind, tmp_path):
     """New weights under the old names of annotators or classes are another model that loads."""
     make, save, load, told_of = SAVES[kind]

@@ -73,7 +73,7 @@ def test_recipe_trains_and_saves_a_model_that_takes_pictures(name, parsed, data_
     """The paper's network on the paper's crowd, by the flags of its page."""
     folder = data_dir(name)
     page, *given = parsed(
-        name, "--data_dir", folder, "--num_train_epochs", 2, "--case", "naive_majority",
+        name, "--data_dir", folder, "--num_train_epochs", 1, "--case", "naive_majority",
         "--expertise", "low", "--held_out_items", 4,
     )  # fmt: skip
     metrics = page.main(*given)

@@ -12,15 +12,22 @@ from transformers import (
 )
 
 from hf_maxmig.command.flags import parse
-from tests.children import needs_fork, page, run
+from tests.children import needs_fork, printed_by
 from tests.processes import launch
 from tests.written_data import write_flat
 
 
 @pytest.mark.slow
-def test_digits_reaches_its_number_and_saves_a_whole_model(root, tmp_path):
-    """The project's first command: its number, its table, and a model that classifies a picture."""
-    printed = launch(root, "recipes/digits.py", "--output_dir", tmp_path)
+@needs_fork
+@pytest.mark.parametrize("epochs", [40, pytest.param(100, marks=pytest.mark.full)])
+def test_digits_reaches_its_number_and_saves_a_whole_model(epochs, root, tmp_path):
+    """The project's first command: its number, its table, and a model that classifies a picture.
+
+    `.ci/run` runs the command itself, with all its epochs.
+    """
+    printed = printed_by(
+        tmp_path / "log", root / "recipes" / "digits.py", "--output_dir", tmp_path, "--num_train_epochs", epochs,
+    )  # fmt: skip
     results = json.loads((tmp_path / "all_results.json").read_text())
     assert results["eval_accuracy"] >= 0.93
     assert results["eval_majority_vote_accuracy"] < 0.7
@@ -42,21 +49,21 @@ def test_digits_runs_on_two_processes(launcher, root, tmp_path):
     """Two processes share a batch of 64, and find the same start and rate; one of them writes."""
     launch(
         root, "recipes/digits.py", "--output_dir", tmp_path, "--per_device_train_batch_size", 32,
-        "--use_cpu", "--report_to", "none", "--num_train_epochs", 50, launcher=launcher,
+        "--use_cpu", "--report_to", "none", "--num_train_epochs", 20, launcher=launcher,
     )  # fmt: skip
     assert json.loads((tmp_path / "all_results.json").read_text())["eval_accuracy"] >= 0.93
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "expertise", "seed", "least"),
+    ("case", "expertise", "seed", "epochs", "least"),
     [
-        ("independent", "high", 1, 0.96),
-        pytest.param("naive_majority", "high", 0, 0.93, marks=pytest.mark.full),
-        pytest.param("independent", "low", 0, 0.85, marks=pytest.mark.full),
+        ("independent", "high", 1, 50, 0.96),
+        pytest.param("naive_majority", "high", 0, 100, 0.93, marks=pytest.mark.full),
+        pytest.param("independent", "low", 0, 100, 0.85, marks=pytest.mark.full),
     ],
 )
-def test_digits_learns_from_the_other_crowds(case, expertise, seed, least, load, tmp_path):
+def test_digits_learns_from_the_other_crowds(case, expertise, seed, epochs, least, load, tmp_path):
     """The flags must reach the crowd, and the defaults must not be good for one crowd only.
 
     With seed 1 the start from the vote share merges two classes of independent experts (accuracy 0.87),
@@ -66,6 +73,7 @@ def test_digits_learns_from_the_other_crowds(case, expertise, seed, least, load,
     arguments, training = parse(
         digits.DigitsArguments, digits.DigitsTrainingArguments,
         arguments=["--output_dir", str(tmp_path), "--case", case, "--expertise", expertise, "--seed", str(seed),
+                   "--num_train_epochs", str(epochs),
                    "--use_cpu", "True", "--report_to", "none", "--disable_tqdm", "True"],
     )  # fmt: skip
     assert (arguments.case, arguments.expertise) == (case, expertise)
@@ -77,18 +85,13 @@ def test_digits_learns_from_the_other_crowds(case, expertise, seed, least, load,
 
 
 @pytest.mark.slow
+@needs_fork
 def test_labelme_reaches_its_numbers(root, shared_data, tmp_path):
     """The real crowd, by the command of the recipe's page."""
-    launch(
-        root,
-        "recipes/labelme.py",
-        "--data_dir",
-        shared_data / "labelme",
-        "--output_dir",
-        tmp_path,
-        "--seed",
-        0,
-    )
+    printed_by(
+        tmp_path / "log", root / "recipes" / "labelme.py", "--data_dir", shared_data / "labelme", "--output_dir",
+        tmp_path, "--seed", 0,
+    )  # fmt: skip
     results = json.loads((tmp_path / "all_results.json").read_text())
     assert results["eval_accuracy"] >= 0.87
     assert results["eval_forecast_accuracy"] >= 0.86
@@ -101,12 +104,10 @@ def test_labelme_reaches_its_numbers(root, shared_data, tmp_path):
 def test_labelme_from_images_saves_backbone_and_head(root, backbone, tmp_path):
     """The head is trained on cached features; the saved model must take pictures, as pretrained."""
     data_dir = write_flat(tmp_path / "data")
-    log = tmp_path / "log"
-    code = run(
-        log, page, root / "recipes" / "labelme.py", "--data_dir", data_dir, "--backbone", tmp_path / "backbone",
+    printed_by(
+        tmp_path / "log", root / "recipes" / "labelme.py", "--data_dir", data_dir, "--backbone", tmp_path / "backbone",
         "--output_dir", tmp_path / "out", "--num_train_epochs", 2, "--use_cpu", "--report_to", "none",
     )  # fmt: skip
-    assert code == 0, log.read_text()
     model = AutoModel.from_pretrained(tmp_path / "out").eval()
     before = backbone.resnet.state_dict()
     for name, tensor in model.classifier.encoder.state_dict().items():

@@ -30,7 +30,7 @@ CLASSES = ["cat", "dog", "emu", "fox", "gnu"]
 
 
 NATIVE = [resnet, timm_model]
-OURS = [cnn, vgg, head_on_pictures, head_on_backbone]
+OURS = [cnn, head_on_pictures, head_on_backbone]
 
 
 def make_pair(make_classifier):
@@ -200,7 +200,11 @@ def onnxruntime():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make_classifier", NATIVE + OURS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "make_classifier",
+    [*NATIVE, *OURS, pytest.param(vgg, marks=pytest.mark.full)],
+    ids=lambda f: f.__name__,
+)
 def test_onnx_computes_the_logits_for_batches_of_any_size(make_classifier, tmp_path, onnxruntime):
     """Exported in training mode, or with the example's batch size baked in, it would run all the same."""
     pair = make_pair(make_classifier)
