@@ -1,6 +1,6 @@
 """A row a modality: tiny models, what makes their inputs, raw items as users have them, and a crowd's votes on items.
 
-A contract that holds for pictures must hold for texts and sounds. Tests of a contract take these rows as their parameters.
+A contract that holds for pictures must hold for texts, sounds and the rows of tables. Tests of a contract take these rows as their parameters.
 """
 
 import io
@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import (
+    AutoModel,
     AutoModelForAudioClassification,
     AutoModelForImageClassification,
     AutoModelForSequenceClassification,
@@ -39,7 +40,9 @@ from hf_maxmig import (
     AudioHeadClassifier,
     HeadClassifier,
     MaxMIGModel,
+    TableClassifier,
     TextHeadClassifier,
+    fitted_table_processor,
 )
 from tests.networks import draw_crowd
 from tests.worlds import ANNOTATORS, CLASSES, make_crowd
@@ -57,12 +60,12 @@ SMALL = {
 class Modality(NamedTuple):
     """What items of a kind are made of, and what reads them."""
 
-    name: str  # of the column of items, and of an item's part
+    name: str  # of the column of items, and of an item's part; a row has columns of its own
     task: str
     auto_class: Any
     processor: Callable[[], Any]
-    native: Callable[[], PreTrainedModel]  # a classifier of transformers
-    encoder: Callable[[], PreTrainedModel]
+    native: Callable[[], PreTrainedModel] | None  # a classifier of transformers
+    encoder: Callable[[], PreTrainedModel] | None
     head: Any
     item: Callable[[int, np.random.Generator], Any]  # of a class, as a data set holds it
     adapted: list[str]  # layers for LoRA
@@ -71,10 +74,12 @@ class Modality(NamedTuple):
         return self.name
 
     def on_encoder(self, **fields: Any) -> PreTrainedModel:
-        """Put a head on the frozen encoder."""
+        """Put a head on the frozen encoder, or make one for the processor's features."""
         torch.manual_seed(0)
-        encoder = self.encoder()
         fields = {"id2label": dict(enumerate(CLASSES)), "hidden_size": 16, "dropout": 0.0, **fields}
+        if self.encoder is None:
+            return self.head(self.head.config_class(input_size=self.processor().size, **fields))
+        encoder = self.encoder()
         return self.head.from_encoder(encoder, input_size=8, **fields)
 
     def model(self, head: bool = True) -> MaxMIGModel:
@@ -88,10 +93,14 @@ class Modality(NamedTuple):
         """Make items that tell their class, and votes on them; sounds and pictures are not decoded."""
         votes = make_crowd(num_items).remove_columns("features")
         rng = np.random.default_rng(1)
-        items = Dataset.from_dict({self.name: [self.item(c, rng) for c in votes["label"]]})
+        items = Dataset.from_list([self.parts(self.item(c, rng)) for c in votes["label"]])
         if self.name in UNOPENED:
             items = items.cast_column(self.name, UNOPENED[self.name])
         return concatenate_datasets([items, votes], axis=1)
+
+    def parts(self, item: Any) -> dict[str, Any]:
+        """Return an item by the names of its parts, as a data set's columns and as a pipeline takes it."""
+        return item if self.name == "row" else {self.name: item}
 
     def raw(self, number: int = 4) -> list[Any]:
         """Return items as users hand them to a pipeline."""
@@ -104,6 +113,8 @@ class Modality(NamedTuple):
     def prepared(self, dataset: Dataset) -> Dataset:
         """Turn the items into the processor's inputs, as a user does before a training without features."""
         processor = self.processor()
+        if self.name == "row":
+            return dataset
         if self.name == "image":
             return dataset.cast_column("image", Image())
         if self.name == "text":
@@ -152,6 +163,16 @@ def item_of_sound(label: int, rng: np.random.Generator) -> dict[str, Any]:
         sound.setparams((1, 2, RATE, 0, "NONE", None))
         sound.writeframes((heard * 2**14).astype("<i2").tobytes())
     return {"bytes": file.getvalue(), "path": None}
+
+
+def item_of_table(label: int, rng: np.random.Generator) -> dict[str, Any]:
+    weight = (4.0, 20.0, 36.0)[label] + rng.normal() * 2
+    return {
+        "weight": None if rng.random() < 0.1 else weight,
+        "legs": (4, 4, 2)[label],
+        "sound": str(rng.choice(WORDS[label])),
+        "tame": bool(rng.random() < (0.5, 0.9, 0.1)[label]),
+    }
 
 
 # What reads them
@@ -221,6 +242,17 @@ AUDIO = Modality(
     item=item_of_sound,
     adapted=["q_proj", "v_proj"],
 )
-MODALITIES = [IMAGE, TEXT, AUDIO]
+TABLE = Modality(
+    name="row",
+    task="tabular-classification",
+    auto_class=AutoModel,
+    processor=lambda: fitted_table_processor(TABLE.crowd()),
+    native=None,
+    encoder=None,
+    head=TableClassifier,
+    item=item_of_table,
+    adapted=["fc"],
+)
+MODALITIES = [IMAGE, TEXT, AUDIO]  # which have encoders
 
-__all__ = ["AUDIO", "IMAGE", "MODALITIES", "RATE", "TEXT", "Modality", "samples"]
+__all__ = ["AUDIO", "IMAGE", "MODALITIES", "RATE", "TABLE", "TEXT", "Modality", "samples"]

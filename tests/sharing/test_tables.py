@@ -1,9 +1,10 @@
-"""Models of tables leave the house: their card, the Hub, ONNX, and a machine without the package."""
+"""Models of tables on the Hub: their card shows a row, and the processor goes up with them.
+
+What holds for all items is in `test_modalities.py`.
+"""
 
 import json
-import os
 import re
-import sys
 
 import pytest
 import torch
@@ -15,17 +16,13 @@ from hf_maxmig import (
     TableClassifier,
     TableConfig,
     TableProcessor,
-    export_onnx,
     fitted_table_processor,
-    save_classifier,
 )
 from hf_maxmig.sharing.model_card import model_card
 from tests.networks import draw_crowd
-from tests.processes import finished
 from tests.worlds import ANNOTATORS, CLASSES, make_table
 
 NAME = "org/animals"
-VOTES = {"ann": "cat", "dee": "dog"}
 
 # The client hands a file to its own client in a manner that is going out of use.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
@@ -121,60 +118,3 @@ def test_pushed_model_is_used_as_its_card_says(pair, processor, table, hub, ann,
     (classify,) = blocks(card)
     _, space = run(classify)
     assert type(space["model"]) is TableClassifier
-
-
-@pytest.mark.slow
-def test_classifier_of_tables_is_exported(pair, processor, table, tmp_path):
-    """Whoever serves it computes the features by the processor."""
-    pytest.importorskip("onnxruntime")
-    features = processor(table.to_list()[:5])["features"]
-    export_onnx(pair, tmp_path / "model.onnx", {"features": features})
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    (logits,) = session.run(["logits"], {"features": features[:3].numpy()})
-    torch.testing.assert_close(torch.from_numpy(logits), pair(features=features[:3]).logits)
-
-
-WITHOUT_PACKAGE = """
-import sys
-
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("hf_maxmig", "datasets"):
-            raise ModuleNotFoundError(f"{name} is blocked", name=name)
-
-sys.meta_path.insert(0, Blocked())
-import json
-from transformers import AutoFeatureExtractor, AutoModel, pipeline
-
-row = json.loads(sys.argv[1])
-forecast = pipeline("crowd-forecast", model="whole", trust_remote_code=True)
-assert forecast.image_processor is None
-processor = AutoFeatureExtractor.from_pretrained("alone", trust_remote_code=True)
-model = AutoModel.from_pretrained("alone", trust_remote_code=True).eval()
-probabilities = model(**processor([row])).logits.softmax(-1)[0].tolist()
-print(json.dumps([forecast({**row, "votes": {"ann": "cat", "dee": "dog"}}), probabilities]))
-"""
-
-
-@pytest.mark.slow
-def test_tables_are_classified_without_the_package(pair, processor, tmp_path):
-    """Whoever pulls the model has transformers, and nothing else of ours."""
-    pair.save_pretrained(tmp_path / "whole")
-    processor.save_pretrained(tmp_path / "whole")
-    save_classifier(pair, tmp_path / "alone", processor)
-    assert {p.suffix for p in (tmp_path / "alone").iterdir()} == {".json", ".py", ".safetensors"}
-    row = {"height": 1.5, "weight": None, "legs": 4, "colour": "grey", "tame": True}
-    env = {**os.environ, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": ""}
-    output, _ = finished([sys.executable, "-c", WITHOUT_PACKAGE, json.dumps(row)], env=env, cwd=tmp_path)  # fmt: skip
-    answer, probabilities = json.loads(output.splitlines()[-1])
-    from transformers import pipeline
-
-    here = pipeline("crowd-forecast", model=str(tmp_path / "whole"))({**row, "votes": VOTES})
-    assert answer["heard"] == [["ann", "cat"], ["dee", "dog"]]
-    assert [a["label"] for a in answer["forecast"]] == [a["label"] for a in here["forecast"]]
-    assert [a["score"] for a in answer["forecast"]] == pytest.approx([a["score"] for a in here["forecast"]], abs=1e-5)  # fmt: skip
-    with torch.no_grad():
-        expected = pair(**processor([row])).logits.softmax(-1)[0].tolist()
-    assert probabilities == pytest.approx(expected, abs=1e-5)
