@@ -55,8 +55,8 @@ def fitted_table_processor(
     column holds numbers. Other words among numbers make it a column of text, which is refused.
 
     Left out, with a word: columns with a single value or none at all. Also, unless `feature_columns`
-    names them: whole numbers that number the rows, and text with another value in more than half of the rows or with
-    more than 1,000 values, such as identifiers and free text.
+    names them: whole numbers that number the rows, and text with another value in more than half of
+    the rows or with more than 1,000 values, such as identifiers and free text.
 
     Args:
         dataset: the training set; or a list of rows, each a dict by column names.
@@ -72,9 +72,9 @@ def fitted_table_processor(
 
     Raises:
         TypeError: if the data set is a stream, or something else.
-        ValueError: if a column is not there, holds dates, lists or other things than numbers, truth values and
-            text; holds values of several types, or text most of which is numbers; or holds an infinite
-            number. The error names the column and the row. Also if no column is left.
+        ValueError: if a column is not there, holds dates, lists or other things than numbers, truth
+            values and text; holds values of several types, or text most of which is numbers; or holds an
+            infinite number. The error names the column and the row. Also if no column is left.
 
     Example:
         >>> rows = Dataset.from_dict({"age": [30, 50, None], "job": ["nurse", "clerk", "nurse"],

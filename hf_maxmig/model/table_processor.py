@@ -25,8 +25,9 @@ class TableProcessor(FeatureExtractionMixin):
     """Turn rows of a table into feature vectors: numbers standardised, categories one-hot.
 
     `fitted_table_processor` makes it from a training set. A trainer that is given it as `processing_class`
-    reads the columns themselves; `dataset.map(processor, batched=True)` computes the features once. It is saved beside the model as
-    `preprocessor_config.json`, which is JSON and no pickle, and needs neither scikit-learn nor pandas.
+    reads the columns themselves; `dataset.map(processor, batched=True)` computes the features once. It is
+    saved beside the model as `preprocessor_config.json`, which is JSON and no pickle, and needs neither
+    scikit-learn nor pandas.
 
     - A number x becomes (x - mean) / scale, a truth value likewise as 0 or 1. A missing one (None, NaN)
       becomes the mean, which is 0. Where training had missing ones, a further feature is 1 if it is missing.
@@ -291,7 +292,7 @@ def _number(name: str, truth: bool, value: Any, row: int, items: Sequence[int]) 
     if is_missing(plain):
         return math.nan
     is_truth = isinstance(plain, bool)
-    if truth and (is_truth or plain in (0, 1)):
+    if truth and isinstance(plain, int | float) and plain in (0, 1):
         return float(plain)
     if not truth and not is_truth and not isinstance(plain, str | bytes):
         try:
@@ -316,9 +317,9 @@ def _category_reader(column: dict[str, Any]) -> Callable[[Any, int, Sequence[int
         if type(value) is str and not coded:
             return value if value.strip() else None
         plain = value.item() if getattr(value, "ndim", 1) == 0 else value
-        if is_missing(plain) or (names is not None and plain == -1):
-            return None
         whole = isinstance(plain, int | float) and not isinstance(plain, bool) and plain % 1 == 0
+        if is_missing(plain) or (names is not None and whole and plain == -1):
+            return None
         if coded and whole:
             return int(plain)
         if names is not None and whole and 0 <= plain < len(names):

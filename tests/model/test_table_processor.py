@@ -87,6 +87,8 @@ def test_value_is_read_in_every_form_of_it(processor, name, same):
         ({"age": 10**400}, "column 'age' must hold finite numbers.*got inf at item 1"),
         ({"age": 1e300}, r"column 'age' must hold finite numbers.*got 1e\+300 at item 1"),
         ({"works": 2}, "column 'works' must hold truth values, as in training, got 2 at item 1"),
+        ({"works": np.array([1, 0])}, "column 'works' must hold truth values.*got array"),
+        ({"size": np.array([1, 0])}, "column 'size' must hold the name or the number.*got array"),
         ({"works": "yes"}, "column 'works' must hold truth values.*got 'yes' at item 1"),
         ({"job": 3}, "column 'job' must hold text, as in training, got 3 at item 1"),
         ({"job": ["nurse"]}, r"column 'job' must hold text.*got \['nurse'\] at item 1"),
@@ -138,6 +140,7 @@ def test_unseen_category_becomes_zeros_with_one_warning_a_column(processor, capl
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert read(processor, size=None)[6:8] == [0.0, 0.0]  # training had none
+        assert read(processor, size=-1)[6:8] == [0.0, 0.0]  # as a data set stores it
     assert not caplog.records  # this column has been spoken of
 
 
