@@ -128,13 +128,19 @@ class Showing:
             for name in names
             if kinds[name] == "name"
         }
-        if not any(kinds[name] in ("picture", "sound") for name in names):
+        if not (media := any(kinds[name] in ("picture", "sound") for name in names)):
             for name, values in samples.items():
                 kinds[name] = _kind_of_files(values) or "name"
+                media |= kinds[name] != "name"
         left = [name for name in names if show is not None or name != called]
         words = [name for name in left if kinds[name] == "name"]
         rest = [name for name in left if kinds[name] in ("name", "value")]
-        texts = [n for n in words if max(map(len, samples[n]), default=0) > _PHRASE or rest == [n]]
+        alone = [] if media else rest
+        texts = [
+            name
+            for name in words
+            if max(map(len, samples[name]), default=0) > _PHRASE or alone == [name]
+        ]
         return cls(
             called=called,
             pictures=[name for name in names if kinds[name] == "picture"],

@@ -287,6 +287,14 @@ def test_items_are_called_as_the_data_calls_them(tmp_path):
     assert all(f"song_id {i}" in asked for i in range(70, 74))
 
 
+def test_name_beside_a_picture_is_named(tmp_path):
+    """`b` beside a digit is read as what it shows, not as its scanner."""
+    items = make_items(own={"image": [picture()] * 12, "scanner": ["b"] * 12})
+    page = write(tmp_path, without_pictures(), relabelled=items)
+    assert "scanner b Crowd" in _spaced(page)
+    assert "<blockquote" not in page.raw
+
+
 def test_pictures_of_several_columns_are_all_shown(tmp_path):
     """Before and after: one of them answers nothing."""
     items = make_items(
