@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .data.named.pictures import cifar10, dogs_vs_cats, luna16
     from .data.named.sources import labelme
     from .data.readers.read_annotations import read_annotations
+    from .data.readers.weights import soft_votes
     from .data.simulated.experts import Experts, experts
     from .data.simulated.simulation import simulate_crowd
     from .data.tables import fitted_table_processor
@@ -79,6 +80,7 @@ _LAZY = {
     "luna16": ".data.named.pictures",
     "read_annotations": ".data.readers.read_annotations",
     "save_classifier": ".sharing.export",
+    "soft_votes": ".data.readers.weights",
     "simulate_crowd": ".data.simulated.simulation",
     "write_report": ".judging.report",
 }
@@ -163,6 +165,7 @@ __all__ = [
     "read_annotations",
     "save_classifier",
     "simulate_crowd",
+    "soft_votes",
     "vote_share",
     "write_report",
 ]

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Audio, Dataset, Image, Value
 
-from ..data.columns import CROWD_COLUMNS, GOLD_COLUMNS
+from ..data.columns import GOLD_COLUMNS
 from ..data.inputs import PICTURE_FILES, SOUND_FILES
 from ..data.readers.values import SPACE
+from ..model.items import ALL_CROWD_COLUMNS
 from .items import WORDS, ItemColumns, Modality, shown
 
 # Columns of text are usually called so.
@@ -198,7 +199,7 @@ def _only(dataset: Dataset, names: list[str], modality: str) -> tuple[str]:
 
 
 def _free(dataset: Dataset, item: str | None) -> list[str]:
-    taken = {*CROWD_COLUMNS, *GOLD_COLUMNS, item}
+    taken = {*ALL_CROWD_COLUMNS, *GOLD_COLUMNS, item}
     return [name for name in dataset.column_names if name not in taken]
 
 

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from datasets import Audio, ClassLabel, Dataset, Features, Image
 
 from ..data.class_order import align_gold
-from ..data.columns import CROWD_COLUMNS, GOLD_COLUMNS, add_annotations, with_columns
+from ..data.columns import GOLD_COLUMNS, add_annotations, with_columns
 from ..data.readers.values import MISSING, SPACE
+from ..model.items import ALL_CROWD_COLUMNS
 from .content import is_number, is_text
 from .items import shown
 
@@ -45,7 +46,9 @@ def _matching(dataset: Dataset, votes: Dataset) -> tuple[list[str], bool]:
     voted = {str(item) for item in votes.unique("item")}
     found: dict[str, tuple[int, bool]] = {}
     for name, feature in dataset.features.items():
-        if name in (*CROWD_COLUMNS, *GOLD_COLUMNS) or not (is_text(feature) or is_number(feature)):
+        if name in (*ALL_CROWD_COLUMNS, *GOLD_COLUMNS) or not (
+            is_text(feature) or is_number(feature)
+        ):
             continue
         values = dataset.select_columns([name]).with_format("arrow")[:][name].to_pylist()
         names = {str(value) for value in values}

@@ -129,7 +129,7 @@ def majority_vote_accuracy(dataset: Dataset, trainer: MaxMIGTrainer) -> float:
     num_classes = trainer.crowd_model.config.num_labels
     dataset = align_gold(dataset, trainer.crowd_model.config.class_names)
     crowd = crowd_batches(dataset, trainer.data_collator)
-    shares = torch.cat([vote_share(votes, num_classes) for _, votes in crowd])
+    shares = torch.cat([vote_share(said, num_classes, *each) for _, said, *each in crowd])
     labels = torch.as_tensor(dataset.with_format(None)["label"][:])
     return plurality_accuracy(shares, labels)
 

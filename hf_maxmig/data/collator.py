@@ -18,7 +18,7 @@ from torch.utils.data import Dataset as TorchDataset
 from transformers import DataCollatorWithPadding
 
 from ..metrics import NO_LABEL
-from ..model.items import check_ids, reads_rows
+from ..model.items import ALL_CROWD_COLUMNS, WEIGHTS_COLUMN, check_ids, reads_rows
 from ..model.items import input_names as input_names
 from ..model.opening import short
 from ..model.votes import Votes
@@ -36,6 +36,7 @@ from .inputs import (
     stack,
 )
 from .readers.cells import is_lists
+from .readers.weights import check_weights
 
 POSTERIOR_COLUMN = "crowd_posterior"  # C numbers per item, for methods that prepare them
 
@@ -44,7 +45,7 @@ _CELLS = (
 )  # places of a padded chunk: one item with very many votes must not widen a million rows
 
 TRUSTED_COLUMN = "crowd_trusted"  # C numbers per item, in a training with gold labels
-NOT_INPUTS = (*CROWD_COLUMNS, POSTERIOR_COLUMN, TRUSTED_COLUMN, *GOLD_COLUMNS)
+NOT_INPUTS = (*ALL_CROWD_COLUMNS, POSTERIOR_COLUMN, TRUSTED_COLUMN, *GOLD_COLUMNS)
 
 FlatLists = tuple[np.ndarray, np.ndarray]  # all values in a row, and the length of each list
 Columns = dict[
@@ -57,7 +58,8 @@ class CrowdCollator:
 
     Votes come as ragged lists `annotators` and `annotations`, or as a dense row of `annotations` alone
     (one place per annotator, -1 for no vote). An annotator may vote on an item twice. Lists, arrays
-    and tensors are all accepted.
+    and tensors are all accepted. Lists `annotation_weights` say how much each vote counts, from 0 to 1; a
+    vote of weight 0 is left out. Without such a column all votes count as 1.
 
     Gold labels in `labels`, or else `label`, pass through. An item without one gets -100; its value may
     be absent, None, NaN (what None becomes in the torch format), -1 or -100.
@@ -123,9 +125,8 @@ class CrowdCollator:
         batch = self._inputs(columns, items)
         if "input_ids" in batch:
             check_ids(batch["input_ids"], self.vocabulary, items)
-        if any(name in columns for name in CROWD_COLUMNS):
-            pairs = self.pairs(_flat_columns(columns, items), items)
-            batch["annotators"], batch["annotations"] = pairs
+        if any(name in columns for name in ALL_CROWD_COLUMNS):
+            batch |= self.pairs(_flat_columns(columns, items), items).as_batch()
         if POSTERIOR_COLUMN in columns:
             batch[POSTERIOR_COLUMN] = stack(POSTERIOR_COLUMN, columns[POSTERIOR_COLUMN], items)
         check_finite(batch, items[: len(examples)])
@@ -144,15 +145,25 @@ class CrowdCollator:
         """Check and pad flat columns.
 
         Args:
-            columns: for `annotations`, and `annotators` unless dense: all values in a row, and the
-                length of each item's list.
+            columns: for `annotations`, and `annotators` unless dense, and `annotation_weights` if there
+                are any: all values in a row, and the length of each item's list.
             items: the items' numbers, for errors.
 
         Returns:
-            Annotators and annotations, each (n, K) int64 padded with -1, K at least 1.
+            Annotators and annotations, each (n, K) int64 padded with -1, K at least 1; with weights if
+            the columns have any.
         """
         annotations, lengths = columns["annotations"]
         check_range("annotations", annotations, lengths, self.num_classes, items)
+        weights, counted = columns.get(WEIGHTS_COLUMN, (None, lengths))
+        if (lengths != counted).any():
+            i = int((lengths != counted).argmax())
+            raise ValueError(
+                f"`annotations` and `{WEIGHTS_COLUMN}` must have the same length, got {lengths[i]} and {counted[i]} at "
+                f"item {items[i]}: each vote has its weight."
+            )
+        if weights is not None:
+            check_weights(WEIGHTS_COLUMN, weights, lengths, items)
         item = np.repeat(np.arange(len(lengths)), lengths)
         if "annotators" in columns:
             annotators, others = columns["annotators"]
@@ -174,13 +185,25 @@ class CrowdCollator:
             given = annotations >= 0
             annotators = np.tile(np.arange(self.num_annotators), len(lengths))[given]
             annotations, item = annotations[given], item[given]
+            weights = weights if weights is None else weights[given]
+            lengths = np.bincount(item, minlength=len(lengths))
+        if weights is not None and not weights.all():  # a vote of weight zero is none
+            counts = weights > 0
+            annotators, annotations, item, weights = (
+                table[counts] for table in (annotators, annotations, item, weights)
+            )
             lengths = np.bincount(item, minlength=len(lengths))
         width = max(1, int(lengths.max(initial=0)))
         place = np.arange(len(item)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         pairs = np.full((2, len(lengths), width), -1, dtype=np.int64)
         pairs[0, item, place] = annotators
         pairs[1, item, place] = annotations
-        return Votes(torch.from_numpy(pairs[0]), torch.from_numpy(pairs[1]))
+        each = None
+        if weights is not None:
+            each = np.zeros(pairs.shape[1:], dtype=np.float32)
+            each[item, place] = weights
+        tables = [*pairs, *([] if each is None else [each])]
+        return Votes(*map(torch.from_numpy, tables))
 
     # Gold labels
 
@@ -308,7 +331,8 @@ def crowd_batches(
         batch_size: the largest number of items in a chunk; fewer where an item has very many votes.
 
     Yields:
-        Annotators and annotations, each (n, K) int64 padded with -1, in the order of the items.
+        Annotators and annotations, each (n, K) int64 padded with -1, in the order of the items; with
+        weights if the data set has a column of them.
 
     Raises:
         ValueError: if there are no annotations, or a value is out of range, see `CrowdCollator`.
@@ -333,16 +357,19 @@ def padded(crowd: Iterable[Votes]) -> Votes:
         >>> annotators.tolist(), annotations.tolist()
         ([[0, 2], [3, -1]], [[1, 0], [1, -1]])
     """
-    parts = list(crowd)
-    most = max((who.shape[1] for who, _ in parts), default=0)
-    joined = []
-    for side in (0, 1):
-        rows = [torch.nn.functional.pad(p[side], (0, most - p[side].shape[1]), value=-1) for p in parts]  # fmt: skip
-        joined.append(torch.cat(rows) if rows else torch.zeros(0, 0, dtype=torch.int64))
-    return Votes(*joined)
+    parts = [Votes(*part) for part in crowd]
+    most = max((part.annotators.shape[1] for part in parts), default=0)
+
+    def joined(tables: list[Tensor], value: int) -> Tensor:
+        rows = [torch.nn.functional.pad(t, (0, most - t.shape[1]), value=value) for t in tables]
+        return torch.cat(rows) if rows else torch.zeros(0, 0, dtype=torch.int64)
+
+    who, said = (joined([part[side] for part in parts], -1) for side in (0, 1))
+    weights = [p.weights if p.weights is not None else p.given.float() for p in parts]
+    return Votes(who, said, joined(weights, 0) if any(len(p) > 2 for p in parts) else None)
 
 
-def padded_annotations(crowd: Iterable[Votes]) -> Tensor:
+def padded_annotations(crowd: Iterable[Votes]) -> tuple[Tensor, ...]:
     """Put the votes of all items in one table, without those of unknown annotators.
 
     Args:
@@ -350,15 +377,21 @@ def padded_annotations(crowd: Iterable[Votes]) -> Tensor:
             them; one item or more. Read once.
 
     Returns:
-        (N, K) int64, an item's votes first, then -1.
+        (N, K) int64, an item's votes first, then -1; and (N, K), their weights, if they have any.
 
     Example:
         >>> one = Votes(torch.tensor([[-1, 2]]), torch.tensor([[1, 0]]))
-        >>> padded_annotations([one, Votes(torch.tensor([[3, 4]]), torch.tensor([[1, 2]]))]).tolist()
+        >>> (votes,) = padded_annotations([one, Votes(torch.tensor([[3, 4]]), torch.tensor([[1, 2]]))])
+        >>> votes.tolist()
         [[0, -1], [1, 2]]
     """
-    rows = [row[row >= 0] for part in crowd for row in Votes(*part).known]
-    return pad_sequence(rows, batch_first=True, padding_value=-1)
+    votes = padded(crowd)
+    known = votes.known
+    tables = [[row[of >= 0] for row, of in zip(t, known, strict=True)] for t in (known, *votes[2:])]
+    return tuple(
+        pad_sequence(rows, batch_first=True, padding_value=value)
+        for rows, value in zip(tables, (-1, 0), strict=False)
+    )
 
 
 def gold_labels(dataset: Dataset, collator: CrowdCollator, batch_size: int = 65_536) -> Tensor:
@@ -393,7 +426,7 @@ def gold_labels(dataset: Dataset, collator: CrowdCollator, batch_size: int = 65_
 
 def _flat_chunks(dataset: Any, batch_size: int) -> Iterator[tuple[dict[str, FlatLists], int]]:
     if isinstance(dataset, Dataset) and "annotations" in dataset.column_names:
-        columns = [name for name in CROWD_COLUMNS if name in dataset.column_names]
+        columns = [name for name in ALL_CROWD_COLUMNS if name in dataset.column_names]
         rows = dataset.with_format("arrow", columns=columns)
         for start in range(0, len(rows), batch_size):
             table = rows[start : start + batch_size]
@@ -402,7 +435,7 @@ def _flat_chunks(dataset: Any, batch_size: int) -> Iterator[tuple[dict[str, Flat
     examples: list[dict[str, Any]] = []
     start = 0
     for example in _examples(dataset):
-        examples.append({name: example[name] for name in CROWD_COLUMNS if name in example})
+        examples.append({name: example[name] for name in ALL_CROWD_COLUMNS if name in example})
         if len(examples) == min(batch_size, 1024):
             yield _flat_columns(_columns(examples, EVERY[start:]), EVERY[start:]), start
             start += len(examples)
@@ -415,7 +448,7 @@ def _examples(dataset: Any) -> Iterator[dict[str, Any]]:
     if isinstance(dataset, IterableDataset):
         names: Any = dataset.column_names or next(iter(dataset.take(1)), {})
         # A selection is a new stream, which starts from the beginning.
-        return iter(dataset.select_columns([name for name in CROWD_COLUMNS if name in names]))
+        return iter(dataset.select_columns([name for name in ALL_CROWD_COLUMNS if name in names]))
     if hasattr(dataset, "__len__"):
         return (dataset[i] for i in range(len(dataset)))
     return iter(dataset)
@@ -460,7 +493,7 @@ def _columns(
 
 
 def _read(name: str, column: pa.ChunkedArray, items: Sequence[int], exact: bool) -> Any:
-    return column if name in CROWD_COLUMNS else _values(name, column, items, exact)
+    return column if name in ALL_CROWD_COLUMNS else _values(name, column, items, exact)
 
 
 def _values(
@@ -543,8 +576,9 @@ def arrow_rows(dataset: Any, collator: Any) -> Any:
 def _flat_columns(columns: Columns, items: Sequence[int]) -> dict[str, FlatLists]:
     """Flatten the crowd columns; dense annotations come without annotators."""
     dense = "annotators" not in columns
+    weights = [WEIGHTS_COLUMN] if WEIGHTS_COLUMN in columns else []
     flat = {}
-    for name in CROWD_COLUMNS[dense:]:
+    for name in (*CROWD_COLUMNS[dense:], *weights):
         values = columns.get(name, [None])
         read = flat_lists if isinstance(values, pa.ChunkedArray) else _flat_rows
         flat[name] = read(name, values, items)
@@ -552,7 +586,7 @@ def _flat_columns(columns: Columns, items: Sequence[int]) -> dict[str, FlatLists
 
 
 def _flat_rows(name: str, rows: list[Any], items: Sequence[int]) -> FlatLists:
-    arrays = [_integers(row) for row in rows]
+    arrays = [_numbers_of(row, "iuf" if name == WEIGHTS_COLUMN else "iu") for row in rows]
     bad = [i for i, array in enumerate(arrays) if array is None]
     if bad:
         # The torch format turns all rows to floats if one has a None: find the row that has it.
@@ -561,6 +595,11 @@ def _flat_rows(name: str, rows: list[Any], items: Sequence[int]) -> FlatLists:
             raise ValueError(
                 f"`{name}` must be a list, got None at item {items[i]}: an item without votes "
                 "has an empty list."
+            )
+        if name == WEIGHTS_COLUMN:
+            raise ValueError(
+                f"`{name}` must be a flat list of numbers, got {short(rows[i])} at item {items[i]}: a vote that counts "
+                "in full has 1."
             )
         raise ValueError(
             f"`{name}` must be a flat list of integers, got {short(rows[i])} at item {items[i]}: None "
@@ -578,14 +617,14 @@ def _array(value: Any) -> np.ndarray | None:
         return None
 
 
-def _integers(row: Any) -> np.ndarray | None:
-    """Turn a list, an array or a tensor into (k,) integers; None if that is not possible."""
+def _numbers_of(row: Any, kinds: str) -> np.ndarray | None:
+    """Turn a list, an array or a tensor into (k,) numbers of these kinds; None if that is not possible."""
     array = _array(row)
     if array is None or array.ndim != 1:
         return None
     if not array.size:
         return array.astype(np.int64)
-    return array if array.dtype.kind in "iu" else None
+    return array if array.dtype.kind in kinds else None
 
 
 def _number(array: np.ndarray | None) -> float:

@@ -1,7 +1,8 @@
-"""Votes as two columns of a data set: their schema, and the joins that make them.
+"""Votes as columns of a data set: their schema, and the joins that make them.
 
 `annotators` lists who labelled an item, `annotations` their votes. Both are ragged, of equal lengths,
-and empty where an item has no votes. `collator.py` turns a batch of them into the model's input. Files
+and empty where an item has no votes. Where votes have weights, a third such column `annotation_weights`
+holds how much each of them counts (`readers/weights.py`). `collator.py` turns a batch of them into the model's input. Files
 of votes are read elsewhere.
 """
 
@@ -22,11 +23,14 @@ from torch.utils.data import Subset
 from transformers.utils import logging
 
 from ..model.annotator_names import hashed_order
+from ..model.items import ALL_CROWD_COLUMNS, WEIGHTS_COLUMN
 from ..model.items import CROWD_COLUMNS as CROWD_COLUMNS
 from ..model.items import GOLD_COLUMNS as GOLD_COLUMNS
 from .readers.cells import Cells, class_numbers, is_lists, read_cells, read_items
+from .readers.roles import WEIGHT
 from .readers.tables import columns_of
 from .readers.values import Name, Rule, checked_names, class_names, rule_of
+from .readers.weights import WEIGHTS, read_weights
 
 logger = logging.get_logger(__name__)
 
@@ -105,7 +109,8 @@ def add_annotations(
             columns; the new ones are added to its result.
         votes: a table with columns `item`, `annotator`, `annotation`, one vote per row: a
             `datasets.Dataset`, a pandas data frame, an Arrow table, a dict of lists or a list of
-            records. Names may be text or numbers. A column `gold`, the gold label of the item or None, becomes the
+            records. Names may be text or numbers. A column `weight` says how much each vote counts, from 0
+            to 1; an empty cell is 1, and a vote of weight 0 is none. A column `gold`, the gold label of the item or None, becomes the
             column `label` if the data set has no gold labels of its own. An item without votes gets
             its gold label from a row whose annotator and annotation are both None.
         item_column: the column of `dataset` that the votes' `item` refers to, text or integers;
@@ -120,8 +125,8 @@ def add_annotations(
             that of `read_annotations`.
 
     Returns:
-        The data set with `annotators` and `annotations`, and with `label` if the votes have gold
-        labels (None for an item without one). Items without votes have empty lists. An item's votes
+        The data set with `annotators` and `annotations`, with `annotation_weights` if not all votes
+        count as 1, and with `label` if the votes have gold labels (None for an item without one). Items without votes have empty lists. An item's votes
         keep the order of the table. Annotators are those of the whole table, sorted by name, numbers
         by value, so that splits joined to one table agree.
 
@@ -146,7 +151,7 @@ def add_annotations(
             "`item_column` must be a column of the data set, one of "
             f"{', '.join(dataset.column_names)}, got {item_column!a}."
         )
-    for name in CROWD_COLUMNS:
+    for name in ALL_CROWD_COLUMNS:
         if name in dataset.column_names:
             raise ValueError(
                 f"`dataset` must not have a column {name!r} yet; remove it to join other votes."
@@ -166,6 +171,8 @@ def add_annotations(
         logger.warning("`votes`: in doubt: %s", "; ".join(dict.fromkeys(read.doubts)))
 
     known = is_vote & (position >= 0)
+    if read.weight is not None:
+        known &= read.weight > 0
     place, annotator, annotation = position[known], annotator[known], annotation[known]
     order = np.argsort(place, kind="stable")
     lengths = np.bincount(place, minlength=len(dataset))
@@ -174,6 +181,10 @@ def add_annotations(
         "annotators": _lists(annotator[order], lengths),
         "annotations": _lists(annotation[order], lengths),
     }
+    if read.weight is not None and (read.weight[known] != 1).any():
+        features[WEIGHTS_COLUMN] = WEIGHTS
+        weights = pa.array(read.weight[known][order], pa.float32())
+        columns[WEIGHTS_COLUMN] = pa.ListArray.from_arrays(_offsets(lengths), weights)
     if gold is not None and not set(GOLD_COLUMNS) & set(dataset.column_names):
         label = _label_of_each_item(gold, position, len(dataset), names, read.items)
         features["label"] = ClassLabel(names=names)
@@ -271,7 +282,7 @@ def _of_each_vote(dataset: Dataset, lengths: np.ndarray) -> Iterator[tuple[str, 
     """Find the columns with one value per vote: `annotations`, and lists of the same lengths."""
     vary = len(np.unique(lengths)) > 1
     for name, feature in dataset.features.items():
-        said = name == "annotations"
+        said = name in (CROWD_COLUMNS[1], WEIGHTS_COLUMN)
         if name == "annotators" or not (said or (vary and isinstance(feature, List | LargeList))):
             continue
         column = dataset.select_columns([name]).with_format("arrow")[:][name]
@@ -284,7 +295,7 @@ def _of_each_vote(dataset: Dataset, lengths: np.ndarray) -> Iterator[tuple[str, 
         elif said:
             at = int((widths != lengths).argmax())
             raise ValueError(
-                "`annotators` and `annotations` must have lists of one length, got "
+                f"`annotators` and `{name}` must have lists of one length, got "
                 f"{lengths[at]} and {widths[at]} at item {at}."
             )
 
@@ -333,7 +344,9 @@ def _annotator_numbers(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
 def flat_lists(
     name: str, column: pa.ChunkedArray, items: Sequence[int] = EVERY
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Split a column of lists of integers into its values and the lengths of its lists.
+    """Split a column of lists of numbers into its values and the lengths of its lists.
+
+    The numbers are integers, except in `annotation_weights`.
 
     Args:
         name: of the column, for errors.
@@ -346,11 +359,13 @@ def flat_lists(
     Raises:
         ValueError: if the column holds anything else, or a None.
     """
-    kind = column.type
+    kind, numbers = column.type, "numbers" if name == WEIGHTS_COLUMN else "integers"
     if not is_lists(kind) or not (
-        pa.types.is_integer(kind.value_type) or pa.types.is_null(kind.value_type)
+        pa.types.is_integer(kind.value_type)
+        or pa.types.is_null(kind.value_type)
+        or (name == WEIGHTS_COLUMN and pa.types.is_floating(kind.value_type))
     ):
-        raise ValueError(f"`{name}` must be lists of integers, got a column of {kind}.")
+        raise ValueError(f"`{name}` must be lists of {numbers}, got a column of {kind}.")
     lists = column.combine_chunks()
     if lists.null_count:
         row = pc.index(lists.is_null(), True).as_py()
@@ -363,10 +378,11 @@ def flat_lists(
         place = pc.index(values.is_null(), True).as_py()
         row = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
         raise ValueError(
-            f"`{name}` must hold integers, got None at item {items[row]}: None is not a vote, leave "
-            "it out."
-        )
-    return np.asarray(values.cast(pa.int64())), lengths
+            f"`{name}` must hold {numbers}, got None at item {items[row]}: "
+            + ("a vote that counts in full has 1." if name == WEIGHTS_COLUMN else "None is not a vote, leave it out.")
+        )  # fmt: skip
+    wanted = pa.float32() if name == WEIGHTS_COLUMN else pa.int64()
+    return np.asarray(values.cast(wanted, safe=name != WEIGHTS_COLUMN)), lengths
 
 
 def check_range(
@@ -443,6 +459,7 @@ class _ReadVotes:
     classes: list[str] | None  # of the ClassLabel of the annotations
     doubts: list[str]
     is_vote: np.ndarray
+    weight: np.ndarray | None  # (V,) float32
 
 
 def _read_votes(votes: Any, rule: Rule) -> _ReadVotes:
@@ -502,7 +519,10 @@ def _read_votes(votes: Any, rule: Rule) -> _ReadVotes:
     ]
     feature = votes.features["annotation"] if isinstance(votes, Dataset) else None
     classes = list(feature.names) if isinstance(feature, ClassLabel) else None
-    return _ReadVotes(items, who, said, classes, doubts, has_label & has_name)
+    weight = None
+    if WEIGHT in table.columns:
+        weight = read_weights(table.columns[WEIGHT], wrong([WEIGHT]))
+    return _ReadVotes(items, who, said, classes, doubts, has_label & has_name, weight)
 
 
 def _positions(

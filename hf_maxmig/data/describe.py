@@ -8,7 +8,9 @@ import warnings
 from typing import Any
 
 import numpy as np
+import torch
 from datasets import Dataset
+from torch import Tensor
 
 from ..model.votes import Votes
 from .collator import CrowdCollator, crowd_batches
@@ -27,9 +29,9 @@ _SECTION = """## Crowd labels
 | column | type | |
 |---|---|---|
 | `annotators` | list of `ClassLabel`, {annotators:,} names | who labelled the item |
-| `annotations` | list of `ClassLabel`, {classes:,} names | what each of them said, in the same order |
+| `annotations` | list of `ClassLabel`, {classes:,} names | what each of them said, in the same order |{weights_row}
 
-Both lists of an item have the same length; they are empty if nobody has labelled it. A column `label`, if there is one,
+The lists of an item have the same length; they are empty if nobody has labelled it. A column `label`, if there is one,
 holds gold labels, with -1 or nothing where there is none.
 
 ```text
@@ -38,6 +40,9 @@ holds gold labels, with -1 or nothing where there is none.
 
 Made for `hf_maxmig` (`pip install hf_maxmig`), whose trainers read these columns as they are.
 """
+
+_WEIGHTS_ROW = """
+| `annotation_weights` | list of `float32` | how much each of these votes counts, from 0 to 1, in the same order |"""
 
 
 class Description(dict[str, Any]):
@@ -56,7 +61,8 @@ class Description(dict[str, Any]):
         )
         if not self["votes"]:
             return f"{crowd}: no votes"
-        rows = [("votes", self._votes()), *self._amounts(), ("classes", self._shares())]
+        rows = [("votes", self._votes()), *self._weights(), *self._amounts()]
+        rows += [("classes", self._shares())]
         rows += self._agreement()
         few, ties, twice = self["few_votes"], self["ties"], self["duplicates"]
         rows += [
@@ -97,13 +103,22 @@ class Description(dict[str, Any]):
             >>> found.card_section().splitlines()[0]
             '## Crowd labels'
         """
-        return _SECTION.format(summary=self.summary, **self)
+        row = _WEIGHTS_ROW if self.get("weights") else ""
+        return _SECTION.format(summary=self.summary, weights_row=row, **self)
 
     def _votes(self) -> str:
         return (
             f"{self['votes']:,}; {_number(self['items_without_votes'], 'item')} without any, "
             f"{_number(self['annotators'] - self['annotators_with_votes'], 'annotator')} without any"
         )
+
+    def _weights(self) -> list[tuple[str, str]]:
+        found = self.get("weights")
+        if not found:
+            return []
+        text = f"{found['votes']:,}, which count {found['mean']:.2f} on average"
+        soft = f"; {_number(found['soft'], 'vote')} with probabilities of several classes"
+        return [("weighted votes", text + soft * bool(found["soft"]))]
 
     def _amounts(self) -> list[tuple[str, str]]:
         rows = []
@@ -150,7 +165,9 @@ class Description(dict[str, Any]):
 def describe(dataset: Dataset, *, min_votes: int = 10) -> Description:
     """Describe the crowd columns of a data set: the numbers of votes, and how far annotators agree.
 
-    A vote is a pair of annotator and annotation, neither of them -1. A second vote of an annotator on
+    A vote is a pair of annotator and annotation, neither of them -1. The parts of a soft vote, whose weights
+    sum to 1 or less, are one vote. Numbers of votes count each as one; shares, entropy, agreement and ties
+    count votes by their weights, and crowd-kit's numbers use the class that a vote names first. A second vote of an annotator on
     one item counts like any other, here and in crowd-kit's numbers, and is reported. Only the crowd
     columns are read, chunk by chunk.
 
@@ -165,6 +182,7 @@ def describe(dataset: Dataset, *, min_votes: int = 10) -> Description:
         - `items`, `items_without_votes`, `items_with_two_votes`: N, and numbers of items; the last counts two votes or more.
         - `annotators`, `annotators_with_votes`: the number named, and the number that voted.
         - `classes`, `votes`: C, and the number of votes.
+        - `weights`, only if votes have weights: number of `votes` that do not count in full, `mean` weight of these, and how many are `soft`, with several classes.
         - `votes_of_unknown_annotators`: annotations whose annotator is -1, which count nowhere else.
         - `votes_per_item`, `votes_per_annotator`: `min`, `median`, `mean`, `max`, and `histogram` (from votes to number, without empty bins), of those with votes.
         - `class_share`, `classes_without_votes`: each class's share of the votes; names of classes.
@@ -222,7 +240,8 @@ def describe(dataset: Dataset, *, min_votes: int = 10) -> Description:
 
     of_item = np.concatenate([np.zeros(0, np.int64), *count.of_item])
     of_annotator, of_class = count.of_annotator, count.of_class
-    votes, several = int(of_class.sum()), np.flatnonzero(of_item >= 2)
+    votes, several = int(of_item.sum()), np.flatnonzero(of_item >= 2)
+    total = float(of_class.sum())
     few = np.flatnonzero((of_annotator > 0) & (of_annotator < min_votes))
     few = few[np.argsort(of_annotator[few], kind="stable")]
     return Description(
@@ -237,7 +256,7 @@ def describe(dataset: Dataset, *, min_votes: int = 10) -> Description:
         votes_per_item=_amounts(of_item[of_item > 0]),
         votes_per_annotator=_amounts(of_annotator[of_annotator > 0]),
         class_share={
-            name: int(n) / max(1, votes) for name, n in zip(classes, of_class, strict=True)
+            name: float(n) / (total or 1.0) for name, n in zip(classes, of_class, strict=True)
         },
         classes_without_votes=[n for n, k in zip(classes, of_class, strict=True) if not k],
         vote_entropy=count.entropy / len(several) if len(several) else None,
@@ -252,6 +271,7 @@ def describe(dataset: Dataset, *, min_votes: int = 10) -> Description:
         duplicates={
             "votes": count.duplicates, "items": count.twice, "positions": count.twice_at
         },
+        **count.weights(),
     )  # fmt: skip
 
 
@@ -261,11 +281,14 @@ class _Count:
     def __init__(self, num_annotators: int, num_classes: int) -> None:
         self.of_item: list[np.ndarray] = []
         self.of_annotator = np.zeros(num_annotators, np.int64)
-        self.of_class = np.zeros(num_classes, np.int64)
+        self.of_class = np.zeros(num_classes)
         # votes for the class with most votes; at a tie, for the first such class
         self.for_plurality = np.zeros(num_annotators)
         self.items = self.unknown = self.ties = self.twice = self.duplicates = 0
-        self.agreeing = self.pairs = 0
+        self.agreeing = self.pairs = 0.0
+        self.are_weighted = False
+        self.weighted = self.soft = 0
+        self.weight = 0.0
         self.entropy = 0.0
         self.tied: list[int] = []
         self.twice_at: list[int] = []
@@ -275,26 +298,32 @@ class _Count:
         N, M, C = len(chunk.annotators), len(self.of_annotator), len(self.of_class)
         self.unknown += int(((chunk.annotators < 0) & (chunk.annotations >= 0)).sum())
         flat = FlatVotes.read([chunk])
-        item, who, what = flat.item.numpy(), flat.annotator.numpy(), flat.annotation.numpy()
+        first = flat.answers()  # one row per vote
+        item, who, what = first.item.numpy(), first.annotator.numpy(), first.annotation.numpy()
         votes = np.bincount(item, minlength=N)
         self.of_item.append(votes)
         self.of_annotator += np.bincount(who, minlength=M)
-        self.of_class += np.bincount(what, minlength=C)
+        each, said = flat.counts().numpy(), flat.annotation.numpy()
+        self.of_class += np.bincount(said, each, minlength=C)
 
-        cell, count = np.unique(item * C + what, return_counts=True)
+        cell, place = np.unique(flat.item.numpy() * C + said, return_inverse=True)
+        count = np.bincount(place, each, minlength=len(cell))
         of, said = np.divmod(cell, C)
-        share = count / votes[of]
-        self.entropy += float(share @ -np.log(share))
-        self.agreeing += int(count @ (count - 1))
-        self.pairs += int(votes @ (votes - 1))
-        most = np.zeros(N, np.int64)
+        mass = np.bincount(of, count, minlength=N)
+        share = count / mass[of]
+        self.entropy += float(share @ (-np.log(share) * (votes[of] >= 2)))
+        # Pairs of votes, without those of a vote with itself.
+        self.agreeing += float(count @ count) - _squares(flat, flat.whole * C + flat.annotation)
+        self.pairs += float(mass @ mass) - _squares(flat, flat.whole)
+        most = np.zeros(N)
         np.maximum.at(most, of, count)
-        top = count == most[of]
+        top = count >= most[of] * (1 - 1e-6)  # sums of weights are not exact
         tops = np.bincount(of[top], minlength=N)
         self.ties += self._note(tops > 1, self.tied)
         plurality = np.zeros(N, np.int64)
         plurality[of[top][::-1]] = said[top][::-1]  # the last written is the first class
         self.for_plurality += np.bincount(who, what == plurality[item], minlength=M)
+        self._count_weights(flat)
 
         pair = np.sort(item * M + who)
         again = pair[1:][pair[1:] == pair[:-1]] // M  # the item of each further vote
@@ -302,10 +331,36 @@ class _Count:
         self.twice += self._note(np.bincount(again, minlength=N) > 0, self.twice_at)
         self.items += N
 
+    def _count_weights(self, flat: FlatVotes) -> None:
+        if flat.weight is None:
+            return
+        self.are_weighted = True
+        total = np.bincount(flat.whole.numpy(), flat.weight.numpy())
+        soft = np.bincount(flat.whole.numpy()) > 1
+        less = (total < 1 - 1e-6) | soft
+        self.weighted += int(less.sum())
+        self.weight += float(total[less].sum())
+        self.soft += int(soft.sum())
+
+    def weights(self) -> dict[str, Any]:
+        """Summarise the weights of votes; nothing if they have none."""
+        if not self.are_weighted:
+            return {}
+        mean = self.weight / self.weighted if self.weighted else None
+        return {"weights": {"votes": self.weighted, "mean": mean, "soft": self.soft}}
+
     def _note(self, found: np.ndarray, positions: list[int]) -> int:
         at = np.flatnonzero(found)
         positions += (self.items + at[: _SHOWN - len(positions)]).tolist()
         return len(at)
+
+
+def _squares(flat: FlatVotes, group: Tensor) -> float:
+    """Sum the squares of the weights of V groups of votes' parts; V if each vote is one part that counts in full."""
+    if flat.weight is None:
+        return float(len(flat))
+    number = group.unique(return_inverse=True)[1]
+    return float(torch.bincount(number, flat.counts()).square().sum())
 
 
 def _amounts(numbers: np.ndarray) -> dict[str, Any] | None:
@@ -367,7 +422,7 @@ def _votes(dataset: Dataset, items: np.ndarray, count: _Count) -> dict[str, np.n
     """List the votes on some items, under crowd-kit's names."""
     chosen = dataset if len(items) == len(dataset) else dataset.select(items)
     collator = CrowdCollator(len(count.of_annotator), len(count.of_class))
-    votes = FlatVotes.read(crowd_batches(chosen, collator))
+    votes = FlatVotes.read(crowd_batches(chosen, collator)).answers()
     numbers = {"task": votes.item, "worker": votes.annotator, "label": votes.annotation}
     return {name: column.numpy() for name, column in numbers.items()}
 

@@ -25,10 +25,11 @@ from torch.utils.data import SequentialSampler, Subset
 from transformers.trainer_utils import EvalLoopOutput, has_length
 
 from ..model.functional import Posteriors
+from ..model.items import ALL_CROWD_COLUMNS
 from ..model.opening import short
 from ..model.votes import Votes
 from .collator import POSTERIOR_COLUMN, CrowdCollator, arrow_rows
-from .columns import CROWD_COLUMNS, EVERY, GOLD_COLUMNS
+from .columns import EVERY, GOLD_COLUMNS
 
 ROW = "crowd_row"  # of a batch: (B,) int64, the rows of its items in the data set
 UNKNOWN = -1  # the row of an item whose batch does not know it
@@ -243,7 +244,7 @@ def few_inputs(dataset: Any, collate: Any, device: torch.device) -> dict[str, Te
         collate: any collator.
         device: the device of the tensors.
     """
-    kept_back = {*CROWD_COLUMNS, "labels", POSTERIOR_COLUMN}
+    kept_back = {*ALL_CROWD_COLUMNS, "labels", POSTERIOR_COLUMN}
     batch = collate(list(first_items(dataset, 8)))
     return {name: tensor.to(device) for name, tensor in batch.items() if name not in kept_back}
 
@@ -356,7 +357,7 @@ class NumberedCollator:
 def _is_of(batch: Mapping[str, Any], number: int) -> bool:
     """Whether a batch has this number of items, judged by its tensors."""
     sizes = {n: len(t) for n, t in batch.items() if isinstance(t, Tensor) and t.ndim}
-    sure = {size for name, size in sizes.items() if name in (*CROWD_COLUMNS, "labels")}
+    sure = {size for name, size in sizes.items() if name in (*ALL_CROWD_COLUMNS, "labels")}
     return sure == {number} if sure else number in sizes.values()
 
 
@@ -485,7 +486,7 @@ def check_predicted_once(label_ids: Any, dataset: Any) -> None:
 
 def beside_votes(
     posteriors: Posteriors, crowd: Iterable[Votes]
-) -> Iterator[tuple[Posteriors, Tensor, Tensor]]:
+) -> Iterator[tuple[Posteriors, *tuple[Tensor, ...]]]:
     """Yield posteriors together with the votes on the same items.
 
     Args:
@@ -496,9 +497,9 @@ def beside_votes(
         ValueError: if the votes are on more or fewer items.
     """
     start = 0
-    for annotators, annotations in crowd:
-        part = slice(start, start + len(annotators))
-        yield Posteriors(*(table[part] for table in posteriors)), annotators, annotations
+    for votes in crowd:
+        part = slice(start, start + len(votes[0]))
+        yield Posteriors(*(table[part] for table in posteriors)), *votes
         start = part.stop
     if start != len(posteriors.log_h):
         raise ValueError(

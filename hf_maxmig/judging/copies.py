@@ -143,12 +143,17 @@ def copies_among(evidence: Evidence) -> tuple[list[Copy], Tensor, Confusions]:
 
     Returns:
         The copies; (M,) int64, the group of each annotator, named by the number of its source; and
-        confusions that leave a group out together.
+        confusions that leave a group out together. If votes have weights, copies are found by the class
+        that each vote names first.
     """
     votes = evidence.votes
+    if votes.weight is not None:
+        W = evidence.table.transpose(1, 2)
+        copies, groups, _ = copies_among(Evidence(evidence.log_h, W, votes.answers()))
+        return copies, groups, fit_confusions(evidence, groups)
     groups = torch.arange(evidence.num_annotators)
     pairs = _Pairs.on_common_items(votes, evidence.num_annotators)
-    copies: list[Copy] = []
+    copies = []
     if not len(pairs.key):
         return copies, groups, fit_confusions(evidence, groups)
 

@@ -5,7 +5,7 @@ annotators, and the confusion of each annotator by these forecasts. `copies.py` 
 `verdicts.py` decides on verdicts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,7 +70,7 @@ class Evidence:
     exact, and costs a subtraction.
 
     Annotators who copy each other may be put into groups. A group is one voice: the votes of its members
-    on an item count once, as the mean of their columns. So five copies cannot outvote three others. If
+    on an item count once, as the mean of their columns, each multiplied by its vote's weight. So five copies cannot outvote three others. If
     the training has already divided the weight of one annotator among copies, their voice is weaker than
     it should be; that makes the forecast less confident and accuses nobody.
 
@@ -107,8 +107,11 @@ class Evidence:
             yield slice(start, min(start + step, len(self.votes)))
 
     def spoken(self, part: slice | Tensor) -> Tensor:
-        """Return the column of W that each of some votes picks: (n, C)."""
-        return self.table[self.votes.annotator[part], self.votes.annotation[part]]
+        """Return the column of W that each of some votes picks, multiplied by the vote's weight: (n, C)."""
+        columns = self.table[self.votes.annotator[part], self.votes.annotation[part]]
+        if self.votes.weight is None:
+            return columns
+        return columns * self.votes.weight[part, None].to(columns.dtype)
 
     def _prepare(self, groups: Tensor) -> None:
         """Compute the mean column of each group on each item, over its members who voted."""
@@ -182,6 +185,8 @@ def fit_confusions(evidence: Evidence, groups: Tensor) -> Confusions:
     blurred: an annotator who is always right would look wrong wherever zeta is unsure. So each vote is
     also weighed by its own annotator's confusion, zeta_-v(c) P(m says r | c), and counted again until
     nothing changes. This is EM for each annotator alone: no vote is evidence for another annotator's.
+    A vote of weight q counts q times, and its own evidence is P(m says r | c)^q; the parts of a soft vote
+    are one vote, whose own evidence is that of all its parts.
     Rows with few counts are shrunk towards the pooled confusion by a Dirichlet prior, whose number of
     votes per row is the one that best predicts each vote from the other votes of its annotator.
 
@@ -200,16 +205,32 @@ def fit_confusions(evidence: Evidence, groups: Tensor) -> Confusions:
     right = torch.zeros(len(votes), dtype=torch.float64)
     strength = 1.0
 
-    def posterior(part: slice, forecast: Tensor) -> Tensor:
-        joint = forecast * table[cell[part]]
+    each = votes.counts()[:, None]
+    # The weight of all parts of a vote, and of those that name the same class.
+    parts_together = votes.together(votes.whole)[:, None]
+    alike = votes.together(votes.whole * C + votes.annotation)[:, None]
+
+    def own_evidence() -> Callable[[slice], Tensor]:
+        """Return (n, C), up to a factor: the likelihood of each vote by its annotator's confusion."""
+        if votes.weight is None:
+            return lambda part: table[cell[part]]
+        total = table.new_zeros(len(votes), C)
+        for part in parts:
+            said = table.log()[cell[part]] * each[part].to(table.dtype)
+            total.index_add_(0, votes.whole[part], said)
+        return lambda part: total[votes.whole[part]].softmax(dim=1)
+
+    def posterior(forecast: Tensor, own: Tensor) -> Tensor:
+        joint = forecast * own
         return joint / joint.sum(dim=1, keepdim=True)
 
     for step in range(_ITERATIONS):
         before = right.clone()
         by_report = torch.zeros(M * C, C, dtype=torch.float64)
+        likely = own_evidence()
         for part, forecast in zip(parts, forecasts, strict=True):
-            truth = posterior(part, forecast)
-            by_report.index_add_(0, cell[part], truth.double())
+            truth = posterior(forecast, likely(part))
+            by_report.index_add_(0, cell[part], truth.double() * each[part])
             right[part] = truth.gather(1, votes.annotation[part, None])[:, 0].double()
         counts = by_report.view(M, C, C).transpose(1, 2)
         pooled = counts.sum(dim=0) + 1 / C
@@ -219,13 +240,13 @@ def fit_confusions(evidence: Evidence, groups: Tensor) -> Confusions:
             foretold = np.zeros(len(_STRENGTHS))
             rows = counts.sum(dim=2)
             for part, forecast in zip(parts, forecasts, strict=True):
-                own = posterior(part, forecast).double()
-                others = (by_report[cell[part]] - own).clamp(min=0)
-                total = (rows[votes.annotator[part]] - own).clamp(min=0)
+                own = posterior(forecast, likely(part)).double()
+                others = (by_report[cell[part]] - own * alike[part]).clamp(min=0)
+                total = (rows[votes.annotator[part]] - own * parts_together[part]).clamp(min=0)
                 prior = pooled.T[votes.annotation[part]]
                 for k, s in enumerate(_STRENGTHS):
                     chance = (forecast * ((others + s * prior) / (total + s))).sum(dim=1)
-                    foretold[k] += float(chance.log().sum())
+                    foretold[k] += float((chance.log() * each[part, 0]).sum())
             strength = float(_STRENGTHS[int(foretold.argmax())])
         confusion = (counts + strength * pooled) / (counts.sum(dim=2, keepdim=True) + strength)
         table = confusion.transpose(1, 2).reshape(M * C, C).to(table.dtype)

@@ -53,16 +53,20 @@ class Facts:
             confusions: without the votes of each annotator's group.
         """
         M, C, votes = evidence.num_annotators, evidence.num_classes, evidence.votes
-        n = torch.bincount(votes.annotator, minlength=M).double()
+        each = votes.counts()
+        n = torch.bincount(
+            votes.annotator, each, minlength=M
+        ).double()  # of no votes it is another type
         right = torch.zeros(M, dtype=torch.float64)
-        right.index_add_(0, votes.annotator, confusions.right)
+        right.index_add_(0, votes.annotator, confusions.right * each)
         accuracy = torch.where(n > 0, right / n, torch.nan).numpy()
         shares = _shares(evidence, groups, confusions)
         low, high = shares.interval()
         low, high = np.fmin(low, accuracy), np.fmax(high, accuracy)
         low, high = (np.where(np.isnan(accuracy), np.nan, end) for end in (low, high))
 
-        said = torch.bincount(votes.annotator * C + votes.annotation, minlength=M * C).view(M, C)
+        cells = votes.annotator * C + votes.annotation
+        said = torch.bincount(cells, each, minlength=M * C).view(M, C).double()
         top = said.argmax(dim=1)
         elsewhere, there = torch.zeros(2, M, dtype=torch.float64)
         # Sums of z, of z z' and of z by label: all that shuffling the labels needs.
@@ -70,17 +74,17 @@ class Facts:
         square = torch.zeros(M, C, C, dtype=torch.float64)
         for part in evidence.chunks(width=2 * C):
             z = evidence.without_own(groups, part).exp().double()
-            cell = votes.annotator[part] * C + votes.annotation[part]
-            by_label.index_add_(0, cell, z)
-            square.index_add_(0, votes.annotator[part], z[:, :, None] * z[:, None, :])
+            own = each[part, None]
+            by_label.index_add_(0, cells[part], z * own)
+            square.index_add_(0, votes.annotator[part], (z * own)[:, :, None] * z[:, None, :])
             usual = top[votes.annotator[part]]
             other = z.gather(1, usual[:, None])[:, 0] <= ELSEWHERE
-            elsewhere.index_add_(0, votes.annotator[part], other.double())
+            elsewhere.index_add_(0, votes.annotator[part], other * each[part])
             spoken = other & (votes.annotation[part] == usual)
-            there.index_add_(0, votes.annotator[part], spoken.double())
+            there.index_add_(0, votes.annotator[part], spoken * each[part])
         table = by_label.view(M, C, C).transpose(1, 2)  # annotator, class, label
         count = torch.where(n > 0, n, 1)[:, None]
-        said = said.double() / count
+        said = said / count
         mean = table.sum(dim=2) / count
         scatter = square - count[:, :, None] * mean[:, :, None] * mean[:, None, :]
         expected = count[:, 0] * (mean * said).sum(dim=1)
@@ -92,7 +96,7 @@ class Facts:
         own_share = torch.where(deviation > 0, lift / deviation, 0.0).square()
         pattern = _pattern(table, mean, said, scatter, n, own_share)
         return cls(
-            votes=n.long().numpy(),
+            votes=n.round().long().numpy(),
             accuracy=accuracy,
             accuracy_low=low,
             accuracy_high=high,
@@ -104,8 +108,8 @@ class Facts:
             deviation=deviation.numpy(),
             pattern=pattern,
             top=top.numpy(),
-            elsewhere=elsewhere.numpy(),
-            there=there.numpy(),
+            elsewhere=elsewhere.round().numpy(),  # counts of votes, for a binomial test
+            there=there.round().numpy(),
         )
 
 
@@ -131,7 +135,7 @@ def _shares(evidence: Evidence, groups: Tensor, confusions: Confusions) -> "_Sha
     tilted = torch.zeros(M, _TILTS, dtype=torch.float64)
     parts = list(evidence.chunks())
     forecasts = [evidence.without_own(groups, part).exp() for part in parts]
-    cell = votes.annotator * C + votes.annotation
+    cell, each = votes.annotator * C + votes.annotation, votes.counts()
     for k, u in enumerate(grid):
         odds = torch.exp(u * scale)[:, None]
         table = confusion / (1 + diagonal * (odds - 1))[:, :, None]
@@ -140,7 +144,7 @@ def _shares(evidence: Evidence, groups: Tensor, confusions: Confusions) -> "_Sha
         rows = table.transpose(1, 2).reshape(M * C, C).to(evidence.dtype)
         for part, forecast in zip(parts, forecasts, strict=True):
             chance = torch.linalg.vecdot(forecast, rows[cell[part]]).double().log()
-            likelihood[:, k].index_add_(0, votes.annotator[part], chance)
+            likelihood[:, k].index_add_(0, votes.annotator[part], chance * each[part])
     return _Shares(tilted.numpy(), likelihood.numpy())
 
 

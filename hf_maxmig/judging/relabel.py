@@ -337,9 +337,8 @@ def _vote_shares(dataset: Dataset, collator: CrowdCollator, num_classes: int) ->
     """(N, C), the share of an item's votes that each class has; zeros without votes."""
     if "annotations" not in dataset.column_names:
         return np.zeros((len(dataset), num_classes), dtype=np.float32)
-    parts = [
-        vote_share(annotations, num_classes) for _, annotations in crowd_batches(dataset, collator)
-    ]
+    crowd = crowd_batches(dataset, collator)
+    parts = [vote_share(said, num_classes, *weights) for _, said, *weights in crowd]
     return torch.cat(parts).numpy()
 
 

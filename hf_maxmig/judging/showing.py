@@ -17,13 +17,14 @@ import numpy as np
 import pyarrow as pa
 from datasets import Audio, ClassLabel, Dataset, Image, LargeList, List, Value
 
-from ..data.columns import CROWD_COLUMNS, GOLD_COLUMNS
+from ..data.columns import GOLD_COLUMNS
+from ..model.items import ALL_CROWD_COLUMNS
 from .embedding import player, thumbnail
 from .relabel import GOLD_USED, RELABELLED
 
 MOST_BYTES = 8_000_000  # of the page
 _ID_COLUMNS = ("file_name", "item", "item_id", "image_id", "id", "name", "path", "url")
-_NOT_SHOWN = (*RELABELLED, GOLD_USED, *CROWD_COLUMNS, *GOLD_COLUMNS)
+_NOT_SHOWN = (*RELABELLED, GOLD_USED, *ALL_CROWD_COLUMNS, *GOLD_COLUMNS)
 _BEGINNING = 240  # characters of a text that are shown at once
 _LONGEST = 20_000  # characters of a text that are on the page
 _PHRASE = 40  # a column with longer values holds texts, not names

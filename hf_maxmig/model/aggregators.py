@@ -229,9 +229,16 @@ class WeightedAverageAggregator(Float32Module):
         """W, a view of the table: (M, C, C): annotator, scored class, reported class."""
         return self.table.transpose(1, 2)
 
-    def forward(self, log_p: Tensor, annotators: Tensor, annotations: Tensor) -> Tensor:
-        """Aggregate (B, K) annotators and annotations under a (C,) log prior to (B, C) log g."""
-        return aggregate(self.weight, log_p, annotators, annotations, self.read)
+    def forward(
+        self,
+        log_p: Tensor,
+        annotators: Tensor,
+        annotations: Tensor,
+        annotation_weights: Tensor | None = None,
+    ) -> Tensor:
+        """Aggregate (B, K) annotators, annotations and their weights under a (C,) log prior to (B, C) log g."""
+        votes = annotators, annotations, annotation_weights
+        return aggregate(self.weight, log_p, *votes, self.read)
 
     def reset(self, init: Any) -> None:
         """Go back to the state before any crowd was seen.
@@ -258,15 +265,14 @@ class WeightedAverageAggregator(Float32Module):
             ValueError: if no item has a vote.
         """
         num_classes = self.table.shape[-1]
-        parts = (
-            (vote_share(Votes(who, said).known, num_classes), who, said) for who, said in batches
-        )
+        votes = (Votes(*part) for part in batches)
+        parts = ((vote_share(part.known, num_classes, part.weights), *part) for part in votes)
         return self.start_from(parts, smoothing, scale)
 
     @torch.no_grad()
     def start_from(
         self,
-        parts: Iterable[tuple[Tensor, Tensor, Tensor]],
+        parts: Iterable[tuple[Tensor, ...]],
         smoothing: float,
         scale: float,
         weigh: Weigh = initial_weight,
@@ -275,7 +281,7 @@ class WeightedAverageAggregator(Float32Module):
 
         Args:
             parts: triples of (n, C) probabilities of the true class and the items' (n, K) annotators
-                and annotations, padded with -1.
+                and annotations, padded with -1; with their weights as a fourth if they have any.
             smoothing: pseudo-labels added to each cell of a confusion matrix.
             scale: the factor on the initial W.
             weigh: turns counts into log-probabilities.
@@ -289,8 +295,9 @@ class WeightedAverageAggregator(Float32Module):
         num_annotators, num_classes, _ = self.table.shape
         counts = torch.zeros(num_annotators, num_classes, num_classes)
         mass = torch.zeros(num_classes)
-        for posterior, annotators, annotations in parts:
-            counts += confusion_counts(posterior, annotators, annotations, num_annotators)
+        for posterior, *tables in parts:
+            who, said, *weights = tables
+            counts += confusion_counts(posterior, who, said, num_annotators, *weights)
             mass += posterior.sum(dim=0)
         check_any_label(bool(mass.sum() > 0))
         self.table.copy_((weigh(counts, smoothing) * scale).transpose(1, 2))
@@ -368,10 +375,17 @@ class InteractionAggregator(WeightedAverageAggregator):
         super().reset(init)
         self.draw_pairs(init.normal_)
 
-    def forward(self, log_p: Tensor, annotators: Tensor, annotations: Tensor) -> Tensor:
-        """Aggregate (B, K) annotators and annotations under a (C,) log prior to (B, C) log g."""
-        log_g = super().forward(log_p, annotators, annotations)
-        pairs = label_pairs(self.embedding, annotators, annotations, self.read)
+    def forward(
+        self,
+        log_p: Tensor,
+        annotators: Tensor,
+        annotations: Tensor,
+        annotation_weights: Tensor | None = None,
+    ) -> Tensor:
+        """Aggregate (B, K) annotators, annotations and their weights under a (C,) log prior to (B, C) log g."""
+        votes = annotators, annotations, annotation_weights
+        log_g = super().forward(log_p, *votes)
+        pairs = label_pairs(self.embedding, *votes, self.read)
         with torch.autocast(log_g.device.type, enabled=False):
             scores = dropout(pairs, PAIR_DROPOUT, self.training) @ self.mix
             return posterior_of(log_g + scores, log_p)
@@ -470,11 +484,17 @@ class FactoredAggregator(WeightedAverageAggregator):
         cells = self.speaks_for.long().expand(len(annotators), 1, -1)
         return weight.scatter_add(1, cells, self.diagonal[annotators, None, :])
 
-    def forward(self, log_p: Tensor, annotators: Tensor, annotations: Tensor) -> Tensor:
-        """Aggregate (B, K) annotators and annotations under a (C,) log prior to (B, C) log g."""
+    def forward(
+        self,
+        log_p: Tensor,
+        annotators: Tensor,
+        annotations: Tensor,
+        annotation_weights: Tensor | None = None,
+    ) -> Tensor:
+        """Aggregate (B, K) annotators, annotations and their weights under a (C,) log prior to (B, C) log g."""
         return aggregate_factored(
             self.table.T, self.scale, self.shift, self.diagonal, log_p, annotators, annotations,
-            self.speaks_for.long(), self.read,
+            self.speaks_for.long(), annotation_weights, self.read,
         )  # fmt: skip
 
     def reset(self, init: Any) -> None:
@@ -489,15 +509,15 @@ class FactoredAggregator(WeightedAverageAggregator):
         step = max(1, _AT_A_TIME // len(self.speaks_for))
         parts = (
             Votes(*part)
-            for who, said in batches
-            for part in zip(who.split(step), said.split(step), strict=True)
+            for tables in batches
+            for part in zip(*(table.split(step) for table in tables), strict=True)
         )
         return super().initialize(parts, smoothing, scale)
 
     @torch.no_grad()
     def start_from(
         self,
-        parts: Iterable[tuple[Tensor, Tensor, Tensor]],
+        parts: Iterable[tuple[Tensor, ...]],
         smoothing: float,
         scale: float,
         weigh: Weigh = initial_weight,

@@ -66,8 +66,8 @@ def against_annotations(log_said: Tensor, votes: Votes, gather: Gather) -> tuple
         gather: joins a (B, ...) tensor over the devices, with gradient.
 
     Returns:
-        The mean over all votes, in nats (each vote counts once, an item as often as it has votes),
-        and whether there were none.
+        The mean over all votes, in nats (each vote counts once, or by its weight, and an item as
+        often as it has votes), and whether there were none.
 
     Example:
         >>> log_said = torch.tensor([[[0.5, 0.5], [0.9, 0.1]]]).log()
@@ -78,7 +78,11 @@ def against_annotations(log_said: Tensor, votes: Votes, gather: Gather) -> tuple
     given = votes.given
     index = torch.where(given, votes.annotations, 0)[..., None]
     picked = torch.where(given, widen(log_said).gather(2, index)[..., 0], 0.0)
-    return mean_of_given(-picked.sum(dim=1), given.sum(dim=1).to(picked.dtype), gather)
+    each = given.to(picked.dtype)
+    if votes.weights is not None:
+        each = torch.where(given, votes.weights.to(each), 0.0)
+        picked = picked * each
+    return mean_of_given(-picked.sum(dim=1), each.sum(dim=1), gather)
 
 
 class TargetModel(CrowdModel):

@@ -19,7 +19,7 @@ from .aggregators import (
     check_aggregator,
 )
 from .functional import NO_MASS
-from .votes import Votes, is_annotated
+from .votes import Votes
 
 
 @torch.no_grad()
@@ -113,10 +113,9 @@ def another_prior(
     other = ClassPrior(C, wanted).to(device)
     other.initialize(torch.ones(C, device=device), ~prior.left_out)
     shares = torch.zeros(C, device=device)
-    for annotators, annotations in crowd:
-        who, said = annotators.to(device), annotations.to(device)
-        g = aggregator(other(), who, said).exp()
-        shares += g[is_annotated(who, said)].sum(dim=0)
+    for part in crowd:
+        votes = Votes(*part).to(device)
+        shares += aggregator(other(), *votes).exp()[votes.annotated].sum(dim=0)
     if shares.sum() > 0:
         other.initialize(shares)
     return other

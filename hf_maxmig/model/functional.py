@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from .divergences import get_divergence
-from .votes import is_given
+from .votes import Votes, is_given, weighted
 
 # Log of the prior mass of a class that nobody voted for: 2e-16. It is below the precision of float32,
 # while 1 / p^2, summed over all items of any batch, still fits into float32.
@@ -203,6 +203,7 @@ def aggregate(
     log_p: Tensor,
     annotators: Tensor,
     annotations: Tensor,
+    annotation_weights: Tensor | None = None,
     read: Read = embedding,
 ) -> Tensor:
     """Combine an item's votes into a posterior: the weighted-average aggregator g.
@@ -212,11 +213,15 @@ def aggregate(
     votes given, not with M. With W^m = log confusion of independent annotators it is their exact
     posterior (Proposition D.3).
 
+    A weighted vote adds q W^m e(y^m). An annotator who gives each class l a probability q_l adds
+    W^m q = sum_l q_l W^m e(l), the mean of what the vote would add if it were drawn from q.
+
     Args:
         weight: (M, C, C), W: annotator, scored class, reported class.
         log_p: (C,), log of the class prior; `NO_MASS` for a class that is left out.
         annotators: (B, K) int64, who labelled each item, padded with -1.
         annotations: (B, K) int64, the votes of these annotators, padded with -1.
+        annotation_weights: (B, K), q, how much each vote counts, padded with 0; by default all count as 1.
         read: the function that reads rows of a table: `embedding`, or `TableRows`.
 
     Returns:
@@ -230,11 +235,11 @@ def aggregate(
                 [0.5000, 0.5000]])
     """
     num_annotators, num_classes, _ = weight.shape
-    given = is_given(annotators, annotations)
+    given = is_given(annotators, annotations, annotation_weights)
     table = weight.transpose(1, 2).reshape(num_annotators * num_classes, num_classes)
     index = torch.where(given, annotators * num_classes + annotations, 0)
     with torch.autocast(weight.device.type, enabled=False):
-        columns = torch.where(given[..., None], widen(read(index, table)), 0.0)
+        columns = weighted(widen(read(index, table)), given, annotation_weights)
         return posterior_of(columns.sum(dim=1) + widen(log_p), log_p)
 
 
@@ -271,6 +276,7 @@ def aggregate_factored(
     annotators: Tensor,
     annotations: Tensor,
     speaks_for: Tensor | None = None,
+    annotation_weights: Tensor | None = None,
     read: Read = embedding,
 ) -> Tensor:
     """Combine votes as `aggregate` does, with a W that annotators share up to two numbers per class.
@@ -292,6 +298,7 @@ def aggregate_factored(
         log_p: (C,), log of the class prior.
         annotators: (B, K) int64, who labelled each item, padded with -1.
         annotations: (B, K) int64, the votes of these annotators, padded with -1.
+        annotation_weights: (B, K), how much each vote counts, see `aggregate`.
         speaks_for: (C,) int64, the class that each report speaks for; itself by default.
         read: the function that reads rows of a table: `embedding`, or `TableRows`.
 
@@ -306,7 +313,7 @@ def aggregate_factored(
         tensor([[0.1192, 0.8808],
                 [0.5000, 0.5000]])
     """
-    given = is_given(annotators, annotations)
+    given = is_given(annotators, annotations, annotation_weights)
     who, said = torch.where(given, annotators, 0), torch.where(given, annotations, 0)
     meant = said if speaks_for is None else speaks_for[said]
     label = who * diagonal.shape[1] + said
@@ -314,23 +321,29 @@ def aggregate_factored(
         columns = read(who, scale[:, None]) * read(said, pooled.T) + read(who, shift)
         own = widen(read(label, diagonal.reshape(-1, 1)))
         columns = widen(columns).scatter_add(2, meant[..., None], own)
-        columns = torch.where(given[..., None], columns, 0.0)
+        columns = weighted(columns, given, annotation_weights)
         return posterior_of(columns.sum(dim=1) + widen(log_p), log_p)
 
 
 def label_pairs(
-    table: Tensor, annotators: Tensor, annotations: Tensor, read: Read = embedding
+    table: Tensor,
+    annotators: Tensor,
+    annotations: Tensor,
+    annotation_weights: Tensor | None = None,
+    read: Read = embedding,
 ) -> Tensor:
     """Pool the pairs of an item's votes: products of two votes' features, summed over all pairs.
 
     sum_{a < b} v_a v_b = ((sum_a v_a)^2 - sum_a v_a^2) / 2, feature by feature, where v_a is the row
     of the item's a-th vote. So the cost grows with the votes given, not with their pairs. The order
-    of the votes does not matter, a missing one adds nothing, and a single one gives zero.
+    of the votes does not matter, a missing one adds nothing, and a single one gives zero. A pair of
+    weighted votes counts by the product of their weights.
 
     Args:
         table: (M, C, D): annotator, reported class, feature.
         annotators: (B, K) int64, who labelled each item, padded with -1.
         annotations: (B, K) int64, the votes of these annotators, padded with -1.
+        annotation_weights: (B, K), how much each vote counts, see `aggregate`.
         read: the function that reads rows of a table: `embedding`, or `TableRows`.
 
     Returns:
@@ -343,11 +356,11 @@ def label_pairs(
         [[1.0], [-1.0], [0.0]]
     """
     num_annotators, num_classes, _ = table.shape
-    given = is_given(annotators, annotations)
+    given = is_given(annotators, annotations, annotation_weights)
     index = torch.where(given, annotators * num_classes + annotations, 0)
     with torch.autocast(table.device.type, enabled=False):
         rows = widen(read(index, table.reshape(num_annotators * num_classes, -1)))
-        rows = torch.where(given[..., None], rows, 0.0)
+        rows = weighted(rows, given, annotation_weights)
         return (rows.sum(dim=1).square() - rows.square().sum(dim=1)) / 2
 
 
@@ -388,7 +401,9 @@ def forecast(log_h: Tensor, log_g: Tensor, log_p: Tensor) -> Tensor:
         return (widen(log_h) + widen(log_g) - widen(log_p)).log_softmax(dim=-1)
 
 
-def vote_share(annotations: Tensor, num_classes: int) -> Tensor:
+def vote_share(
+    annotations: Tensor, num_classes: int, annotation_weights: Tensor | None = None
+) -> Tensor:
     """Count votes: Q, the share of each class among an item's votes (paper, Appendix B.2).
 
     The paper averages over all M annotators. Where votes are missing, the average here is over the
@@ -397,6 +412,7 @@ def vote_share(annotations: Tensor, num_classes: int) -> Tensor:
     Args:
         annotations: (N, K) int64, the votes on each item, padded with -1.
         num_classes: C.
+        annotation_weights: (N, K), how much each vote counts; by default all count as 1.
 
     Returns:
         (N, C), float32, rows summing to one; a row of zeros for an item without annotations.
@@ -408,12 +424,21 @@ def vote_share(annotations: Tensor, num_classes: int) -> Tensor:
     """
     given = annotations >= 0
     counts = torch.zeros(annotations.shape[0], num_classes, device=annotations.device)
+    if annotation_weights is not None:
+        each = torch.where(given, annotation_weights.to(counts.dtype), 0.0)
+        counts.scatter_add_(1, torch.where(given, annotations, 0), each)
+        total = counts.sum(dim=1, keepdim=True)
+        return counts / torch.where(total > 0, total, 1)
     counts.scatter_add_(1, torch.where(given, annotations, 0), given.to(counts.dtype))
     return counts / torch.where(given.any(dim=1), given.sum(dim=1), 1)[:, None]
 
 
 def confusion_counts(
-    posterior: Tensor, annotators: Tensor, annotations: Tensor, num_annotators: int
+    posterior: Tensor,
+    annotators: Tensor,
+    annotations: Tensor,
+    num_annotators: int,
+    annotation_weights: Tensor | None = None,
 ) -> Tensor:
     """Count how often annotator m says r on items of class c, weighted by the posterior of class c.
 
@@ -425,9 +450,10 @@ def confusion_counts(
         annotators: (N, K) int64, who labelled each item, padded with -1.
         annotations: (N, K) int64, the votes of these annotators, padded with -1.
         num_annotators: M.
+        annotation_weights: (N, K), q, how much each vote counts; by default all count as 1.
 
     Returns:
-        (M, C, C): annotator, true row, reported column; sum_i posterior_ic 1(y_i^m = r).
+        (M, C, C): annotator, true row, reported column; sum_i q_i^m posterior_ic 1(y_i^m = r).
 
     Example:
         >>> posterior = torch.tensor([[0.8, 0.2], [0.0, 1.0]])
@@ -437,10 +463,13 @@ def confusion_counts(
                  [0.2000, 1.0000]]])
     """
     num_classes = posterior.shape[1]
-    item, slot = is_given(annotators, annotations).nonzero(as_tuple=True)
+    item, slot = is_given(annotators, annotations, annotation_weights).nonzero(as_tuple=True)
     index = annotators[item, slot] * num_classes + annotations[item, slot]
     counts = posterior.new_zeros(num_annotators * num_classes, num_classes)
-    counts.index_add_(0, index, posterior[item])
+    rows = posterior[item]
+    if annotation_weights is not None:
+        rows = rows * annotation_weights[item, slot, None].to(rows)
+    counts.index_add_(0, index, rows)
     return counts.view(num_annotators, num_classes, num_classes).transpose(1, 2)
 
 
@@ -463,13 +492,13 @@ class ConfusionSums(NamedTuple):
 
 
 def confusion_sums(
-    parts: Iterable[tuple[Tensor, Tensor, Tensor]], num_annotators: int, num_classes: int
+    parts: Iterable[tuple[Tensor, ...]], num_annotators: int, num_classes: int
 ) -> ConfusionSums:
     """Count a crowd in one pass and O(C^2 + M C) memory.
 
     Args:
         parts: triples of (n, C) probabilities of the true class and the items' (n, K) annotators and
-            annotations, padded with -1.
+            annotations, padded with -1; with their weights as a fourth if they have any.
         num_annotators: M.
         num_classes: C.
 
@@ -486,12 +515,15 @@ def confusion_sums(
     M, C = num_annotators, num_classes
     by_report, mass = torch.zeros(C, C, dtype=torch.float64), torch.zeros(C)
     right, said, wrong = torch.zeros(M * C), torch.zeros(M * C), torch.zeros(M, C)
-    for posterior, annotators, annotations in parts:
+    for posterior, *tables in parts:
+        votes = Votes(*tables)
         mass += posterior.sum(dim=0)
-        labels = is_given(annotators, annotations).nonzero()
+        labels = votes.given.nonzero()
         for item, slot in (some.unbind(dim=1) for some in labels.split(max(1, _CELLS // C))):
-            who, label, rows = annotators[item, slot], annotations[item, slot], posterior[item]
-            rows = rows.float()
+            who, label = votes.annotators[item, slot], votes.annotations[item, slot]
+            rows = posterior[item].float()
+            if votes.weights is not None:
+                rows = rows * votes.weights[item, slot, None]
             by_report.index_add_(0, label, rows.double())
             said.index_add_(0, who * C + label, rows.sum(dim=1))
             right.index_add_(0, who * C + label, rows.gather(1, label[:, None])[:, 0])
@@ -505,6 +537,7 @@ def confusion(
     annotations: Tensor,
     num_annotators: int,
     smoothing: float = 0.0,
+    annotation_weights: Tensor | None = None,
 ) -> Tensor:
     """Estimate each annotator's confusion matrix: P(annotator m says r | true class c).
 
@@ -514,6 +547,7 @@ def confusion(
         annotations: (N, K) int64, the votes of these annotators, padded with -1.
         num_annotators: M.
         smoothing: pseudo-labels added to each of the C^2 cells.
+        annotation_weights: (N, K), how much each vote counts; by default all count as 1.
 
     Returns:
         (M, C, C) with annotator, true row, reported column. Each row sums to one. It is uniform where
@@ -526,7 +560,9 @@ def confusion(
         tensor([[[1.0000, 0.0000],
                  [0.5000, 0.5000]]])
     """
-    counts = confusion_counts(posterior, annotators, annotations, num_annotators)
+    counts = confusion_counts(
+        posterior, annotators, annotations, num_annotators, annotation_weights
+    )
     return normalize_counts(counts, smoothing)
 
 

@@ -18,6 +18,8 @@ from .class_lists import meant
 from .opening import is_picture, listed, opened_picture, opened_sound, short
 
 CROWD_COLUMNS = ("annotators", "annotations")
+WEIGHTS_COLUMN = "annotation_weights"  # a third, of numbers in 0..1, where votes have weights
+ALL_CROWD_COLUMNS = (*CROWD_COLUMNS, WEIGHTS_COLUMN)
 GOLD_COLUMNS = ("labels", "label")
 
 # The content of an item besides numbers, by the classifier's task.

@@ -31,7 +31,7 @@ from .outputs import Gather, MaxMIGOutput, PosteriorParts
 from .plain_classifier import keep_weights
 from .structures import built_bare
 from .surgery import adapter_layers, answer_in_words, logits_of, merge_adapters, reorder_outputs
-from .votes import Votes
+from .votes import Votes, given_together
 from .whole_files import MANIFEST, written_whole
 from .wrapping import (
     as_hub_classifier,
@@ -163,6 +163,7 @@ class CrowdModel(PreTrainedModel):
         annotators: Tensor | None = None,
         annotations: Tensor | None = None,
         labels: Tensor | None = None,
+        annotation_weights: Tensor | None = None,
         return_loss: bool | None = None,
         return_dict: bool | None = None,
         **classifier_inputs: Any,
@@ -174,6 +175,7 @@ class CrowdModel(PreTrainedModel):
             annotations: (B, K) int64, the votes of these annotators, padded with -1.
             labels: (B,) gold labels. They are accepted because data sets have them; only
                 `true_labels` uses them.
+            annotation_weights: (B, K) in 0..1, how much each vote counts; by default all count as 1.
             return_loss: also compute the loss of this batch, for training loops without a trainer.
             return_dict: False returns a tuple.
             **classifier_inputs: passed on to the classifier: `pixel_values`, `features`, `input_ids`,
@@ -183,27 +185,23 @@ class CrowdModel(PreTrainedModel):
             Logits of h, g and zeta, see `MaxMIGOutput`.
 
         Raises:
-            ValueError: if only one of `annotators` and `annotations` is given, or a loss is requested
-                without them or with too few annotated items.
+            ValueError: if `annotators` or `annotations` is given without the other, or weights without
+                them, or a loss is requested without them or with too few annotated items.
         """
-        if (annotators is None) != (annotations is None):
-            missing = "annotators" if annotators is None else "annotations"
-            raise ValueError(
-                f"`annotators` and `annotations` must be given together, got no `{missing}`."
-            )
+        votes = given_together(annotators, annotations, annotation_weights)
         dtype = self.classifier.dtype
         for name, value in classifier_inputs.items():
             if isinstance(value, Tensor) and value.is_floating_point():
                 classifier_inputs[name] = value.to(dtype)
-        output = self.outputs(annotators, annotations, **classifier_inputs)
+        output = self.outputs(votes, **classifier_inputs)
         if return_loss:
-            if annotators is None and not self.learns_from_gold_labels:
+            if votes is None and not self.learns_from_gold_labels:
                 raise ValueError(
                     "a loss must be computed from `annotators` and `annotations`, got neither."
                 )
-            batch = {"annotators": annotators, "annotations": annotations, "labels": labels}
+            batch = {} if votes is None else votes.as_batch()
             loss, empty = self.crowd_loss(
-                output, {name: value for name, value in batch.items() if value is not None}
+                output, batch if labels is None else batch | {"labels": labels}
             )
             if empty:
                 raise ValueError(
@@ -213,9 +211,7 @@ class CrowdModel(PreTrainedModel):
             output = type(output)(loss=loss, **output)
         return output.to_tuple() if return_dict is False else output
 
-    def outputs(
-        self, annotators: Tensor | None, annotations: Tensor | None, **classifier_inputs: Any
-    ) -> MaxMIGOutput:
+    def outputs(self, votes: Votes | None, **classifier_inputs: Any) -> MaxMIGOutput:
         """Compute the return value of `forward` from inputs that it has checked."""
         return MaxMIGOutput(logits=logits_of(self.classifier, classifier_inputs, self._asked))
 
@@ -342,7 +338,8 @@ class CrowdModel(PreTrainedModel):
 
         Args:
             outputs: of `forward` on this batch.
-            batch: `annotators` and `annotations`, each (B, K) int64 padded with -1;
+            batch: `annotators` and `annotations`, each (B, K) int64 padded with -1, and
+                `annotation_weights` if they have weights: `Votes.of(batch)`;
                 `crowd_posterior`, (B, C), if `prepare` has added it; `labels`, (B,) gold labels,
                 only if the method learns from them; `crowd_trusted`, (B, C), what a trusted annotator adds to
                 log g, only if the user hands gold labels over to a method that maximises the gain.
@@ -381,9 +378,8 @@ class CrowdModel(PreTrainedModel):
         """Take the method's step between epochs; none here.
 
         Args:
-            parts: the training items, part by part: their `Posteriors` in evaluation mode, and their
-                (N, K) annotators and annotations. They are computed only when iterated, which all
-                devices must do.
+            parts: the training items, part by part: their `Posteriors` in evaluation mode, then the
+                tensors of their `Votes`. They are computed only when iterated, which all devices must do.
             progress: share of the training that is done, up to 1.
         """
 
@@ -555,15 +551,13 @@ class MaxMIGModel(CrowdModel):
         elif isinstance(module, ClassPrior):
             init.copy_(module.logits, module.initial_logits(self.config.num_labels))
 
-    def outputs(
-        self, annotators: Tensor | None, annotations: Tensor | None, **classifier_inputs: Any
-    ) -> MaxMIGOutput:
-        """Classify. With annotations, also aggregate and forecast."""
+    def outputs(self, votes: Votes | None, **classifier_inputs: Any) -> MaxMIGOutput:
+        """Classify. With votes, also aggregate and forecast."""
         logits = logits_of(self.classifier, classifier_inputs, self._asked)
-        if annotators is None or annotations is None:
+        if votes is None:
             return MaxMIGOutput(logits=logits)
         log_p = self.prior()
-        log_g = self.aggregator(log_p, annotators, annotations)
+        log_g = self.aggregator(log_p, *votes)
         zeta = forecast(widen(logits).log_softmax(dim=-1), log_g, log_p)
         return MaxMIGOutput(logits=logits, aggregator_logits=log_g, forecast_logits=zeta)
 

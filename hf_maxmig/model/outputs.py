@@ -10,8 +10,8 @@ from transformers.utils import ModelOutput
 from .functional import Posteriors, widen
 
 Gather = Callable[[Tensor], Tensor]  # joins a (B, ...) tensor over the devices, with gradient
-# Part by part: the items' posteriors, and their (N, K) annotators and annotations.
-PosteriorParts = Iterable[tuple[Posteriors, Tensor, Tensor]]
+# Part by part: the items' posteriors, and the (N, K) tensors of their votes.
+PosteriorParts = Iterable[tuple[Posteriors, *tuple[Tensor, ...]]]
 
 
 @dataclass

@@ -21,7 +21,7 @@ from transformers import Pipeline
 from transformers.utils import logging
 
 from .annotator_names import hashed_names
-from .items import CROWD_COLUMNS, ItemReader
+from .items import ALL_CROWD_COLUMNS, ItemReader
 from .opening import short
 from .votes import Votes
 
@@ -29,6 +29,7 @@ logger = logging.get_logger(__name__)
 
 TASK = "crowd-forecast"
 VotesByName = Mapping[Any, Any] | Iterable[tuple[Any, Any]]  # annotator: class, or pairs of both
+Vote = tuple[str, str] | tuple[str, str, float]  # annotator, class, and the weight if it is given
 
 _SHOWN = 5  # how many names an error or a warning lists
 
@@ -43,24 +44,30 @@ def number_votes(
 
     Args:
         votes: of B items, each a mapping from annotator to class, a list of such pairs (an annotator
-            may vote twice), or None. Names may be text or numbers.
+            may vote twice), or None. Names may be text or numbers. In place of a class an annotator may
+            give `(class, weight)`, or a mapping from classes to probabilities; weights lie in 0..1.
         annotators: M names, `model.config.annotators`.
         classes: C names, `model.config.class_names`.
         start: number of the first item, for errors.
 
     Returns:
-        The votes, K at least 1. An annotator who is not one of the M is -1 and adds nothing.
+        The votes, K at least 1, with weights if any is given. An annotator who is not one of the M is -1
+        and adds nothing.
 
     Raises:
         TypeError: if an item's votes are neither a mapping nor pairs, or a name is neither text nor
             a number.
-        ValueError: if a class is not one of the C.
+        ValueError: if a class is not one of the C, a weight does not lie in 0..1, or the probabilities
+            that an annotator gives to classes sum to more than one.
 
     Example:
         >>> votes = [{"ann": "cat", "eve": "dog"}, [("bob", "dog"), ("bob", "cat"), ("ann", "cat")]]
         >>> who, said = number_votes(votes, annotators=["ann", "bob"], classes=["cat", "dog"])
         >>> who.tolist(), said.tolist()
         ([[0, -1, -1], [1, 1, 0]], [[0, 1, -1], [1, 0, 0]])
+        >>> number_votes([{"ann": ("cat", 0.5), "bob": {"cat": 0.25, "dog": 0.75}}],
+        ...              annotators=["ann", "bob"], classes=["cat", "dog"]).weights
+        tensor([[0.5000, 0.2500, 0.7500]])
     """
     pairs = [_pairs(of_item, item) for item, of_item in enumerate(votes, start)]
     return _numbered(pairs, _numbers(annotators), _numbers(classes), start)
@@ -127,14 +134,16 @@ class ForecastPipeline(Pipeline):
                 sound, opened or as the path or address of its file; or a dict. The dict holds it as
                 `image`, `text` or `audio`, holds the columns of a table's row, or the classifier's own inputs (`features`,
                 `pixel_values`, `input_ids`). It may also hold `votes`: a mapping from annotator to
-                class, or a list of such pairs. If the model has no names for its annotators, they
+                class, or a list of such pairs. In place of a class there may be `(class, weight)`, how
+                sure the annotator is, or a mapping from classes to probabilities. If the model has no names for its annotators, they
                 are named by their numbers, from 0. Gold labels are ignored.
             **options: `top_k`, `salt`, `batch_size` and `num_workers` of this call.
 
         Returns:
             A dict for an item, a list of dicts for a list, an iterator for a generator.
             `forecast` is a list of `{"label": class, "score": probability}`, the likeliest first;
-            `heard` are the pairs (annotator, class) that were used; `unheard` are those of annotators
+            `heard` are the pairs (annotator, class) that were used, with the weight as a third if one
+            was given; `unheard` are those of annotators
             unknown to the model, listed in one warning per call. Without votes the forecast is the
             classifier's.
 
@@ -194,7 +203,7 @@ class ForecastPipeline(Pipeline):
     def preprocess(self, item: Any, number: int = 0) -> dict[str, Any]:
         """Open and process one item; its votes are left as they are."""
         fields: Mapping[Any, Any] = item if isinstance(item, Mapping) else {}
-        if numbered := [name for name in CROWD_COLUMNS if name in fields]:
+        if numbered := [name for name in ALL_CROWD_COLUMNS if name in fields]:
             raise ValueError(
                 f"an item's votes must come by name, as `votes`, got {numbered[0]!r} at item {number}: "
                 "crowd columns go through `trainer.predict`."
@@ -223,18 +232,18 @@ class ForecastPipeline(Pipeline):
         start, heard, unheard = 0, 0, Counter[str]()
         for rows in loader:
             votes = [_pairs(row["votes"], item) for item, row in enumerate(rows, start)]
-            who, said = _numbered(
+            numbered = _numbered(
                 _hashed(votes, **forward_params), self.annotators, self.classes, start
             )
             batch = self.reader.batch([row["inputs"] for row in rows], start)
-            crowd = {"annotators": who, "annotations": said}
-            log_forecast, used = self.forward({**batch, **crowd}, start=start)
-            for row, of_item, numbers in zip(log_forecast, votes, who.tolist(), strict=True):
-                sorted_out: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
+            log_forecast, used = self.forward({**batch, **numbered.as_batch()}, start=start)
+            who = numbered.annotators.tolist()
+            for row, of_item, numbers in zip(log_forecast, votes, who, strict=True):
+                sorted_out: dict[bool, list[Vote]] = {True: [], False: []}
                 for pair, m in zip(of_item, numbers, strict=False):  # numbers are padded
                     sorted_out[used and m >= 0].append(pair)
                 heard += len(sorted_out[True])
-                unheard.update(name for name, _ in sorted_out[False])
+                unheard.update(vote[0] for vote in sorted_out[False])
                 forecast = self.postprocess(row, **postprocess_params)
                 yield {
                     "forecast": forecast,
@@ -269,7 +278,7 @@ class ForecastPipeline(Pipeline):
             shapes = ", ".join(
                 f"`{name}` of the shape {tuple(tensor.shape)}"
                 for name, tensor in batch.items()
-                if name not in CROWD_COLUMNS
+                if name not in ALL_CROWD_COLUMNS
             )
             raise ValueError(
                 f"{type(self.model.classifier).__name__} cannot take the items from {start} on, {shapes}: "
@@ -320,28 +329,62 @@ def _at_least(name: str, value: Any, least: int) -> int | None:
     return value
 
 
-def _pairs(votes: VotesByName | None, item: int) -> list[tuple[str, str]]:
-    """Turn an item's votes into pairs of names."""
+def _pairs(votes: VotesByName | None, item: int) -> list[Vote]:
+    """Turn an item's votes into pairs of names, with a weight if one is given."""
     if votes is None:
         return []
     if isinstance(votes, str | bytes) or not isinstance(votes, Iterable):
         raise TypeError(_NO_VOTES.format(short(votes), item))
-    given = list(votes.items() if isinstance(votes, Mapping) else votes)
-    names = (str, int, float, type(None))
-    for pair in given:
+    found: list[Vote] = []
+    for pair in list(votes.items() if isinstance(votes, Mapping) else votes):
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise TypeError(_NO_VOTES.format(short(votes), item))
-        for name in pair:
-            if not isinstance(name.item() if hasattr(name, "item") else name, names):
-                raise TypeError(
-                    "`votes` must name annotators and classes by text or numbers, got "
-                    f"{type(name).__name__} {short(name)} at item {item}."
-                )
-    return [(str(who), str(said)) for who, said in given]
+        who, said = pair
+        if not isinstance(said, Mapping | list | tuple):
+            found.append((_name(who, item), _name(said, item)))
+            continue
+        parts = list(said.items()) if isinstance(said, Mapping) else [said]
+        if any(len(part) != 2 for part in parts):
+            raise TypeError(_NO_VOTES.format(short(votes), item))
+        weights = [_weight(weight, who, item) for _, weight in parts]
+        if sum(weights) > 1 + 1e-3:
+            raise ValueError(
+                f"`votes` must have probabilities that sum to one or less, got {short(said)} by {short(who)} at item "
+                f"{item}."
+            )
+        found += [
+            (_name(who, item), _name(part[0], item), weight)
+            for part, weight in zip(parts, weights, strict=True)
+            if weight > 0
+        ]
+    return found
+
+
+def _name(name: Any, item: int) -> str:
+    """Check the name of an annotator or a class."""
+    names = (str, int, float, type(None))
+    if not isinstance(name.item() if hasattr(name, "item") else name, names):
+        raise TypeError(
+            "`votes` must name annotators and classes by text or numbers, got "
+            f"{type(name).__name__} {short(name)} at item {item}."
+        )
+    return str(name)
+
+
+def _weight(weight: Any, who: Any, item: int) -> float:
+    """Check how much a vote counts."""
+    value = weight.item() if hasattr(weight, "item") else weight
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValueError(
+            f"`votes` must have weights in 0..1, got {short(weight)} by {short(who)} at item {item}: a vote counts "
+            "from 0, not at all, to 1, in full."
+        )
+    return float(value)
 
 
 _NO_VOTES = (
-    "`votes` must be a mapping from annotator to class, or a list of such pairs, got {} at item {}."
+    "`votes` must be a mapping from annotator to class, or a list of such pairs, got {} at item {}. In place of a class "
+    "there may be (class, weight), or a mapping from classes to probabilities."
 )
 
 
@@ -349,14 +392,12 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def _hashed(
-    votes: list[list[tuple[str, str]]], salt: str | None = None
-) -> list[list[tuple[str, str]]]:
+def _hashed(votes: list[list[Vote]], salt: str | None = None) -> list[list[Vote]]:
     """Hash the annotators' names if the model's are hashed; a name that is not Unicode stays."""
     if salt is None:
         return votes
     return [
-        [(hashed_names([who], salt)[0] if _is_unicode(who) else who, said) for who, said in pairs]
+        [(hashed_names([who], salt)[0] if _is_unicode(who) else who, *rest) for who, *rest in pairs]
         for pairs in votes
     ]
 
@@ -366,7 +407,7 @@ def _numbers(names: Sequence[str]) -> dict[str, int]:
 
 
 def _numbered(
-    votes: list[list[tuple[str, str]]],
+    votes: list[list[Vote]],
     annotators: dict[str, int],
     classes: dict[str, int],
     start: int,
@@ -374,8 +415,9 @@ def _numbered(
     """Look the names up, see `number_votes`."""
     width = max([1, *map(len, votes)])
     numbers = torch.full((2, len(votes), width), -1, dtype=torch.int64)
+    weights = torch.zeros(len(votes), width)
     for row, of_item in enumerate(votes):
-        for place, (who, said) in enumerate(of_item):
+        for place, (who, said, *weight) in enumerate(of_item):
             if said not in classes:
                 near = difflib.get_close_matches(said[:99], classes, n=1)
                 hint = f" (did you mean {near[0]!r}?)" if near else ""
@@ -385,7 +427,9 @@ def _numbered(
                 )
             numbers[0, row, place] = annotators.get(who, -1)
             numbers[1, row, place] = classes[said]
-    return Votes(*numbers)
+            weights[row, place] = weight[0] if weight else 1.0
+    is_weighted = any(len(vote) > 2 for of_item in votes for vote in of_item)
+    return Votes(numbers[0], numbers[1], weights if is_weighted else None)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from ..model.cross_entropy import mean_of_given
 from ..model.functional import Posteriors, confusion_counts, initial_weight, vote_share
 from ..model.modeling_maxmig import CrowdModel, MaxMIGModel
 from ..model.outputs import Gather, MaxMIGOutput, PosteriorParts
-from ..model.votes import Votes, is_annotated
+from ..model.votes import Votes
 
 
 class AggNetConfig(MaxMIGConfig):
@@ -81,12 +81,12 @@ class ConfusionAggregator(WeightedAverageAggregator):
         self.register_buffer("table", table)
 
     @torch.no_grad()
-    def estimate(self, parts: Iterable[tuple[Tensor, Tensor, Tensor]], smoothing: float) -> Tensor:
+    def estimate(self, parts: Iterable[tuple[Tensor, ...]], smoothing: float) -> Tensor:
         """Set W to the log confusion under the items' posteriors: the M-step.
 
         Args:
             parts: triples of (N, C) probabilities of the true class and the items' (N, K)
-                annotators and annotations, together the training crowd.
+                annotators and annotations, together the training crowd; with weights as a fourth.
             smoothing: pseudo-labels in each cell.
 
         Returns:
@@ -95,10 +95,11 @@ class ConfusionAggregator(WeightedAverageAggregator):
         num_annotators, num_classes, _ = self.table.shape
         counts = torch.zeros(num_annotators, num_classes, num_classes, dtype=torch.float64)
         mass = torch.zeros(num_classes, dtype=torch.float64)
-        for posterior, annotators, annotations in parts:
-            posterior = posterior.double()
-            counts += confusion_counts(posterior, annotators, annotations, num_annotators)
-            mass += posterior[is_annotated(annotators, annotations)].sum(dim=0)
+        for posterior, *tables in parts:
+            votes, posterior = Votes(*tables), posterior.double()
+            who, said, *weights = votes
+            counts += confusion_counts(posterior, who, said, num_annotators, *weights)
+            mass += posterior[votes.annotated].sum(dim=0)
         self.table.copy_(initial_weight(counts, smoothing).transpose(1, 2))
         return mass
 
@@ -200,7 +201,8 @@ class AggNetModel(MaxMIGModel):
 
     def vote_share(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the (B, C) vote share, which replaces the posterior before the first M-step."""
-        return vote_share(Votes.of(batch).known, self.config.num_labels)
+        votes = Votes.of(batch)
+        return vote_share(votes.known, self.config.num_labels, votes.weights)
 
     def posterior(self, posteriors: Posteriors) -> Tensor:
         """Return the (N, C) probabilities that the M-step counts with: q, the forecast."""
@@ -208,6 +210,6 @@ class AggNetModel(MaxMIGModel):
 
     def end_epoch(self, parts: PosteriorParts, progress: float) -> None:
         """Take the M-step over the whole training set."""
-        counted = ((self.posterior(Posteriors(*p)), who, said) for p, who, said in parts)
+        counted = ((self.posterior(Posteriors(*p)), *votes) for p, *votes in parts)
         self.prior.initialize(self.aggregator.estimate(counted, self.config.smoothing).float())
         self.rounds_done += 1

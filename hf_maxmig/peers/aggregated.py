@@ -156,7 +156,7 @@ def aggregate_labels(
 
     Raises:
         ImportError: if crowd-kit is not installed.
-        ValueError: if there are no votes, or the method fails to give probabilities.
+        ValueError: if there are no votes, they have weights, or the method fails to give probabilities.
     """
     try:
         methods = import_module("crowdkit.aggregation")
@@ -166,6 +166,13 @@ def aggregate_labels(
             f"{algorithm} needs crowd-kit: install it by `pip install 'hf_maxmig[peers]'`."
         ) from error
     flat = FlatVotes.read(crowd)
+    if flat.weight is not None and not bool((flat.weight == 1).all()):
+        raise ValueError(
+            f"`annotation_weights` must be left out for {algorithm}, or all be 1, got {int((flat.weight != 1).sum())} "
+            "votes of another weight: crowd-kit counts each vote in full. Remove the column "
+            "(`dataset.remove_columns('annotation_weights')`), or use a method that weighs votes, such as "
+            "`majority_vote`, `aggnet` or Max-MIG."
+        )
     numbers = {"task": flat.item, "worker": flat.annotator, "label": flat.annotation}
     votes = pandas.DataFrame({name: column.numpy() for name, column in numbers.items()})
     if not len(votes):

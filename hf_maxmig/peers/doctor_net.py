@@ -20,7 +20,7 @@ from ..model.functional import vote_share, widen
 from ..model.kept_gradients import TableRows
 from ..model.modeling_maxmig import CrowdModel
 from ..model.outputs import Gather, MaxMIGOutput, PosteriorParts
-from ..model.votes import Votes, is_given
+from ..model.votes import Votes
 from .output_layer import output_layer
 
 AVERAGES = ("equal", "learned")
@@ -214,17 +214,15 @@ class DoctorNetModel(CrowdModel):
         self._output_layer().requires_grad_(False)
         return self
 
-    def outputs(
-        self, annotators: Tensor | None, annotations: Tensor | None, **classifier_inputs: Any
-    ) -> DoctorNetOutput:
+    def outputs(self, votes: Votes | None, **classifier_inputs: Any) -> DoctorNetOutput:
         """Compute the heads of each item's annotators in training, otherwise the average of all heads."""
         features = self.features(**classifier_inputs)
-        if not self.training or annotators is None:
+        if not self.training or votes is None:
             return DoctorNetOutput(logits=self.heads.average(features))
         learned = self.heads.importance is not None
         return DoctorNetOutput(
             logits=self.heads.average(features, only_weights=True) if learned else None,
-            annotator_logits=self.heads(features, annotators),
+            annotator_logits=self.heads(features, votes.annotators),
         )
 
     def features(self, **classifier_inputs: Any) -> Tensor:
@@ -257,8 +255,8 @@ class DoctorNetModel(CrowdModel):
             ValueError: if no item has a vote.
         """
         active = torch.zeros_like(self.heads.active, device="cpu")
-        for annotators, annotations in batches:
-            active[annotators[is_given(annotators, annotations)]] = 1
+        for votes in (Votes(*part) for part in batches):
+            active[votes.annotators[votes.given]] = 1
         check_any_label(bool(active.any()))
         self.heads.active.copy_(active)
 
@@ -279,7 +277,7 @@ class DoctorNetModel(CrowdModel):
         log_said = widen(said).log_softmax(dim=-1)
         loss, empty = against_annotations(log_said, votes, gather)
         if outputs.logits is not None:
-            share = vote_share(votes.known, self.config.num_labels)
+            share = vote_share(votes.known, self.config.num_labels, votes.weights)
             loss = loss + against_targets(outputs.logits, share, gather)[0]
         return loss, empty
 

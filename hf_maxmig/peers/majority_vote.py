@@ -54,6 +54,7 @@ class MajorityVoteModel(TargetModel):
 
     def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return (B, C): one for the class with most votes, divided equally among tied classes."""
-        share = vote_share(Votes.of(batch).known, self.config.num_labels)
+        votes = Votes.of(batch)
+        share = vote_share(votes.known, self.config.num_labels, votes.weights)
         top = (share == share.amax(dim=1, keepdim=True)) & (share > 0)
         return top / torch.where(top.any(dim=1), top.sum(dim=1), 1)[:, None]

@@ -59,4 +59,5 @@ class SoftVoteModel(TargetModel):
 
     def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the (B, C) vote share."""
-        return vote_share(Votes.of(batch).known, self.config.num_labels)
+        votes = Votes.of(batch)
+        return vote_share(votes.known, self.config.num_labels, votes.weights)

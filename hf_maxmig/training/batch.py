@@ -11,9 +11,10 @@ from ..data.numbered import ROW
 from ..metrics import NO_LABEL
 from ..model.cross_entropy import against_targets
 from ..model.functional import Mixed, Posteriors
+from ..model.items import ALL_CROWD_COLUMNS
 from ..model.mixup import blended_inputs, draw_blends
 from ..model.modeling_maxmig import CrowdModel
-from ..model.votes import is_annotated
+from ..model.votes import Votes
 from .gold import trusted_columns
 from .known_items import KnownItems
 
@@ -57,7 +58,7 @@ def batch_loss(
         columns = trusted_columns(known.rows_of(gold, inputs[ROW]), crowd_model.config.num_labels)
         inputs[TRUSTED_COLUMN] = columns
     if found is not None:
-        beside |= {"annotators", "annotations"}  # the targets include the votes
+        beside |= {*ALL_CROWD_COLUMNS}  # the targets include the votes
     given = {n: value for n, value in inputs.items() if n not in beside}
     mixed = _blends(crowd_model, inputs, known, mixup_alpha, gather) if mixup_alpha else None
     if mixed is not None:
@@ -81,7 +82,7 @@ def _blends(
     if model.learns_from_gold_labels and "labels" in inputs:
         taught = inputs["labels"] != NO_LABEL
     else:
-        taught = is_annotated(inputs["annotators"], inputs["annotations"])
+        taught = Votes.of(inputs).annotated
         if known.gold is not None:
             taught |= known.rows_of(known.gold, inputs[ROW]) >= 0
     mixed = draw_blends(taught, alpha)
@@ -118,5 +119,5 @@ def batch_posteriors(
     if log_g is None:
         log_g = model.log_prior().expand_as(log_h).contiguous()
         return Posteriors(log_h, log_g, log_h), log_h.new_zeros(len(log_h), dtype=torch.bool)
-    annotated = is_annotated(inputs["annotators"], inputs["annotations"])
+    annotated = Votes.of(inputs).annotated
     return Posteriors(log_h, log_g, outputs.forecast_logits), annotated

@@ -22,7 +22,9 @@ logger = logging.get_logger(__name__)
 # names can fit worse by as little as two standard errors (correlated mistakes on 1,000 digits: 2.0 to 3.0
 # in 5 of 360 exchanges).
 CLEAR = 1.5
-ByItem = Iterable[tuple[Tensor, Tensor]]  # a posterior and the annotations, part by part
+ByItem = Iterable[
+    tuple[Tensor, ...]
+]  # part by part: a posterior, annotations, and weights if votes have any
 
 
 def votes_by_class(posteriors: ByItem) -> Tensor:
@@ -30,7 +32,7 @@ def votes_by_class(posteriors: ByItem) -> Tensor:
 
     Args:
         posteriors: pairs of (N, C) probabilities that an item is of a class, and (N, K) annotations
-            padded with -1.
+            padded with -1; with their weights as a third if they have any.
 
     Returns:
         (C, C): class of the posterior, class of the votes; each row sums to one, or to zero for a
@@ -43,10 +45,9 @@ def votes_by_class(posteriors: ByItem) -> Tensor:
                 [0.5000, 0.5000]])
     """
     total: Tensor | float = 0.0
-    for posterior, annotations in posteriors:
-        total = total + posterior.T @ vote_share(annotations, posterior.shape[1]).to(
-            posterior.dtype
-        )
+    for posterior, annotations, *weights in posteriors:
+        share = vote_share(annotations, posterior.shape[1], *weights)
+        total = total + posterior.T @ share.to(posterior.dtype)
     mass = torch.as_tensor(total).sum(dim=1, keepdim=True)
     return total / torch.where(mass > 0, mass, 1)
 
@@ -144,16 +145,17 @@ def class_order(
         return torch.arange(model.config.num_labels)
     device = model.aggregator.table.device
 
-    def posteriors() -> Iterator[tuple[Tensor, Tensor]]:
+    def posteriors() -> Iterator[tuple[Tensor, ...]]:
         start = 0
         for votes in crowd():
-            g = model.aggregator(model.prior(), *(table.to(device) for table in votes))
-            said = votes.known
+            g = model.aggregator(model.prior(), *votes.to(device))
+            said, *weights = votes.known, *votes[2:]
             if gold is not None:  # it outvotes all others on its item
-                own = gold[start : start + len(said), None]
-                said = torch.cat([said, own.expand(-1, said.shape[1] + 1)], dim=1)
+                own = gold[start : start + len(said), None].expand(-1, said.shape[1] + 1)
+                said = torch.cat([said, own], dim=1)
+                weights = [torch.cat([each, torch.ones_like(own)], dim=1) for each in weights]
             start += len(said)
-            yield g.exp().cpu(), said
+            yield g.exp().cpu(), said, *weights
 
     # The aggregator may have dropout: it is off while the posteriors are computed.
     with torch.no_grad(), swapped(model.aggregator, "training", False):
@@ -198,7 +200,7 @@ def _cycles(order: Tensor) -> Iterator[Tensor]:
 
 def _shares(posteriors: ByItem) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield posterior and vote share of the items that have votes, in float64."""
-    for posterior, annotations in posteriors:
-        share = vote_share(annotations, posterior.shape[1]).double().cpu()
+    for posterior, annotations, *weights in posteriors:
+        share = vote_share(annotations, posterior.shape[1], *weights).double().cpu()
         voted = share.sum(dim=1) > 0
         yield posterior.double().cpu()[voted], share[voted]

@@ -27,7 +27,7 @@ from ..judging.copies import copies_among
 from ..judging.evidence import Evidence
 from ..model.functional import NO_MASS, aggregate, confusion_counts, forecast, vote_share_prior
 from ..model.surgery import scale_outputs
-from ..model.votes import Votes, is_given, voted_classes
+from ..model.votes import Votes, voted_classes
 from .fold_networks import CrossFit, Raced, VotedClasses, divide, principal_components
 from .gold import number_of, taught, trusted_columns, with_trusted
 from .informed_start import informed_share, shrunk_weight
@@ -128,7 +128,7 @@ def cross_fit(
 
     Args:
         features: (N, D), of the items.
-        crowd: (N, K) annotators and annotations, int64, padded with -1.
+        crowd: the votes on all items.
         num_annotators: M.
         num_classes: C.
         prior: (C,) log prior, if it is given. By default it is uniform if the votes are nearly even
@@ -152,13 +152,14 @@ def cross_fit(
     classes = VotedClasses(voted)
     if len(classes) < 2:
         raise ValueError(f"the votes must name two classes or more, got {len(classes)}.")
-    annotators, annotations = crowd[0], classes.narrow(crowd[1])
-    labelled = is_given(annotators, annotations).any(dim=1)
+    crowd = Votes(*crowd)
+    crowd = crowd.saying(classes.narrow(crowd.annotations))
+    labelled = crowd.annotated
     trusted = (
         None if gold is None else trusted_columns(classes.narrow(gold.clamp(min=-1)), len(classes))
     )
     if gold is not None:
-        labelled |= gold >= 0
+        labelled = labelled | (gold >= 0)
     given = None if prior is None else prior[classes.numbers].log_softmax(dim=0)
     total = 3 * min(BRIEF, steps) + 2 * steps
     with tqdm(desc="Cross-fitting", total=total, unit="step", disable=quiet) as bar:
@@ -167,7 +168,7 @@ def cross_fit(
             divide(labelled, seed, first=None if gold is None else gold >= 0),
             len(classes), seed, bar.update,
         )  # fmt: skip
-        found = _find(fitted, Votes(annotators, annotations), num_annotators, given, steps, trusted)
+        found = _find(fitted, crowd, num_annotators, given, steps, trusted)
         bar.update(total - bar.n)
     found = replace(found, gold=None if gold is None else gold.clamp(min=-1))
     if len(classes) == num_classes:
@@ -189,15 +190,14 @@ def _find(
     steps: int,
     trusted: Tensor | None,
 ) -> CrossFitted:
-    annotators, annotations = crowd
-    labelled = is_given(annotators, annotations).any(dim=1)
+    labelled = crowd.annotated
     if trusted is not None:
         labelled |= (trusted != 0).any(dim=1)
     C, seed = fitted.num_classes, fitted.seed
     # Constant annotators tell nothing about items, and any forecast predicts their votes.
-    silent = constant(annotators, annotations, M, C)
-    annotations = torch.where(silent[annotators.clamp(min=0)], -1, annotations)
-    crowd = Votes(annotators, annotations)
+    silent = constant(crowd, M, C)
+    spoke = torch.where(silent[crowd.annotators.clamp(min=0)], -1, crowd.annotations)
+    crowd = crowd.saying(spoke)
     share, weight = first_weight(
         fitted, crowd, M, min(BRIEF, steps), SMOOTHING, FIRST_STRENGTH, trusted
     )
@@ -220,7 +220,7 @@ def _find(
 
     def forecasts() -> Tensor:
         """Forecast each item by `log_h` and `combined`: (N, C), zeros without votes."""
-        log_g = aggregate(combined.weight, log_p, annotators, annotations)
+        log_g = aggregate(combined.weight, log_p, *crowd)
         log_forecast = forecast(counted().log_softmax(dim=-1), log_g, log_p)
         log_forecast = with_trusted(log_forecast, trusted)
         log_forecast[rows] = combined.log_forecast  # here copies share a vote only if both voted
@@ -245,7 +245,7 @@ def _find(
     if len(rows) < int(known.sum()):
         rows = known.nonzero()[:, 0]
         sure = None if trusted is None else trusted[rows]
-        votes = LeftOutVotes(annotators[rows], annotations[rows], M, C, groups, seed, sure)
+        votes = LeftOutVotes(crowd.rows(rows), M, C, groups, seed, sure)
         weight = votes.each
         if tells_apart:
             weight = votes.learn(0.5 * (log_h[rows] + log_p), log_h[rows].exp()[votes.item])
@@ -290,7 +290,8 @@ def first_weight(
         lambda shares: with_trusted(fitted.learn(taught(shares, trusted), brief), trusted),
     )  # fmt: skip
     share = taught(share, trusted)
-    counts = confusion_counts(share, *crowd, num_annotators)
+    who, said, *weights = crowd
+    counts = confusion_counts(share, who, said, num_annotators, *weights)
     fitted.learn(share, brief)
     return share, scale * shrunk_weight(counts, smoothing)
 
@@ -313,12 +314,12 @@ def _best_setting(
     settings = [(log_p, multiple) for log_p in priors.values() for multiple in MULTIPLES]
     raced = fitted.race(crowd, weight, settings, steps, LOOKS, trusted)
     sure = None if trusted is None else trusted[rows]
-    some = Votes(*(table[rows] for table in crowd))
+    some = crowd.rows(rows)
     groups = _one_voice(
         [one._replace(log_h=with_trusted(one.log_h[rows], sure)) for one in raced[-len(settings) :]],
         some,
     )  # fmt: skip
-    votes = LeftOutVotes(*some, len(weight), fitted.num_classes, groups, fitted.seed, sure)
+    votes = LeftOutVotes(some, len(weight), fitted.num_classes, groups, fitted.seed, sure)
     likelihoods: dict[str, float] = {}
     best: tuple[Judged, Raced] | None = None
     for name, log_p in priors.items():
@@ -376,10 +377,10 @@ def network_steps(args: MaxMIGTrainingArguments, num_items: int) -> int:
 
 
 def votes_digest(crowd: Votes) -> str:
-    """Hash the votes, with their annotators, in the order of the items.
+    """Hash the votes, with their annotators and weights, in the order of the items.
 
     Args:
-        crowd: (N, K) annotators and annotations, int64, padded with -1 to the widest K.
+        crowd: (N, K) annotators and annotations, int64, padded with -1 to the widest K; and weights, if any.
 
     Returns:
         32 hexadecimal digits.
@@ -468,17 +469,14 @@ def temper(classifier: nn.Module, found: CrossFitted, inputs: dict[str, Tensor])
     return False
 
 
-def constant(
-    annotators: Tensor, annotations: Tensor, num_annotators: int, num_classes: int
-) -> Tensor:
+def constant(crowd: Votes, num_annotators: int, num_classes: int) -> Tensor:
     """Find the annotators who name one class whatever the item is: (M,) bool.
 
     An annotator whose votes all name one class may have seen no other class. They are constant only if
     the class's share among all votes would make so many equal votes less probable than one in a million.
 
     Args:
-        annotators: (N, K) int64, padded with -1.
-        annotations: (N, K) int64, padded with -1.
+        crowd: the votes on all items.
         num_annotators: M.
         num_classes: C.
 
@@ -487,12 +485,13 @@ def constant(
 
     Example:
         >>> who, truth = torch.arange(2).repeat(90, 1), torch.arange(90) % 3
-        >>> constant(who, torch.stack([truth, torch.zeros_like(truth)], dim=1), 2, 3)
+        >>> constant(Votes(who, torch.stack([truth, torch.zeros_like(truth)], dim=1)), 2, 3)
         tensor([False,  True])
     """
-    given = is_given(annotators, annotations)
-    cells = annotators[given] * num_classes + annotations[given]
-    said = torch.bincount(cells, minlength=num_annotators * num_classes).view(-1, num_classes)
+    given = crowd.given
+    cells = crowd.annotators[given] * num_classes + crowd.annotations[given]
+    each = None if crowd.weights is None else crowd.weights[given].double()
+    said = torch.bincount(cells, each, num_annotators * num_classes).view(-1, num_classes)
     votes, most = said.sum(dim=1), said.max(dim=1)
     chance = (said.sum(dim=0) / said.sum()).log()[most.indices]
     found = (votes == most.values) & (votes * chance < math.log(BY_CHANCE))

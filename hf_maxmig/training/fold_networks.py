@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from ..model.votes import Votes, is_given
+from ..model.votes import Votes
 
 FOLDS = 3
 HIDDEN, DROPOUT, RATE, BATCH = 128, 0.5, 1.5e-3, 64  # the paper's head on LabelMe
@@ -315,7 +315,7 @@ class CrossFit:
         were trained last.
 
         Args:
-            crowd: (N, K) annotators and annotations, int64, padded with -1.
+            crowd: the votes on all items.
             weight: (M, C, C), the W to start from.
             settings: of each, a (C,) log prior, and what W's rate is a multiple of the networks'.
             steps: how many.
@@ -329,9 +329,10 @@ class CrossFit:
         K, R, C, M = self.folds, len(settings), self.num_classes, len(weight)
         networks = (self._fresh() if self.networks is None else self.networks).repeated(R)
         others = self.fold[None] != torch.arange(self.folds)[:, None]
-        annotators, annotations = crowd
-        given = is_given(annotators, annotations)
-        cell = torch.where(given, annotators * C + annotations, 0)
+        crowd = Votes(*crowd)
+        given = crowd.given
+        cell = torch.where(given, crowd.annotators * C + crowd.annotations, 0)
+        weights = given.float() if crowd.weights is None else crowd.weights * given
         log_p = torch.stack([prior for prior, _ in settings])  # (R, C)
         multiple = torch.tensor([multiple for _, multiple in settings])[:, None, None, None]
         # Kept as (annotator, reported) rows of all settings: a vote reads one.
@@ -351,8 +352,8 @@ class CrossFit:
                 unseen = unseen[:, fold, torch.arange(number)].log_softmax(dim=-1)
                 hidden *= _kept(hidden)
                 log_h = networks.logits(hidden).view(R, K, number, C).log_softmax(dim=-1)
-                votes, voted = cell[batch], given[batch]
-                scores = (embedding(votes, W) * voted[..., None]).sum(dim=1)
+                votes, voted, counts = cell[batch], given[batch], weights[batch][..., None]
+                scores = (embedding(votes, W) * counts).sum(dim=1)
                 scores = scores.view(number, R, C).transpose(0, 1) + log_p[:, None]
                 if trusted is not None:
                     scores = scores + trusted[batch]
@@ -364,6 +365,8 @@ class CrossFit:
                     by_prior = _prior_slope(unseen, log_g, log_p, slope)
                 slope = slope.transpose(0, 1).reshape(number, 1, R * C)
                 slope = slope.expand(-1, votes.shape[1], -1)  # of each vote on the item
+                if crowd.weights is not None:
+                    slope = slope * counts
                 gradient.zero_().index_add_(0, votes[voted], slope[voted], alpha=-1)
                 rate *= min(1.0, (step / (RISE * steps)) ** 2)
                 _adam_step(W, gradient, moments, rate * scale, step)

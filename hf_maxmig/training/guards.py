@@ -18,9 +18,11 @@ from transformers.utils import logging
 
 from ..data.collator import padded_annotations
 from ..data.columns import has_crowd_columns, has_votes
+from ..data.flat_votes import FlatVotes
 from ..model.functional import Posteriors, vote_share
 from ..model.modeling_maxmig import CrowdModel
-from ..model.votes import Votes, is_given
+from ..model.outputs import PosteriorParts
+from ..model.votes import Votes
 from .class_names import clear_names, votes_by_class
 from .training import votes_of
 from .training_args import MaxMIGTrainingArguments
@@ -82,6 +84,7 @@ def merged_classes(
     annotations: Tensor,
     classes: Sequence[str],
     usual: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> str | None:
     """Check whether a posterior uses fewer classes than the votes do.
 
@@ -105,6 +108,7 @@ def merged_classes(
         classes: C names.
         usual: (C,), how often the classes occur by another posterior that uses all of them; no class
             is expected more often than that.
+        weights: (N, K), how much each vote counts; None if all count as 1.
 
     Returns:
         A warning, or None. None if every class should have fewer than `EXPECTED_ITEMS` items.
@@ -119,7 +123,7 @@ def merged_classes(
     """
     N, C = posterior.shape
     q = posterior.double()
-    share = vote_share(annotations, C).double()
+    share = vote_share(annotations, C, weights).double()
     expected = share.mean(dim=0).clamp(max=1 / C)
     if usual is not None:
         expected = expected.minimum(usual)
@@ -134,7 +138,7 @@ def merged_classes(
     alike = ((apart < ALIKE) & kept[:, None] & kept[None]).triu(diagonal=1)
     found = []
     if lost.any():
-        votes = votes_by_class([(q, annotations)])
+        votes = votes_by_class([(q, annotations, *([] if weights is None else [weights]))])
         votes[lost] = -1
         names = [f"{classes[c]} (mostly {classes[int(votes[:, c].argmax())]} in its place)"
                  for c in lost.nonzero()[:, 0].tolist()]  # fmt: skip
@@ -152,13 +156,16 @@ def merged_classes(
     )
 
 
-def permuted_classes(forecast: Tensor, annotations: Tensor, classes: Sequence[str]) -> str | None:
+def permuted_classes(
+    forecast: Tensor, annotations: Tensor, classes: Sequence[str], weights: Tensor | None = None
+) -> str | None:
     """Check whether other class names fit the votes clearly better than the present ones.
 
     Args:
         forecast: (N, C), probabilities zeta of items that have votes.
         annotations: (N, K) int64, their votes, padded with -1.
         classes: C names.
+        weights: (N, K), how much each vote counts; None if all count as 1.
 
     Returns:
         A warning, or None.
@@ -172,7 +179,7 @@ def permuted_classes(forecast: Tensor, annotations: Tensor, classes: Sequence[st
     """
     if not forecast.isfinite().all():  # a training that diverged shows it by its loss
         return None
-    parts = [(forecast.double(), annotations)]
+    parts = [(forecast.double(), annotations, *([] if weights is None else [weights]))]
     votes, order = votes_by_class(parts), clear_names(lambda: parts)
     place = torch.arange(len(order))
     moved = order != place
@@ -298,10 +305,10 @@ class Watch:
             return
         config, items = self.model.config, 0
         votes = torch.zeros(config.num_annotators, dtype=torch.int64)
-        for annotators, annotations in votes_of(dataset, self.model):
-            given = is_given(annotators, annotations)
-            votes += torch.bincount(annotators[given], minlength=len(votes))
-            items += int(given.any(dim=1).sum())
+        for part in votes_of(dataset, self.model):
+            answers = FlatVotes.read([part]).answers()  # the parts of a soft vote are one vote
+            votes += torch.bincount(answers.annotator, minlength=len(votes))
+            items += int(part.annotated.sum())
         self.guards.say("votes", too_few_votes(votes, items, config.num_labels))
 
     def step(self, loss: Tensor, empty: Tensor) -> None:
@@ -347,7 +354,7 @@ class Watch:
     def end(
         self,
         dataset: Any,
-        predict: Callable[[Any], Iterable[tuple[Posteriors, Tensor, Tensor]]],
+        predict: Callable[[Any], PosteriorParts],
     ) -> None:
         """After the training: check the classes on some training items, if no evaluation has.
 
@@ -361,7 +368,7 @@ class Watch:
         some = dataset.select(rows) if isinstance(dataset, Dataset) else Subset(dataset, rows)
         parts = list(predict(some))
         posteriors = Posteriors(*(torch.cat([part[0][k] for part in parts]) for k in range(3)))
-        self._ask_for_classes(posteriors, (Votes(who, said) for _, who, said in parts))
+        self._ask_for_classes(posteriors, (Votes(*votes) for _, *votes in parts))
 
     def _some_rows(self, number: int) -> list[int]:
         step = -(-number // (GUARDED_ITEMS + 20 * self.model.config.num_labels))
@@ -370,19 +377,20 @@ class Watch:
     def _ask_for_classes(self, posteriors: Posteriors, crowd: Iterable[Votes]) -> None:
         self.asked_for_classes = True
         model = self.model
-        annotations = padded_annotations(crowd)
+        annotations, *weights = padded_annotations(crowd)
         voted = (annotations >= 0).any(dim=1)
         if not voted.any():
             return
         h, g, forecast = (t[voted].exp() for t in posteriors)
         annotations, classes = annotations[voted], model.config.class_names
-        message = merged_classes("classifier", h, annotations, classes)
+        each = weights[0][voted] if weights else None
+        message = merged_classes("classifier", h, annotations, classes, weights=each)
         if message is None and hasattr(model, "aggregator"):
-            message = merged_classes("aggregator", g, annotations, classes, usual=h.mean(dim=0))
+            message = merged_classes("aggregator", g, annotations, classes, h.mean(dim=0), each)
         self.guards.say("merged", message)
         named = self.args.name_classes and model.blind_to_class_names
         if message is None and not named:  # else they are named when training ends
-            self.guards.say("permuted", permuted_classes(forecast, annotations, classes))
+            self.guards.say("permuted", permuted_classes(forecast, annotations, classes, each))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from ..model.aggregators import Weigh, check_any_label
 from ..model.cross_entropy import TargetModel
 from ..model.functional import ConfusionSums, confusion_sums, initial_weight, vote_share
 from ..model.modeling_maxmig import MaxMIGModel
-from ..model.votes import Votes, is_annotated, is_given, voted_classes
+from ..model.votes import Votes, voted_classes
 from .gold import taught, trusted_columns, with_trusted
 from .training import Training
 
@@ -81,15 +81,12 @@ def agreement(sums: ConfusionSums) -> Tensor:
     return agreed / labels - (sums.said / labels[:, None] * (held / labels[:, None])).sum(dim=1)
 
 
-def weighted_vote_share(
-    annotators: Tensor, annotations: Tensor, weights: Tensor, num_classes: int
-) -> Tensor:
+def weighted_vote_share(crowd: Votes, weights: Tensor, num_classes: int) -> Tensor:
     """Compute the vote share in which an annotator's vote counts as much as their weight.
 
     Args:
-        annotators: (N, K) int64, padded with -1.
-        annotations: (N, K) int64, padded with -1.
-        weights: (M,), not negative.
+        crowd: the votes on N items; the weight of a vote multiplies that of its annotator.
+        weights: (M,), not negative, of the annotators.
         num_classes: C.
 
     Returns:
@@ -98,14 +95,17 @@ def weighted_vote_share(
 
     Example:
         >>> who, said = torch.tensor([[0, 1], [1, -1]]), torch.tensor([[0, 1], [1, -1]])
-        >>> weighted_vote_share(who, said, torch.tensor([0.6, 0.0]), num_classes=2)
+        >>> weighted_vote_share(Votes(who, said), torch.tensor([0.6, 0.0]), num_classes=2)
         tensor([[1., 0.],
                 [0., 1.]])
     """
-    given = is_given(annotators, annotations)
-    label = torch.where(given, annotations, 0)
-    each = torch.where(given, weights[annotators.clamp(min=0)], 0.0)
-    count = torch.where(each.sum(dim=1, keepdim=True) > 0, each, given.to(each.dtype))
+    given = crowd.given
+    label = torch.where(given, crowd.annotations, 0)
+    each = torch.where(given, weights[crowd.annotators.clamp(min=0)], 0.0)
+    plain = given.to(each.dtype)
+    if crowd.weights is not None:
+        each, plain = each * crowd.weights, plain * crowd.weights
+    count = torch.where(each.sum(dim=1, keepdim=True) > 0, each, plain)
     share = count.new_zeros(len(count), num_classes).scatter_add_(1, label, count)
     return share / share.sum(dim=1, keepdim=True).clamp(min=torch.finfo(share.dtype).tiny)
 
@@ -159,7 +159,7 @@ def informed_share(
     """Compute the vote share with annotators weighed by their agreement with classifiers of the items.
 
     Args:
-        crowd: the training crowd, as pairs of (n, K) annotators and annotations padded with -1.
+        crowd: the training crowd, part by part.
         num_annotators: M.
         num_classes: C.
         predict: turns (N, C) shares into (N, C) log-probabilities of classifiers that have learned
@@ -194,7 +194,7 @@ def start_from_share(
 
     Args:
         model: it is changed.
-        crowd: the training crowd, as pairs of (n, K) annotators and annotations padded with -1.
+        crowd: the training crowd, part by part.
         share: (N, C), as from `informed_share`.
         smoothing: pseudo-votes in each cell.
         scale: of W.
@@ -217,7 +217,7 @@ def start_from_votes_and_gold(training: Training) -> None:
     args, model, gold = training.args, training.model, training.gold_labels
     assert gold is not None
     crowd, C = list(training.crowd_of(training.train_dataset)), model.config.num_labels
-    share = torch.cat([vote_share(said, C) for _, said in crowd])
+    share = torch.cat([vote_share(said, C, *weights) for _, said, *weights in crowd])
     share = taught(share, trusted_columns(gold, C))
     start_from_share(model, crowd, share, args.smoothing, args.init_strength, initial_weight, gold)
 
@@ -234,7 +234,7 @@ def start_from_information(training: Training, seed: int) -> None:
     """
     args, model, dataset = training.args, training.model, training.train_dataset
     crowd = list(training.crowd_of(dataset))
-    check_any_label(any(bool(is_annotated(*pair).any()) for pair in crowd))
+    check_any_label(any(bool(part.annotated.any()) for part in crowd))
     gold = training.gold_labels
     trusted = None if gold is None else trusted_columns(gold, model.config.num_labels)
 
@@ -295,11 +295,11 @@ def folds(num_items: int, seed: int) -> list[tuple[list[int], list[int]]]:
 
 
 def _shares(crowd: Crowd, weights: Tensor, num_classes: int) -> Tensor:
-    return torch.cat([weighted_vote_share(who, said, weights, num_classes) for who, said in crowd])
+    parts = [weighted_vote_share(Votes(*part), weights, num_classes) for part in crowd]
+    return torch.cat(parts)
 
 
-def _parts(crowd: Crowd, posterior: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield each part of the crowd with the posteriors of its items."""
-    parts = posterior.split([len(who) for who, _ in crowd])
-    for part, (who, said) in zip(parts, crowd, strict=True):
-        yield part, who, said
+def _parts(crowd: Crowd, posterior: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the posteriors of the items of each part of the crowd, with their votes."""
+    for part, votes in zip(posterior.split([len(p[0]) for p in crowd]), crowd, strict=True):
+        yield part, *votes

@@ -6,7 +6,7 @@ item. This needs no gold label, and nothing that a vote judges has seen it:
     L = mean over votes of log sum_c zeta_-m(c) P(m says r | c),
 
 where zeta_-m is the forecast without the votes of m and of the annotators who copy m, and P(. | c, m) is
-counted on other items. The gain cannot replace L: where classifier and annotators err on the same items, it
+counted on other items. A vote of weight q counts q times in L. The gain cannot replace L: where classifier and annotators err on the same items, it
 rewards W for the errors that they share.
 """
 
@@ -55,8 +55,7 @@ class LeftOutVotes:
     """A crowd's votes, each of which can be left out.
 
     Args:
-        annotators: (N, K) int64, padded with -1.
-        annotations: (N, K) int64, padded with -1.
+        crowd: the votes on N items.
         num_annotators: M.
         num_classes: C.
         groups: (M,) int64, group numbers: annotators who copy each other share one. By default every
@@ -70,7 +69,7 @@ class LeftOutVotes:
         >>> generator = torch.Generator().manual_seed(0)
         >>> truth = torch.arange(300) % 2
         >>> said = torch.stack([truth, truth, torch.randint(2, (300,), generator=generator)], dim=1)
-        >>> votes = LeftOutVotes(torch.arange(3).repeat(300, 1), said, 3, 2)
+        >>> votes = LeftOutVotes(Votes(torch.arange(3).repeat(300, 1), said), 3, 2)
         >>> nothing = torch.full((300, 2), 0.5).log()
         >>> start = torch.eye(2)[truth].mul(0.8).add(0.1)
         >>> best = votes.best(nothing, nothing[0], start[votes.item])
@@ -80,8 +79,7 @@ class LeftOutVotes:
 
     def __init__(
         self,
-        annotators: Tensor,
-        annotations: Tensor,
+        crowd: Votes,
         num_annotators: int,
         num_classes: int,
         groups: Tensor | None = None,
@@ -89,14 +87,18 @@ class LeftOutVotes:
         trusted: Tensor | None = None,
     ) -> None:
         self.trusted = trusted
-        votes = FlatVotes.read([Votes(annotators, annotations)])
+        self.flat = votes = FlatVotes.read([crowd])
         self.item, self.annotator, self.annotation = votes.item, votes.annotator, votes.annotation
-        self.num_items, self.num_annotators = len(annotators), num_annotators
+        self.num_items, self.num_annotators = votes.num_items, num_annotators
         self.num_classes = num_classes
         self.groups = torch.arange(num_annotators) if groups is None else groups
         # The votes of a group on an item are left out together, and count as one vote together.
         _, self.voice = voices(votes, self.groups)
-        self.share = (1 / torch.bincount(self.voice))[self.voice].float()
+        if votes.weight is None:
+            self.share = (1 / torch.bincount(self.voice))[self.voice].float()
+        else:
+            parts = torch.bincount(votes.whole)[votes.whole]
+            self.share = votes.weight / torch.bincount(self.voice, 1 / parts)[self.voice].float()
         generator = torch.Generator().manual_seed(seed)
         self.half = torch.randperm(self.num_items, generator=generator)[self.item] % 2
 
@@ -115,6 +117,15 @@ class LeftOutVotes:
     def columns(self, weight: Tensor) -> Tensor:
         """Return the column of an (M, C, C) W that each vote picks: (V, C)."""
         return weight[self.annotator, :, self.annotation]
+
+    def _own(self, log_rows: Tensor) -> Tensor:
+        """Return the own evidence of each vote, (V, C), in which its weight counts and those of its other parts."""
+        columns = self.columns(log_rows)
+        if self.flat.weight is None:
+            return columns
+        whole = self.flat.whole
+        total = torch.zeros_like(columns).index_add_(0, whole, columns * self.flat.weight[:, None])
+        return total[whole]
 
     def forecasts(self, base: Tensor, weight: Tensor, strength: float) -> tuple[Tensor, Tensor]:
         """Add the votes to the scores of the items.
@@ -154,7 +165,7 @@ class LeftOutVotes:
         log_rows = shrunk_weight(self.count(posterior), SMOOTHING)
         for _ in range(iterations):
             _, without = self.forecasts(base, log_rows, 1.0)
-            seen = (without + OWN * self.columns(log_rows)).softmax(dim=-1)
+            seen = (without + OWN * self._own(log_rows)).softmax(dim=-1)
             log_rows = shrunk_weight(self.count(seen), SMOOTHING)
         return log_rows
 
@@ -199,8 +210,9 @@ class LeftOutVotes:
     def _voices(self) -> Tensor:
         """Each annotator's average share of a vote, (M,): copies share one vote."""
         votes = torch.zeros(2, self.num_annotators)
-        votes.index_add_(1, self.annotator, torch.stack([self.share, torch.ones_like(self.share)]))
-        return torch.where(votes[1] > 0, votes[0] / votes[1].clamp(min=1), 1.0)
+        each = self.flat.counts(torch.float32)
+        votes.index_add_(1, self.annotator, torch.stack([self.share, each]))
+        return torch.where(votes[1] > 0, votes[0] / torch.where(votes[1] > 0, votes[1], 1), 1.0)
 
     def again(self, found: Judged, base: Tensor, weight: Tensor) -> Judged:
         """Combine these votes in the way that was best for some of these items.
@@ -248,5 +260,8 @@ class LeftOutVotes:
     def clearly_better(self, one: Judged, other: Judged, errors: float = 1.0) -> bool:
         """Whether one predicts votes better, by more than `errors` standard errors of the difference."""
         difference = (one.parts - other.parts) * self.share
+        if self.flat.weight is not None:  # the parts of a vote are not independent of each other
+            whole = self.flat.whole
+            difference = difference.new_zeros(int(whole.max()) + 1).index_add_(0, whole, difference)
         spread = float((difference - difference.mean()).square().sum()) ** 0.5
         return float(difference.sum()) > errors * spread

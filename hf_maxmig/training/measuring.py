@@ -67,7 +67,7 @@ class MeasuringTrainer(TunedTrainer):
         self._watch = Watch(self.crowd_model, self.args, on=False)
 
     def crowd_of(self, dataset: Any) -> Iterator[Votes]:
-        """Read the votes of a data set, checked: (n, K) annotators and annotations."""
+        """Read the votes of a data set, checked, a part at a time."""
         return votes_of(dataset, self.crowd_model)
 
     @property
@@ -222,8 +222,8 @@ class MeasuringTrainer(TunedTrainer):
         check_predicted_once(output.label_ids, test_dataset)
         return output._replace(label_ids=output.label_ids[0])
 
-    def posteriors_of(self, dataset: Any) -> Iterator[tuple[Posteriors, Tensor, Tensor]]:
-        """Yield the posteriors of the items, part by part, with their annotators and annotations.
+    def posteriors_of(self, dataset: Any) -> Iterator[tuple[Posteriors, *tuple[Tensor, ...]]]:
+        """Yield the posteriors of the items, part by part, with the tensors of their votes.
 
         All devices get the same. Nothing is computed before the first part is asked for.
         """

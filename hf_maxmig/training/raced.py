@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..model.functional import NO_MASS, aggregate, vote_share_prior
-from ..model.votes import Votes, is_given
+from ..model.votes import Votes
 from .cross_fit import BRIEF, MULTIPLES, STEPS, first_weight
 from .fold_networks import CrossFit, VotedClasses, divide, principal_components
 
@@ -53,7 +53,7 @@ def race(
 
     Args:
         features: (N, D), of the items.
-        crowd: (N, K) annotators and annotations, int64, padded with -1.
+        crowd: the votes on all items.
         held_out: (N,) bool, the items that nothing learns from.
         num_annotators: M.
         priors: maps whether the prior is learned to its (C,) logarithm, or to that which it starts from;
@@ -79,11 +79,12 @@ def race(
         True
     """
     classes = VotedClasses(voted)
-    annotators, annotations = crowd[0], classes.narrow(crowd[1])
+    crowd = Votes(*crowd)
+    crowd = crowd.saying(classes.narrow(crowd.annotations))
     M, C = num_annotators, len(classes)
-    learns = is_given(annotators, annotations).any(dim=1) & ~held_out
+    learns = crowd.annotated & ~held_out
     fitted = CrossFit(principal_components(features), divide(learns, seed), C, seed)
-    some = Votes(annotators.masked_fill(held_out[:, None], -1), annotations)
+    some = Votes(crowd.annotators.masked_fill(held_out[:, None], -1), *crowd[1:])
     share, weight = first_weight(fitted, some, M, min(BRIEF, steps), smoothing, scale)
     of_votes = vote_share_prior(share.sum(dim=0))
     settings, learned = [], []
@@ -96,7 +97,7 @@ def race(
 
     found = []
     for one, is_learned in zip(raced, learned, strict=True):
-        log_g = aggregate(one.weight, one.log_p, annotators, annotations)
+        log_g = aggregate(one.weight, one.log_p, *crowd)
         weight = classes.spread_weight(one.weight)
         log_p, log_h, log_g = (
             classes.spread(table, NO_MASS) for table in (one.log_p, one.log_h, log_g)

@@ -24,7 +24,7 @@ from ..model.functional import NO_MASS, mutual_information_gain, vote_share
 from ..model.heads import FeatureHead
 from ..model.modeling_maxmig import MaxMIGModel
 from ..model.surgery import output_layers
-from ..model.votes import Votes, is_given, voted_classes
+from ..model.votes import Votes, voted_classes
 from .cross_fit import MOST_CELLS, network_steps
 from .guards import merged_classes
 from .informed_start import FOLDS, start_from_information, warm_up
@@ -138,15 +138,15 @@ def start_by_race(training: Training) -> list[Try]:
     """
     args, model, dataset = training.args, training.model, training.train_dataset
     config = model.config
-    annotators, annotations = padded(training.crowd_of(dataset))
-    warm_up(training, vote_share(annotations, config.num_labels), args.seed)
-    voted = voted_classes([Votes(annotators, annotations)], config.num_labels)
+    crowd = padded(training.crowd_of(dataset))
+    warm_up(training, vote_share(crowd.annotations, config.num_labels, crowd.weights), args.seed)
+    voted = voted_classes([crowd], config.num_labels)
     rows = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(args.seed))
-    rows = rows[is_given(annotators, annotations).any(dim=1)[rows]][:SEARCHED_ITEMS]
+    rows = rows[crowd.annotated[rows]][:SEARCHED_ITEMS]
     features = training.features_of(model, part_of(dataset, rows.tolist()))
     if features is None or missing_in_features(features) is not None:
         return []
-    crowd = Votes(annotators[rows], annotations[rows])
+    crowd = crowd.rows(rows)
     held_out = torch.arange(len(rows)) < round(HELD_OUT * len(rows))
     model.prior.initialize(torch.zeros(config.num_labels), voted)
     follows = config.prior in ("learned", "vote_share")
@@ -157,7 +157,7 @@ def start_by_race(training: Training) -> list[Try]:
         features, crowd, held_out, config.num_annotators, priors, voted, args.smoothing, args.init_strength,
         network_steps(args, len(rows)), args.seed,
     )  # fmt: skip
-    judged = [(one, _judged(training, one, crowd[1], held_out)) for one in raced]
+    judged = [(one, _judged(training, one, crowd, held_out)) for one in raced]
     logger.info(
         "Gains on held-out votes in the race: %s.",
         "; ".join(f"{o.multiple:g} times the rate, prior {t.prior}: {t.gain:.3f}" for o, t in judged),
@@ -181,12 +181,15 @@ def start_by_race(training: Training) -> list[Try]:
     return tries
 
 
-def _judged(training: Training, one: Outcome, annotations: Tensor, held_out: Tensor) -> Try:
+def _judged(training: Training, one: Outcome, crowd: Votes, held_out: Tensor) -> Try:
     config = training.model.config
     log_h, log_g = one.log_h[held_out], one.log_g[held_out]
     parts = gain_parts(log_h, log_g, one.log_p, config.divergence)
     gain = float(mutual_information_gain(log_h, log_g, one.log_p, config.divergence))
-    merged = merged_classes("classifier", log_h.exp(), annotations[held_out], config.class_names)
+    some, names = crowd.rows(held_out), config.class_names
+    merged = merged_classes(
+        "classifier", log_h.exp(), some.annotations, names, weights=some.weights
+    )
     prior = "learned" if one.learned else config.prior
     # Whatever its rate in the race was: from now on W only has to follow the classifier.
     rate = MIDDLE * training.args.learning_rate
@@ -312,11 +315,14 @@ def _try(
     except DivergedError as error:
         logger.warning("A rate of %g is left out: %s", rate, error)
         return Try(rate, prior, aggregator, math.nan, torch.empty(0), False)
-    annotations = padded_annotations(training.crowd_of(held_out))
+    annotations, *weights = padded_annotations(training.crowd_of(held_out))
     voted = (annotations >= 0).any(dim=1)
     log_h, log_g = (torch.from_numpy(table)[voted] for table in output.predictions[:2])
     log_p, config = model.log_prior().detach().cpu(), model.config
     parts = gain_parts(log_h, log_g, log_p, config.divergence)
-    merged = merged_classes("classifier", log_h.exp(), annotations[voted], config.class_names)
+    each = weights[0][voted] if weights else None
+    merged = merged_classes(
+        "classifier", log_h.exp(), annotations[voted], config.class_names, weights=each
+    )
     assert output.metrics is not None
     return Try(rate, prior, aggregator, output.metrics["test_gain"], parts, merged is not None)

@@ -206,7 +206,7 @@ def _by_cross_fitting(training: Training, quiet: bool) -> Start | None:
     crowd, num_classes = padded(training.crowd_of(dataset)), model.config.num_labels
     prior = None
     if not training.is_ours or args.prior != "auto":
-        shares = vote_share(crowd[1], num_classes)
+        shares = vote_share(crowd.annotations, num_classes, crowd.weights)
         voted = shares.sum(dim=0) > 0
         if gold is not None:
             shares = taught(shares, trusted_columns(gold, num_classes))
@@ -235,7 +235,7 @@ def cross_fitted(
         model: the model to be trained, for its numbers of annotators and classes.
         args: of the training.
         features: (N, D), of the training items.
-        crowd: (N, K) annotators and annotations, int64, padded with -1.
+        crowd: the votes on all items.
         prior: (C,) log prior, if it is given; else left-out votes choose one.
         quiet: whether to hide the progress bar.
         gold: (N,) int64, gold labels that the user hands over, -1 for an item without.

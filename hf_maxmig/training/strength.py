@@ -8,14 +8,14 @@ of W, is found on held-out items; no gold label is needed.
 """
 
 import math
-from collections.abc import Iterable
 
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from ..model.functional import Posteriors, mutual_information_gain, posterior_of
-from ..model.votes import is_annotated
+from ..model.functional import mutual_information_gain, posterior_of
+from ..model.outputs import PosteriorParts
+from ..model.votes import Votes
 
 LARGEST = 8.0  # the smallest is its inverse: beyond these the votes have no effect, or no doubt
 MOST_ITEMS = 10_000  # enough for one number; Jensen-Shannon compares all pairs of them
@@ -89,18 +89,18 @@ def best_strength(log_h: Tensor, log_g: Tensor, log_p: Tensor, divergence: str =
     return math.exp(found.x) if math.isfinite(found.fun) else 1.0
 
 
-def voted_posteriors(parts: Iterable[tuple[Posteriors, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def voted_posteriors(parts: PosteriorParts) -> tuple[Tensor, Tensor]:
     """Keep the posteriors of items that have votes by annotators whom the model knows.
 
     Args:
-        parts: of the items, the posteriors, and (n, K) annotators and annotations padded with -1.
+        parts: the posteriors of the items, with the tensors of their votes.
 
     Returns:
         (N, C) log-probabilities of the classifier, and of the aggregator.
     """
     h, g = [], []
-    for (log_h, log_g, _), annotators, annotations in parts:
-        voted = is_annotated(annotators, annotations)
+    for (log_h, log_g, _), *votes in parts:
+        voted = Votes(*votes).annotated
         h.append(log_h[voted])
         g.append(log_g[voted])
     return torch.cat(h), torch.cat(g)

@@ -113,7 +113,7 @@ def votes_of(dataset: Any, model: CrowdModel) -> Iterator[Votes]:
         model: whose annotators and classes they name.
 
     Returns:
-        (n, K) annotators and annotations, padded with -1.
+        The votes, padded.
 
     Raises:
         ValueError: if an annotator or a class is not the model's.

@@ -342,7 +342,7 @@ def test_factored_starts_in_one_pass_over_chunks(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         module_under_test,
         "vote_share",
-        lambda said, C: counted.append(len(said)) or vote_share(said, C),
+        lambda said, C, *q: counted.append(len(said)) or vote_share(said, C, *q),
     )
     batches = ((ANNOTATORS[part], ANNOTATIONS[part]) for part in (slice(0, 3), slice(3, 5)))
     torch.testing.assert_close(chunked.initialize(batches, smoothing=0.01), shares)

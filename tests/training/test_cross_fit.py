@@ -13,6 +13,7 @@ from hf_maxmig.data.simulated.experts import experts
 from hf_maxmig.data.simulated.simulation import simulate_crowd
 from hf_maxmig.model.functional import NO_MASS, vote_share
 from hf_maxmig.model.heads import HeadClassifier, HeadConfig
+from hf_maxmig.model.votes import Votes
 from hf_maxmig.training.cross_fit import CrossFitted, constant, cross_fit, temper
 from hf_maxmig.training.left_out import LeftOutVotes
 from tests.training.drawn_crowds import draw, features_of, same, share_right
@@ -143,7 +144,7 @@ def test_who_votes_seldom_is_not_constant_for_want_of_a_rare_class(seed, rare, v
     who = torch.stack([torch.zeros(400), torch.where(torch.arange(400) < votes, 1, -1)], dim=1)
     who = who.long()
     said = torch.where(who >= 0, truth[:, None], -1)
-    assert not constant(who, said, 2, 2).any()
+    assert not constant(Votes(who, said), 2, 2).any()
 
 
 @settings(deadline=None, max_examples=60)
@@ -157,14 +158,17 @@ def test_who_always_says_one_class_is_constant_in_any_number(seed, classes, lazy
     good = draw(truth, [0.8] * honest, generator)[1]
     said = torch.cat([good, torch.full((300, lazy), int(truth[seed % 300]))], dim=1)
     who = torch.arange(honest + lazy).repeat(300, 1)
-    assert constant(who, said, honest + lazy, classes).tolist() == [False] * honest + [True] * lazy
+    assert (
+        constant(Votes(who, said), honest + lazy, classes).tolist()
+        == [False] * honest + [True] * lazy
+    )
 
 
 def test_where_all_are_constant_nobody_is():
     """There would be no votes left; and who gave none is not constant."""
     who = torch.tensor([[0, 1]]).repeat(200, 1)
     said = torch.tensor([[0, 1]]).repeat(200, 1)
-    assert not constant(who, said, 3, 2).any()
+    assert not constant(Votes(who, said), 3, 2).any()
 
 
 def world_of_experts(case, seed, items=700):
@@ -190,7 +194,7 @@ def test_crowds_of_the_paper_are_seen_through(case):
     # What the trainer forecasts by the W that it is given, and what silent annotators have in it.
     said = start.weight[crowd[0][:, :, None], torch.arange(10), crowd[1][:, :, None]].sum(dim=1)
     assert share_right((start.log_h + said).softmax(dim=1), truth) > usual + 0.1
-    silent = constant(*crowd, annotators, 10)
+    silent = constant(Votes(*crowd), annotators, 10)
     assert silent.any() == (case == "naive_majority")
     assert not start.weight[silent].any()
 
@@ -276,9 +280,9 @@ def test_items_that_settings_are_judged_by_are_of_all_classes(monkeypatch):
     judged = []
 
     class Noting(LeftOutVotes):
-        def __init__(self, annotators, annotations, *rest):
-            judged.append(annotations)
-            super().__init__(annotators, annotations, *rest)
+        def __init__(self, crowd, *rest):
+            judged.append(crowd.annotations)
+            super().__init__(crowd, *rest)
 
     monkeypatch.setattr(hf_maxmig.training.cross_fit, "LeftOutVotes", Noting)
     monkeypatch.setattr(hf_maxmig.training.cross_fit, "MOST_JUDGED", 60)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hf_maxmig.model.functional import NO_MASS, aggregate, vote_share
+from hf_maxmig.model.votes import Votes
 from hf_maxmig.training.cross_fit import cross_fit
 from hf_maxmig.training.fold_networks import CrossFit, divide, principal_components
 from hf_maxmig.training.gold import TRUSTED_ERRS, taught, trusted_columns, with_trusted
@@ -104,11 +105,11 @@ def test_forecasts_without_a_vote_keep_the_gold_label():
     gold = torch.where(torch.arange(len(truth)) % 4 == 0, truth, -1)
     columns = trusted_columns(gold, 3)
     weight = torch.randn(6, 3, 3, generator=torch.Generator().manual_seed(0))
-    usual = LeftOutVotes(who, said, 6, 3).forecasts(log_h + columns, weight, 0.7)
-    votes = LeftOutVotes(who, said, 6, 3, trusted=columns)
+    usual = LeftOutVotes(Votes(who, said), 6, 3).forecasts(log_h + columns, weight, 0.7)
+    votes = LeftOutVotes(Votes(who, said), 6, 3, trusted=columns)
     for one, other in zip(votes.forecasts(log_h, weight, 0.7), usual, strict=True):
         torch.testing.assert_close(one, other)
-    none = LeftOutVotes(who, said, 6, 3).forecasts(log_h, weight, 0.7)
+    none = LeftOutVotes(Votes(who, said), 6, 3).forecasts(log_h, weight, 0.7)
     assert (none[1] - usual[1]).abs().max() > 1
 
 
@@ -125,7 +126,7 @@ def test_confusions_that_gold_labels_tell_are_nearer_to_the_truth():
     start = vote_share(said, 3)
 
     def first_row(trusted):
-        votes = LeftOutVotes(who, said, 4, 3, trusted=trusted)
+        votes = LeftOutVotes(Votes(who, said), 4, 3, trusted=trusted)
         return votes.learn(log_h, start[votes.item]).exp()[:, 0].mean(dim=0)
 
     told, untold = first_row(trusted_columns(gold, 3)), first_row(None)
@@ -139,7 +140,7 @@ def test_confusions_that_gold_labels_tell_are_nearer_to_the_truth():
 
 def calibrated_by(gold, world, log_h):
     _, who, said, _ = world
-    votes = LeftOutVotes(who, said, 6, 3, trusted=trusted_columns(gold, 3))
+    votes = LeftOutVotes(Votes(who, said), 6, 3, trusted=trusted_columns(gold, 3))
     found = votes.best(log_h, uniform(3), vote_share(said, 3)[votes.item])
     return votes, found, GoldLabels(votes, log_h, uniform(3)).best(found)
 
@@ -236,7 +237,7 @@ def test_where_all_votes_count_alike_no_class_is_shifted():
     world = make_world(items=300)
     truth, who, said, log_h = world
     gold = torch.where(torch.arange(300) % 3 == 0, (truth + 1) % 3, -1)
-    votes = LeftOutVotes(who, said, 6, 3, trusted=trusted_columns(gold, 3))
+    votes = LeftOutVotes(Votes(who, said), 6, 3, trusted=trusted_columns(gold, 3))
     alike = votes.alike(log_h)
     even = GoldLabels(votes, log_h, uniform(3)).alike(alike)
     assert even.shift.abs().max() < 1e-6

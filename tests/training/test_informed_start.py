@@ -7,6 +7,7 @@ import torch
 
 from hf_maxmig import MaxMIGTrainer
 from hf_maxmig.model.functional import confusion_counts, confusion_sums, initial_weight, vote_share
+from hf_maxmig.model.votes import Votes
 from hf_maxmig.training import informed_start as information
 from hf_maxmig.training.informed_start import (
     FOLDS,
@@ -47,7 +48,7 @@ def test_weighted_share_counts_votes_by_their_weight():
     """Against loops; who has no weight is heard only where nobody else is."""
     who, said = random_votes(N, M, C, K)
     weights = torch.tensor([0.5, 0.0, 2.0, 1.0, 0.0])
-    found = weighted_vote_share(who, said, weights, C)
+    found = weighted_vote_share(Votes(who, said), weights, C)
     alone = 0
     for i in range(N):
         pairs = [(int(m), int(r)) for m, r in zip(who[i], said[i], strict=True) if m >= 0]
@@ -58,9 +59,9 @@ def test_weighted_share_counts_votes_by_their_weight():
         for c in range(C):
             mass = sum(counted[m] for m, r in pairs if r == c)
             assert found[i, c] == pytest.approx(mass / total if pairs else 0, abs=1e-6)
-    only = weighted_vote_share(torch.tensor([[1]]), torch.tensor([[2]]), weights, C)
+    only = weighted_vote_share(Votes(torch.tensor([[1]]), torch.tensor([[2]])), weights, C)
     assert only.tolist() == [[0, 0, 1]]
-    same = weighted_vote_share(who, said, torch.full((M,), 0.3), C)
+    same = weighted_vote_share(Votes(who, said), torch.full((M,), 0.3), C)
     torch.testing.assert_close(same, vote_share(said, C))
 
 

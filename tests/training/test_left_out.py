@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_maxmig.model.functional import vote_share
+from hf_maxmig.model.votes import Votes
 from hf_maxmig.training.informed_start import STRENGTHS, shrunk_weight
 from hf_maxmig.training.left_out import (
     CLASSIFIER_COUNTS,
@@ -83,7 +84,7 @@ GROUPS = [torch.arange(M), torch.tensor([0, 1, 2, 2]), torch.tensor([3, 3, 3, 3]
 def test_forecasts_are_those_of_a_loop(groups, tiny):
     """Indices of votes, items and voices are three numberings that are easily mixed up."""
     who, said, base, weight = tiny
-    votes = LeftOutVotes(who, said, M, C, groups)
+    votes = LeftOutVotes(Votes(who, said), M, C, groups)
     total, without = votes.forecasts(base, weight, 0.7)
     expected = loop_forecasts(who, said, base, weight, 0.7, groups)
     torch.testing.assert_close(total, expected[0])
@@ -93,7 +94,7 @@ def test_forecasts_are_those_of_a_loop(groups, tiny):
 def test_counts_are_those_of_a_loop(tiny):
     """Rows are scored classes and columns reported ones; who votes twice on an item is counted once."""
     who, said, *_ = tiny
-    votes = LeftOutVotes(who, said, M, C)
+    votes = LeftOutVotes(Votes(who, said), M, C)
     posterior = torch.rand(len(votes.item), C)
     expected = torch.zeros(M, C, C)
     for v in range(len(votes.item)):
@@ -137,13 +138,13 @@ def test_vote_is_foretold_without_itself(groups, tiny):
     """Of all that it could have been the likelihoods sum to one only if nothing in them depends on it."""
     who, said, base, weight = tiny
     number = 0
-    usual = LeftOutVotes(who, said, M, C, groups)
+    usual = LeftOutVotes(Votes(who, said), M, C, groups)
     for i, slot in (who >= 0).nonzero().tolist():
         likely, seen = [], []
         for r in range(C):
             changed = said.clone()
             changed[i, slot] = r
-            votes = LeftOutVotes(who, changed, M, C, groups)
+            votes = LeftOutVotes(Votes(who, changed), M, C, groups)
             assert (votes.item[number], votes.annotator[number]) == (i, who[i, slot])
             assert torch.equal(votes.half, usual.half)
             _, without = votes.forecasts(base, weight, 1.0)
@@ -163,7 +164,7 @@ def test_vote_is_foretold_without_itself(groups, tiny):
 def test_confusions_that_foretell_are_counted_on_other_items(tiny):
     """Counted on the same, the most pliable confusions would foretell best."""
     who, said, base, weight = tiny
-    votes = LeftOutVotes(who, said, M, C)
+    votes = LeftOutVotes(Votes(who, said), M, C)
     _, without = votes.forecasts(base, weight, 1.0)
     usual = votes.foretold(without)
     moved = without.clone()
@@ -180,8 +181,8 @@ def test_copies_of_one_annotator_weigh_as_one():
     copied = torch.cat([who, torch.where(who == 0, 6, -1), torch.where(who == 0, 7, -1)], dim=1)
     again = torch.cat([said, torch.where(who == 0, said, -1), torch.where(who == 0, said, -1)], dim=1)  # fmt: skip
     groups = torch.tensor([0, 1, 2, 3, 4, 5, 0, 0])
-    one = LeftOutVotes(who, said, 6, 3)
-    three = LeftOutVotes(copied, again, 8, 3, groups)
+    one = LeftOutVotes(Votes(who, said), 6, 3)
+    three = LeftOutVotes(Votes(copied, again), 8, 3, groups)
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(6, 3, 3, generator=generator)
     total, without = one.forecasts(log_h, weight, 0.8)
@@ -196,13 +197,13 @@ def test_copies_of_one_annotator_weigh_as_one():
     torch.testing.assert_close(alike_3.log_forecast, alike.log_forecast)
     torch.testing.assert_close(alike_3.weight[[0, 6, 7]].sum(dim=0), alike.weight[0])
     torch.testing.assert_close(alike_3.weight[1:6], alike.weight[1:])
-    ungrouped = LeftOutVotes(copied, again, 8, 3).forecasts(log_h, torch.cat([weight, weight[[0, 0]]]), 0.8)  # fmt: skip
+    ungrouped = LeftOutVotes(Votes(copied, again), 8, 3).forecasts(log_h, torch.cat([weight, weight[[0, 0]]]), 0.8)  # fmt: skip
     assert (ungrouped[0] - total).abs().max() > 0.5
 
 
 def best_of(world, **changes):
     _, who, said, log_h = world
-    votes = LeftOutVotes(who, said, 6, 3, **changes)
+    votes = LeftOutVotes(Votes(who, said), 6, 3, **changes)
     return votes.best(log_h, uniform(3), vote_share(said, 3)[votes.item])
 
 
@@ -248,7 +249,7 @@ def loop_learn(who, said, base, posterior, iterations):
 def test_votes_teach_each_other_as_in_a_loop(iterations, tiny):
     """EM over votes that are flat and numbered, with shares of voices and rows that are shrunk."""
     who, said, base, _ = tiny
-    votes = LeftOutVotes(who, said, M, C)
+    votes = LeftOutVotes(Votes(who, said), M, C)
     posterior = torch.rand(len(votes.item), C, generator=torch.Generator().manual_seed(0))
     posterior = posterior / posterior.sum(dim=1, keepdim=True)
     found = votes.learn(base, posterior, iterations)
@@ -309,7 +310,7 @@ def test_classifier_surer_than_it_is_right_counts_less(seed):
 def test_of_two_ways_one_is_clearly_better_only_beyond_chance():
     """What was tried later wins half of all ties otherwise."""
     truth, who, said, log_h = make_world()
-    votes = LeftOutVotes(who, said, 6, 3)
+    votes = LeftOutVotes(Votes(who, said), 6, 3)
     start = vote_share(said, 3)[votes.item]
     good = votes.best(log_h, uniform(3), start)
     none = votes.best(uniform(3).expand(len(truth), -1), uniform(3), start)
@@ -326,7 +327,7 @@ def test_of_two_ways_one_is_clearly_better_only_beyond_chance():
 def test_where_all_votes_count_alike_the_classifier_only_breaks_ties():
     """The plurality, whoever voted."""
     truth, who, said, log_h = make_world(votes=4)
-    votes = LeftOutVotes(who, said, 6, 3)
+    votes = LeftOutVotes(Votes(who, said), 6, 3)
     alike = votes.alike(log_h)
     share = vote_share(said, 3)
     best = share == share.max(dim=1, keepdim=True).values

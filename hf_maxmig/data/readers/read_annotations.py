@@ -23,10 +23,11 @@ from transformers.utils import logging
 from .cells import Cells, Column, class_numbers, read_cells, read_items
 from .exports import annotator_files, argilla, cifar_n, is_argilla, label_studio, peerannot
 from .files import SAMPLE, TABLES, first_names, open_source, saw
-from .roles import ROLES, candidates, extra_name, pick
+from .roles import ROLES, WEIGHT, candidates, extra_name, pick
 from .source import Asked, Source, UncheckedVotes, shown
 from .tables import record_columns
 from .values import class_names, is_missing, is_text, plain_key, rule_of
+from .weights import weights_of
 
 logger = logging.get_logger(__name__)
 
@@ -43,6 +44,7 @@ def read_annotations(
     annotator: Any = None,
     annotation: str | None = None,
     gold: str | None = None,
+    weight: str | bool | None = None,
     missing: Sequence[str | int] | str | int | None = None,
     classes: Sequence[str] | None = None,
 ) -> Dataset:
@@ -85,6 +87,9 @@ def read_annotations(
             CIFAR-100N the path of its file of workers.
         annotation: the vote's column, question, or array.
         gold: the column or key of the item's gold label, if there is one.
+        weight: the column that says how much each vote counts, from 0 to 1, in a table with one vote per row:
+            the annotator's own confidence, or a probability. An empty cell counts in full. By default a
+            column of such numbers with a usual name, such as `confidence`; False reads none.
         missing: texts or numbers that stand for no answer, in place of the usual ones: `["NA", "?"]`
             for these two, or `()` for none, if a class is called "None". A row whose annotation is one
             of them is left out and counted.
@@ -95,8 +100,8 @@ def read_annotations(
 
     Returns:
         One vote per row, with the columns `item`, `annotator`, `annotation`, then `gold` if the source
-        has gold labels (each row has that of its item), then the other columns of the source. Those
-        with one of these four names are renamed to `original_...`. An item with a gold label and no
+        has gold labels (each row has that of its item), then `weight` where votes have weights, then the other columns of the source. Those
+        with one of these names are renamed to `original_...`. An item with a gold label and no
         vote has one row, whose annotator and annotation are None. `add_annotations` joins the result to
         a data set.
 
@@ -115,13 +120,13 @@ def read_annotations(
     """
     if format is not None and (not isinstance(format, str) or format not in FORMATS):
         raise ValueError(f"`format` must be one of {', '.join(FORMATS)}, got {format!a}.")
-    asked = _asked(item, annotator, annotation, gold, missing, classes)
+    asked = _asked(item, annotator, annotation, gold, missing, classes, weight)
     opened = open_source(source, format)
     chosen = format or _recognise(opened, asked)
     form = FORMATS[chosen]
     if opened.kind not in form.kinds:
         raise opened.wrong(f"must be {form.says} for `format={chosen!r}`, got {saw(opened)}.")
-    for role in ROLES:
+    for role in (*ROLES, WEIGHT):
         if getattr(asked, role) is not None and role not in form.takes:
             raise opened.wrong(
                 f"`{role}` must be left out for {chosen}: it is not looked up there."
@@ -130,10 +135,15 @@ def read_annotations(
 
 
 def _asked(
-    item: Any, annotator: Any, annotation: Any, gold: Any, missing: Any, classes: Any
+    item: Any, annotator: Any, annotation: Any, gold: Any, missing: Any, classes: Any, weight: Any
 ) -> Asked:
     """Check the user's arguments."""
-    for role, name in (("item", item), ("annotation", annotation), ("gold", gold)):
+    for role, name in (
+        ("item", item),
+        ("annotation", annotation),
+        ("gold", gold),
+        (WEIGHT, weight or None),
+    ):
         if name is not None and not isinstance(name, str):
             raise TypeError(f"`{role}` must be a name, got {type(name).__name__}.")
     if not isinstance(annotator, str | os.PathLike | list | tuple | None) or (
@@ -142,7 +152,8 @@ def _asked(
         raise TypeError(
             f"`annotator` must be a name, a path or a list of names, got {annotator!a}."
         )
-    return Asked(item, annotator, annotation, gold, rule_of(missing, classes), class_names(classes))
+    rule, names = rule_of(missing, classes), class_names(classes)
+    return Asked(item, annotator, annotation, gold, rule, names, weight)
 
 
 # The tables
@@ -179,7 +190,11 @@ def long(source: Source, asked: Asked) -> UncheckedVotes:
     open_ends = [(role, -1) for role, name in found.items() if name == source.open_end]
     out = {role: columns.pop(name) for role, name in found.items()}
     open_ends = [(role, len(out[role]) - 1) for role, _ in open_ends]
-    return UncheckedVotes(out | _extras(source, columns), source, found=found, open_ends=open_ends)
+    weight, named_so, doubts = weights_of(source, columns, asked.weight)
+    extras = weight | _extras(source, columns)
+    return UncheckedVotes(
+        out | extras, source, found=found | named_so, doubts=doubts, open_ends=open_ends
+    )
 
 
 def wide(source: Source, asked: Asked) -> UncheckedVotes:
@@ -384,7 +399,7 @@ class Format:
 
 
 FORMATS = {
-    "long": Format(long, _looks_long, TABLES, ROLES, "a table with one vote per row"),
+    "long": Format(long, _looks_long, TABLES, (*ROLES, WEIGHT), "a table with one vote per row"),
     "wide": Format(
         wide, _looks_wide, TABLES, ("item", "annotator", "gold"), "a table, one column per annotator"
     ),

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from .source import Source, shown
 
 ROLES = ("item", "annotator", "annotation", "gold")
+WEIGHT = "weight"  # how much a vote counts: a number, where the others are names
 
 
 def extra_name(name: str) -> str:
     """Name an extra column, so that it differs from ours."""
-    return f"original_{name}" if name in ROLES else name
+    return f"original_{name}" if name in (*ROLES, WEIGHT) else name
 
 
 # The usual names of each role, written as `_plain` returns them, likeliest first. A later group counts
@@ -42,6 +43,7 @@ _USUAL = {
         "ground_truth groundtruth ground_truth_label gt correct_label correct_answer clean_label "
         "y_true",
     ),
+    WEIGHT: ("confidence weight vote_weight annotation_weight probability prob certainty",),
 }
 _PREFIXES = {
     "item": ("input.", "input:"),

@@ -25,6 +25,7 @@ class Asked:
     gold: str | None = None
     rule: Rule = USUAL
     classes: list[str] | None = None
+    weight: str | bool | None = None
 
 
 @dataclass(frozen=True)
