@@ -132,6 +132,7 @@ def missing_for_start(
         The first thing that is missing; None if nothing is.
 
     Example:
+        >>> from hf_maxmig.model.heads import HeadClassifier
         >>> head = HeadClassifier(HeadClassifier.config_class(input_size=2, num_labels=2))
         >>> model = MaxMIGModel.from_classifier(head, annotators=["ann", "bob"], divergence="pearson")
         >>> missing_for_start(model, MaxMIGTrainingArguments("out", use_cpu=True), None)
