@@ -112,14 +112,16 @@ def opened_sound(content: Any, rate: int, number: int) -> Any:
         (400,)
     """
     given: Any = rate
+    name = None  # of the file, for errors
     if isinstance(content, Mapping) and {*content} <= {"path", "bytes"}:
-        stored = content.get("bytes")
-        content = content.get("path") if stored is None else bytes(stored)
+        stored, name = content.get("bytes"), content.get("path")
+        content = name if stored is None else bytes(stored)
     if isinstance(content, str | os.PathLike | bytes):
         source = content if isinstance(content, bytes) else os.fspath(content)
         if isinstance(source, str) and not source.startswith(("http://", "https://")):
             check_file(source, "a sound", number)
-        content, given = _tried(lambda file: _read_sound(file, rate), source, "a sound", number)
+        shown = name or source
+        content, given = _tried(lambda _: _read_sound(source, rate), shown, "a sound", number)
     elif hasattr(content, "get_all_samples"):
         samples = content.get_all_samples()
         content, given = samples.data.mean(dim=0), samples.sample_rate
@@ -202,8 +204,8 @@ def _read_sound(source: str | bytes, rate: int) -> tuple[Any, int]:
         return load_audio(source, sampling_rate=rate), rate
     except ImportError as error:
         raise ImportError(
-            "only WAV files of whole numbers can be read without torchcodec or soundfile: pip install "
-            "torchcodec, or pip install soundfile soxr"
+            "only WAV files of whole numbers can be read without soundfile or torchcodec: pip install "
+            "soundfile soxr"
         ) from error
 
 

@@ -1,5 +1,6 @@
 """`pipeline("crowd-forecast")`: votes by name go in, what the model itself forecasts comes out."""
 
+import base64
 import json
 import logging
 import wave
@@ -21,6 +22,7 @@ from transformers import (
 )
 
 from hf_maxmig import MaxMIGModel, peer
+from hf_maxmig.model import opening
 from hf_maxmig.model.opening import opened_sound
 from hf_maxmig.model.pipelines import TASK, ForecastPipeline, number_votes
 from tests.children import needs_fork, run
@@ -464,6 +466,27 @@ def test_sounds_of_any_rate_and_width_are_read_without_a_library(width, rate, tm
     whole = stored["bytes"]
     with pytest.raises(ValueError, match="item 7 must be a sound that can be read, .*ends after"):
         opened_sound({"path": "a.wav", "bytes": whole[: len(whole) // 2]}, 16000, number=7)
+
+
+def test_other_sounds_are_left_to_a_library_and_asked_for_by_name(monkeypatch):
+    """Compressed sounds lie inside a data set as bytes, which no library takes as they are."""
+    stored = {"bytes": b"fLaC and so on", "path": "a.flac"}
+    seen = []
+
+    def decoded(source, sampling_rate):
+        seen.append((base64.b64decode(source.split(",")[1]), sampling_rate))
+        return np.ones(5, dtype="float32")
+
+    monkeypatch.setattr(opening, "load_audio", decoded)
+    assert opened_sound(stored, 16000, number=0).tolist() == [1.0] * 5
+    assert seen == [(stored["bytes"], 16000)]
+
+    def missing(source, sampling_rate):
+        raise ImportError("soundfile")
+
+    monkeypatch.setattr(opening, "load_audio", missing)
+    with pytest.raises(ValueError, match="item 3 must be .* got 'a.flac': only WAV.*pip install soundfile soxr"):  # fmt: skip
+        opened_sound(stored, 16000, number=3)
 
 
 def test_pictures_that_cannot_be_opened_are_named(saved, tmp_path):
