@@ -54,13 +54,13 @@ def card(arguments: CardArguments) -> None:
         ValueError: if there is no such model.
     """
     model = saved_model(arguments.model)
-    told = _results(arguments.model)
+    written = _results(arguments.model)
     on_hub = None if Path(arguments.model).exists() else arguments.model
     repo_id = arguments.repo_id or on_hub
     name = (repo_id or Path(arguments.model).resolve().name).split("/")[-1]
     header: dict[str, Any] = {"license": arguments.license, "datasets": arguments.dataset}
     made = model_card(
-        model, told.get("results", {}), told.get("arguments", {}), name, repo_id=repo_id,
+        model, written.get("results", {}), written.get("arguments", {}), name, repo_id=repo_id,
         processor=saved_processor(arguments.model),
         **{key: value for key, value in header.items() if value is not None},
     )  # fmt: skip
@@ -82,10 +82,10 @@ def _results(model: str) -> dict[str, Any]:
     if file is None:
         return {}
     try:
-        told = json.loads(Path(file).read_text(encoding="utf-8"))
+        written = json.loads(Path(file).read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} must be JSON, got: {error}.") from error
-    return told if isinstance(told, dict) else {}
+    return written if isinstance(written, dict) else {}
 
 
 def main(arguments: list[str]) -> None:

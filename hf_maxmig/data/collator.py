@@ -639,14 +639,16 @@ def _has_nan(row: Any) -> bool:
 
 def _first_unlike(rows: list[dict[str, Any]]) -> int | None:
     """Find the first row with anything but numbers, another depth than most, or unequal lengths."""
-    told = []
+    depths_of = []
     for row in rows:
         arrays = [_array(value) for value in row.values()]
         shapes = [a.shape for a in arrays if a is not None and a.dtype.kind in "biuf"]
         same = len(shapes) == len(arrays) and len({shape[:1] for shape in shapes}) == 1
-        told.append([len(shape) for shape in shapes] if same else None)
-    usual = max((depths for depths in told if depths), key=told.count, default=None)
-    return next((i for i, depths in enumerate(told) if depths is None or depths != usual), None)
+        depths_of.append([len(shape) for shape in shapes] if same else None)
+    usual = max((depths for depths in depths_of if depths), key=depths_of.count, default=None)
+    return next(
+        (i for i, depths in enumerate(depths_of) if depths is None or depths != usual), None
+    )
 
 
 def _first_failing(call: Callable[[int], Any], rows: list[Any]) -> int | None:

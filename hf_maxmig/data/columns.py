@@ -267,10 +267,10 @@ def hash_annotators(dataset: Dataset, salt: str) -> Dataset:
     values, lengths = _annotator_numbers(dataset)
     check_range("annotators", values, lengths, len(names))
     features = {"annotators": List(ClassLabel(names=hashes))}
-    row, told = np.repeat(np.arange(len(lengths)), lengths), number[values]
+    row, named = np.repeat(np.arange(len(lengths)), lengths), number[values]
     # Stable, so that repeated votes of an annotator keep their order. Padding stays last.
-    place = np.lexsort((np.where(told < 0, len(names), told), row))
-    columns = {"annotators": _lists(told[place], lengths)}
+    place = np.lexsort((np.where(named < 0, len(names), named), row))
+    columns = {"annotators": _lists(named[place], lengths)}
     for name, lists in _of_each_vote(dataset, lengths):
         features[name] = List(dataset.features[name].feature)
         columns[name] = pa.ListArray.from_arrays(_offsets(lengths), lists.flatten().take(place))

@@ -78,10 +78,10 @@ def relabelled(
     Example:
         >>> items = Dataset.from_dict({"annotators": [[0, 1, 2]], "annotations": [[0, 0, 1]]})
         >>> log_h = np.log([[0.1, 0.9]])
-        >>> told = relabelled(items, log_h, log_h, log_h, CrowdCollator(3, 2), ["cat", "dog"])
-        >>> told["forecast"][0], told["plurality"][0], round(told["suspicion"][0], 3)
+        >>> cleaned = relabelled(items, log_h, log_h, log_h, CrowdCollator(3, 2), ["cat", "dog"])
+        >>> cleaned["forecast"][0], cleaned["plurality"][0], round(cleaned["suspicion"][0], 3)
         ('dog', 'cat', 0.9)
-        >>> round(told["label_quality"][0], 3), round(told["difficulty"][0], 3)
+        >>> round(cleaned["label_quality"][0], 3), round(cleaned["difficulty"][0], 3)
         (0.1, 0.633)
     """
     for argument, array in (("log_h", log_h), ("log_g", log_g), ("log_forecast", log_forecast)):

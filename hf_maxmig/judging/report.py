@@ -304,8 +304,8 @@ def _items(dataset: Dataset, gold: np.ndarray, classes: Sequence[str]) -> dict[s
     unvoted = np.asarray(_column(dataset, "suspicion").is_null())
     confidence = np.asarray(_column(dataset, "confidence"), dtype=float)
     quality = _numbers(dataset, "label_quality")
-    told = np.flatnonzero(gold >= 0)
-    known = dataset.select(told)
+    with_gold = np.flatnonzero(gold >= 0)
+    known = dataset.select(with_gold)
     number = pa.array(list(classes), pa.string())
     plurality = np.asarray(
         pc.fill_null(pc.index_in(_column(known, "plurality").cast(pa.string()), number), -1)
@@ -314,11 +314,11 @@ def _items(dataset: Dataset, gold: np.ndarray, classes: Sequence[str]) -> dict[s
         name: _probabilities(known, f"{name}_posterior", len(classes)).argmax(axis=1)
         for name in ("classifier", "aggregator", "forecast")
     }
-    voted = ~unvoted[told]
+    voted = ~unvoted[with_gold]
     shares = _shares(known, len(classes))
     with_votes = shares.sum(dim=1) > 0
     scores = [
-        (what, float((answer[taken] == gold[told][taken]).mean()), int(taken.sum()))
+        (what, float((answer[taken] == gold[with_gold][taken]).mean()), int(taken.sum()))
         for what, answer, taken in (
             ("aggregator", answers["aggregator"], voted),
             ("classifier", answers["classifier"], voted | True),
@@ -327,12 +327,14 @@ def _items(dataset: Dataset, gold: np.ndarray, classes: Sequence[str]) -> dict[s
         if taken.any()
     ]
     if with_votes.any():
-        right = plurality_accuracy(shares[with_votes], torch.from_numpy(gold[told])[with_votes])
+        right = plurality_accuracy(
+            shares[with_votes], torch.from_numpy(gold[with_gold])[with_votes]
+        )
         scores.insert(0, ("plurality of the votes", right, int(with_votes.sum())))
-    judged = suspect[told] & (plurality >= 0)
+    judged = suspect[with_gold] & (plurality >= 0)
     suspects = Suspects.of(dataset)
     # A measurement counts for more than an expectation.
-    hits = (answers["forecast"] == gold[told])[suspect[told]]
+    hits = (answers["forecast"] == gold[with_gold])[suspect[with_gold]]
     measured = float(hits.mean()) if len(hits) else None
     return {
         "number": len(dataset),
@@ -341,13 +343,13 @@ def _items(dataset: Dataset, gold: np.ndarray, classes: Sequence[str]) -> dict[s
         "suspects_forecast": suspects.forecast,
         "suspects_crowd": suspects.crowd,
         "suspects_measured": measured,
-        "suspects_with_gold": int(suspect[told].sum()),
+        "suspects_with_gold": int(suspect[with_gold].sum()),
         "take_forecasts": suspects.take_forecasts and (measured is None or measured > 0.5),
         "expected": float(np.nanmean(confidence)) if len(dataset) else math.nan,
-        "with_gold": len(told),
+        "with_gold": len(with_gold),
         "scores": scores,
         "judged": int(judged.sum()),
-        "judged_wrong": int((judged & (plurality != gold[told])).sum()),
+        "judged_wrong": int((judged & (plurality != gold[with_gold])).sum()),
         "quality": float(quality[~unvoted].mean()) if (~unvoted).any() else math.nan,
     }
 

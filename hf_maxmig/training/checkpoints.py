@@ -48,7 +48,7 @@ LOCK_PATIENCE = 10.0  # seconds: the workers of a killed training keep its lock 
 _READ = (".safetensors", ".index.json", ".bin", ".pt", ".pth")
 _ours: set[Path] = set()  # folders in which this process trains
 
-Told = TypeVar("Told")
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -337,18 +337,18 @@ class CheckpointingTrainer(Trainer):
     def _spread(self) -> bool:
         return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
-    def _agreed(self, find: Callable[[], Told]) -> Told:
+    def _agreed(self, find: Callable[[], Found]) -> Found:
         """Compute something on one process; all others get the result, or the same error."""
-        told: list[Any] = [None, None]
+        outcome: list[Any] = [None, None]
         if self.is_world_process_zero():
             try:
-                told[0] = find()
+                outcome[0] = find()
             except (OSError, TypeError, ValueError) as error:
-                told[1] = error
-        broadcast_object_list(told)
-        if told[1] is not None:
-            raise told[1]
-        return told[0]
+                outcome[1] = error
+        broadcast_object_list(outcome)
+        if outcome[1] is not None:
+            raise outcome[1]
+        return outcome[0]
 
     @contextlib.contextmanager
     def _one_training(self, resume: Any, trial: Any) -> Iterator[str | None]:
@@ -409,7 +409,7 @@ class CheckpointingTrainer(Trainer):
             if isinstance(error, RuntimeError) and not _is_of_writing(error):
                 raise
             problem = error
-        problems = [told for told in gather_object([problem and str(problem)]) if told]
+        problems = [one for one in gather_object([problem and str(problem)]) if one]
         if not problems and args.should_save:
             try:
                 write_manifest(

@@ -67,7 +67,7 @@ class CrossFitted:
         log_p: (C,), log of the class prior.
         classifier: how much a classifier counts beside the votes: the factor of its logits.
         likelihoods: for each setting that was tried, the mean log-likelihood of a left-out vote.
-        tells_apart: whether left-out votes are predicted clearly better if annotators are told apart
+        tells_apart: whether left-out votes are predicted clearly better if annotators are distinguished
             than if all votes count the same; if not, all votes count the same in `targets` and `weight`.
         gold: (N,) int64, the gold labels that were used, -1 for an item without; None if none were.
         votes: digest of the votes that were used (`cross_fit.votes_digest`); empty if unknown.

@@ -32,7 +32,7 @@ logger = logging.get_logger(__name__)
 # A user need not set these. On ten digits with the paper's experts, correct models lie at ten times
 # these limits or more, models that had merged classes at a twentieth or less.
 LOST = 0.1  # of the mass that a class should have
-ALIKE = 1e-3  # variance of P(first | one of two classes), as a share of what it is if they are told apart
+ALIKE = 1e-3  # variance of P(first | one of two classes), as a share of its value if they are told apart
 EXPECTED_ITEMS = 10  # a class with fewer expected items is not judged: it may have none
 RENAMED = 0.1  # by how much another name must fit the votes of a class better, on average
 GUARDED_ITEMS = 2000  # how many items the guards look at, plus 20 per class

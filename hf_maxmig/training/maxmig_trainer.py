@@ -102,7 +102,7 @@ class MaxMIGTrainer(CrowdTrainer):
         summary = describe(dataset)
         folder = Path(folder or self._report_folder)
         output = self._posteriors(dataset)
-        told = self._relabel(dataset, output, folder / "relabelled.parquet")
+        cleaned = self._relabel(dataset, output, folder / "relabelled.parquet")
         model = self.crowd_model
         with torch.no_grad(), whole_parameters(model):
             # A vote for another class is evidence against a class without votes.
@@ -119,7 +119,7 @@ class MaxMIGTrainer(CrowdTrainer):
             write_report(
                 folder / "report.html", judged, title=title or Path(self.args.output_dir).resolve().name,
                 summary=str(summary), log_history=self.state.log_history,
-                relabelled=told.with_format(None), metrics=metrics, show=show,
+                relabelled=cleaned.with_format(None), metrics=metrics, show=show,
                 gold_labels_used=model.config.gold_labels_used or 0,
             )  # fmt: skip
         self._judged = judged

@@ -258,9 +258,9 @@ class SharingTrainer(CheckpointingTrainer):
         folder = Path(self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         card.save(folder / "README.md")
-        told = {"results": self._results, "arguments": arguments, "hf_maxmig": __version__}
+        content = {"results": self._results, "arguments": arguments, "hf_maxmig": __version__}
         with staged(folder / RESULTS) as place:
-            place.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+            place.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 @contextlib.contextmanager

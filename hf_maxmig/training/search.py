@@ -167,9 +167,9 @@ def start_by_race(training: Training) -> list[Try]:
         max((pair for pair in judged if pair[0].learned == learned), key=lambda pair: pair[1].gain)
         for learned in priors
     ]
-    tries = [told for _, told in firsts]
+    tries = [measured for _, measured in firsts]
     taken = chosen(tries)
-    best = next(one for one, told in firsts if told is taken)
+    best = next(one for one, measured in firsts if measured is taken)
     if best.learned and config.prior != "learned":
         model.use_prior("learned", [])
     with torch.no_grad():

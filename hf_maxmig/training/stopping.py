@@ -47,8 +47,8 @@ class StoppingTrainer(SharingTrainer):
         losses, gradients = self._losses.found(), self._gradients.found()
         if scaler is not None and self.args.world_size > 1:  # only one of them may have seen it
             seen = torch.tensor(losses or (0, 0.0), dtype=torch.float32, device=self.args.device)
-            told = self.accelerator.gather(seen[None])
-            step, value = max(told.tolist(), key=lambda pair: pair[0])
+            gathered = self.accelerator.gather(seen[None])
+            step, value = max(gathered.tolist(), key=lambda pair: pair[0])
             losses = (int(step), value) if step else None
         if losses is not None and (gradients is None or losses[0] <= gradients[0]):
             self._stop(f"the loss must be finite, got {losses[1]:g}", losses[0])

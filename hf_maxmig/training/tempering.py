@@ -50,20 +50,20 @@ class GoldLabels:
         self.rows = (self.trusted != 0).any(dim=1).nonzero()[:, 0]
         self.gold = self.trusted[self.rows].argmax(dim=1)
 
-    def heard(self) -> Tensor:
+    def voted(self) -> Tensor:
         """Sum what the votes on each gold item say, by confusions counted without its gold label: (G, C)."""
         log_h, log_p = self.log_h, self.log_p
-        heard = torch.zeros_like(log_h)
+        voted = torch.zeros_like(log_h)
         fold = torch.arange(len(self.rows)) % FOLDS
         for number in range(min(FOLDS, len(self.rows))):
             held = self.rows[fold == number]
             others = copy.copy(self.votes)
             others.trusted = self.trusted.index_fill(0, held, 0.0)
             weight = others.learn(0.5 * (log_h + log_p), log_h.exp()[others.item])
-            heard[held] = others.forecasts(torch.zeros_like(log_h), weight, 1.0)[0][held]
-        return heard[self.rows]
+            voted[held] = others.forecasts(torch.zeros_like(log_h), weight, 1.0)[0][held]
+        return voted[self.rows]
 
-    def temper(self, found: Judged, heard: Tensor, shifts: bool = True) -> Tempered:
+    def temper(self, found: Judged, voted: Tensor, shifts: bool = True) -> Tempered:
         """Find by gold labels how much the classifier and the votes count, and a shift of each class.
 
         The forecast of an item is log p + s_h (log h - log p) + s_g (sum of its votes' columns) + d. Each
@@ -75,7 +75,7 @@ class GoldLabels:
 
         Args:
             found: a combination that left-out votes have judged.
-            heard: (G, C), the sum of the columns of the votes on each gold item, before `found.votes`
+            voted: (G, C), the sum of the columns of the votes on each gold item, before `found.votes`
                 multiplies it.
             shifts: whether to look for d.
 
@@ -83,11 +83,11 @@ class GoldLabels:
             The tempered combination.
         """
         log_p = self.log_p
-        seen, heard = found.classifier * (self.log_h - log_p)[self.rows], found.votes * heard
-        a, b, shift = self._fit(seen, heard, 0.0)
-        likely = self._likely(log_p + a * seen + b * heard)
+        seen, voted = found.classifier * (self.log_h - log_p)[self.rows], found.votes * voted
+        a, b, shift = self._fit(seen, voted, 0.0)
+        likely = self._likely(log_p + a * seen + b * voted)
         if shifts:
-            shifted = self._fit(seen, heard, SHIFT)
+            shifted = self._fit(seen, voted, SHIFT)
             alone = [
                 self._likely(log_p + x * seen + d).sum() for x, _, d in (shifted, (a, b, shift))
             ]
@@ -107,15 +107,15 @@ class GoldLabels:
     def _likely(self, scores: Tensor) -> Tensor:
         return scores.log_softmax(dim=-1).gather(1, self.gold[:, None])[:, 0]
 
-    def _fit(self, seen: Tensor, heard: Tensor, shifts: float) -> tuple[float, float, Tensor]:
-        """Find what the gold labels multiply `seen` and `heard` by, and d, of that standard deviation."""
+    def _fit(self, seen: Tensor, voted: Tensor, shifts: float) -> tuple[float, float, Tensor]:
+        """Find what the gold labels multiply `seen` and `voted` by, and d, of that standard deviation."""
         C = len(self.log_p)
         doubt = torch.tensor([DOUBT, DOUBT, *[shifts] * C])
         unit = torch.zeros(2 + C, requires_grad=True)  # of a standard normal prior
 
         def minus_log_posterior() -> Tensor:
             a, b, shift = (doubt * unit).split([1, 1, C])
-            scores = self.log_p + a.exp() * seen + b.exp() * heard + shift
+            scores = self.log_p + a.exp() * seen + b.exp() * voted + shift
             optimizer.zero_grad()
             loss = unit.square().sum() / 2 - self._likely(scores).sum()
             loss.backward()
@@ -129,14 +129,14 @@ class GoldLabels:
 
     def best(self, found: Judged) -> Tempered:
         """Temper what `LeftOutVotes.best` has found."""
-        return self.temper(found, self.heard())
+        return self.temper(found, self.voted())
 
     def alike(self, found: Judged) -> Tempered:
         """Temper what `LeftOutVotes.alike` has found: no confusion is counted, no class is shifted."""
         others = copy.copy(self.votes)
         others.trusted = None
-        heard, _ = others.forecasts(torch.zeros_like(self.log_h), others.each, 1.0)
-        return self.temper(found, heard[self.rows], shifts=False)
+        voted, _ = others.forecasts(torch.zeros_like(self.log_h), others.each, 1.0)
+        return self.temper(found, voted[self.rows], shifts=False)
 
 
 def clearly_likelier(one: Tempered, other: Tempered) -> bool:

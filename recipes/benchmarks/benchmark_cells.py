@@ -86,7 +86,7 @@ class Number(NamedTuple):
 
     Args:
         mean: over the seeds.
-        deviation: the standard deviation, with n - 1; None for one seed, or where it isn't told.
+        deviation: the standard deviation, with n - 1; None for one seed, or where it is not stated.
         seeds: how many; None where it isn't told.
     """
 

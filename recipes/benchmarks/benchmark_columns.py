@@ -384,7 +384,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
                 raise AssertionError(f"{job} must see {given.votes} votes, got {found[job]}.")
             rows.append(row)
     size = found["add_annotations"]
-    told = found["describe"]
+    description = found["describe"]
     results = {
         "command": command(__file__, sys.argv[1:] if arguments is None else arguments),
         "machine": machine(pa, np, datasets, hf_maxmig),
@@ -398,7 +398,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         },
         "plain": measure_plain(given),
         "targets": targets(given, {row.job: row for row in rows}, size["values"] / given.votes),
-        "description": told["text"],
+        "description": description["text"],
         "minutes": 0.0,
     }
     results["minutes"] = round((time.perf_counter() - start) / 60, 2)

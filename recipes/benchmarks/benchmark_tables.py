@@ -409,8 +409,8 @@ def _falls(result: Results, method: str, measure: str, case: str) -> str:
             verdicts.append(f"{here} not measured")
             continue
         holds = before.mean - after.mean >= FALL
-        told = f"{_text(after)} against {_text(before)} in {there}"
-        verdicts.append(f"{here} {_verdict(holds)}, {told}")
+        words = f"{_text(after)} against {_text(before)} in {there}"
+        verdicts.append(f"{here} {_verdict(holds)}, {words}")
     return f"{claim} ({FALL:g} points or more below 4.1): {'; '.join(verdicts)}"
 
 
@@ -426,8 +426,8 @@ def _fails_under_none(result: Results) -> str:
         return f"{claim}: not judged, {', '.join(lack)} not measured"
     worst = min(measured, key=lambda crowd: measured[crowd].mean)
     holds = result.ceiling.mean - measured[worst].mean <= FAILURE
-    told = f"{_text(measured[worst])} in {CROWDS[worst]} against {_text(result.ceiling)}"
-    return f"{claim}: {_verdict(holds)}, {told}"
+    words = f"{_text(measured[worst])} in {CROWDS[worst]} against {_text(result.ceiling)}"
+    return f"{claim}: {_verdict(holds)}, {words}"
 
 
 def _leads(result: Results, measure: str) -> str:
@@ -445,8 +445,8 @@ def _leads(result: Results, measure: str) -> str:
             continue
         best = max(rivals, key=lambda method: rivals[method].mean)
         holds = ours.mean >= rivals[best].mean - TIE
-        told = f"{_text(ours)} against {_text(rivals[best])} ({method_name(best)})"
-        verdicts.append(f"{CROWDS.get(crowd, '')} {_verdict(holds)}, {told}".strip())
+        words = f"{_text(ours)} against {_text(rivals[best])} ({method_name(best)})"
+        verdicts.append(f"{CROWDS.get(crowd, '')} {_verdict(holds)}, {words}".strip())
     return f"{claim}: {'; '.join(verdicts) or 'not measured'}"
 
 
@@ -455,7 +455,7 @@ def _leads(result: Results, measure: str) -> str:
 
 def page(cells: Sequence[Cell]) -> str:
     """Write all there is of the committed results: what stands beside them as README.md."""
-    told = [
+    parts = [
         "# Every method on every crowd",
         "Made by `python recipes/benchmarks/benchmark_tables.py` from the files in this folder, which `python recipes/benchmarks/benchmark.py "
         "--dataset NAME --collect FILE` wrote; each cell in them says the command that runs it again. A tenth of the training "
@@ -470,7 +470,7 @@ def page(cells: Sequence[Cell]) -> str:
         "## Best epoch on the test items, as the literature prints it",
         markdown(cells, pick="best_on_test"),
     ]
-    return "\n\n".join(part.strip() for part in told) + "\n"
+    return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 def held_out_votes(cells: Sequence[Cell]) -> str:
@@ -502,9 +502,9 @@ def held_out_votes(cells: Sequence[Cell]) -> str:
         if lost
         else "They cost nowhere more than a point."
     )
-    told = f"Held-out votes choose the epoch and the strength of W, by the gain and without a gold label. {cost}"
+    words = f"Held-out votes choose the epoch and the strength of W, by the gain and without a gold label. {cost}"
     table = Table(
-        "What held-out votes are worth", told, list(CROWDS.values()),
+        "What held-out votes are worth", words, list(CROWDS.values()),
         [Block(f"{method_name(method)}, forecaster (dc)", rows)], seeds=None,
     )  # fmt: skip
     return _markdown(table)

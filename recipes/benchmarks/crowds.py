@@ -81,14 +81,14 @@ class Crowd(NamedTuple):
 def _crowd(votes: Iterable[tuple[Any, Any, Any]], gold: Mapping[Any, Any]) -> Crowd:
     """Number items, annotators and classes of (item, annotator, label) in the order of their names."""
     rows = sorted({(str(i), str(m), str(r)) for i, m, r in votes})
-    told = {str(i): str(c) for i, c in gold.items()}
+    named = {str(i): str(c) for i, c in gold.items()}
     items, annotators, classes = (sorted(set(names)) for names in zip(*rows, strict=True))
-    classes = sorted({*classes, *(told[i] for i in items if i in told)})
+    classes = sorted({*classes, *(named[i] for i in items if i in named)})
     numbers = [{n: k for k, n in enumerate(names)} for names in (items, annotators, classes)]
     item, who, said = np.array(
         [[of[n] for of, n in zip(numbers, row, strict=True)] for row in rows]
     ).T
-    truth = np.array([numbers[2][told[i]] if i in told else -1 for i in items])
+    truth = np.array([numbers[2][named[i]] if i in named else -1 for i in items])
     return Crowd(item, who, said, truth, annotators, classes, items)
 
 

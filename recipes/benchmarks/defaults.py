@@ -66,8 +66,8 @@ def measure(
             chosen = labelme.LabelMeArguments(arguments.data_dir, held_out_items=HELD_OUT_ITEMS)
             training = labelme.LabelMeTrainingArguments(folder, **quiet, **setting)
             return labelme.main(chosen, training)
-        told = digits.DigitsArguments(*crowd, HELD_OUT_ITEMS)
-        return digits.main(told, digits.DigitsTrainingArguments(folder, **quiet, **setting))
+        data = digits.DigitsArguments(*crowd, HELD_OUT_ITEMS)
+        return digits.main(data, digits.DigitsTrainingArguments(folder, **quiet, **setting))
 
 
 def choose(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -116,8 +116,8 @@ def measure(crowd: str, aggregator: str, seed: int, epochs: float = 100) -> dict
         order = names_by_gold(output.predictions[0], gold)
     values = [float((log[:, order].argmax(1) == gold).mean()) for log in output.predictions]
     values.append(output.metrics["test_gain"])
-    told = {name: round(value, 4) for name, value in zip(KEPT, values, strict=True)}
-    return {"seed": seed, "kept": found["aggregator"], **told, "seconds": round(seconds, 1)}
+    rounded = {name: round(value, 4) for name, value in zip(KEPT, values, strict=True)}
+    return {"seed": seed, "kept": found["aggregator"], **rounded, "seconds": round(seconds, 1)}
 
 
 def names_by_gold(log_h: np.ndarray, gold: np.ndarray) -> np.ndarray:

@@ -23,12 +23,12 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     cells = [[line[i] for i in kept] for line in (header, *lines)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(kept))]
     rule = ["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])]
-    told = [
+    rows = [
         [f" {line[0].ljust(widths[0])} "]
         + [f" {text.rjust(width)} " for text, width in zip(line[1:], widths[1:], strict=True)]
         for line in cells
     ]
-    return "\n".join("|" + "|".join(line) + "|" for line in (told[0], rule, *told[1:]))
+    return "\n".join("|" + "|".join(line) + "|" for line in (rows[0], rule, *rows[1:]))
 
 
 def write_part(name: str, text: str, page: Path) -> None:

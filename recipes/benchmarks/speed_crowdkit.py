@@ -99,7 +99,7 @@ class Fits:
         """Fit one of crowd-kit's classes; None if it takes too long."""
         connection = self.connection or self.begin()
         connection.send(kind)
-        reading = self.heard(connection, self.longest)
+        reading = self.received(connection, self.longest)
         if reading is None:
             self.end()
         return reading
@@ -111,11 +111,11 @@ class Fits:
         self.process = context.Process(target=serve, args=(theirs, *self.sizes), daemon=True)
         self.process.start()
         theirs.close()  # so that its end shows here
-        if self.heard(self.connection, STARTING) is None:
+        if self.received(self.connection, STARTING) is None:
             raise TimeoutError(f"crowd-kit must be ready in {STARTING:g} s, got nothing.")
         return self.connection
 
-    def heard(self, connection: Connection, longest: float) -> Any:
+    def received(self, connection: Connection, longest: float) -> Any:
         """Receive what the process says; None if it says nothing for so long."""
         if not connection.poll(longest):
             return None

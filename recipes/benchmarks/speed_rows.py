@@ -1,4 +1,4 @@
-"""How speed is read, compared and told. Not a recipe itself, see `benchmark_speed.py`.
+"""How speed is read, compared and shown. Not a recipe itself, see `benchmark_speed.py`.
 
 Run as `python recipes/benchmarks/speed_rows.py` it writes the table of `docs/speed.md` anew from the committed results.
 """
@@ -20,7 +20,7 @@ READING = 0.05  # seconds that one reading of the clock should span, in as many 
 LONGEST = 10.0  # seconds after which a slow job has had rounds enough, if there were three
 
 RESULTS = Path(__file__).with_name("results") / "benchmark_speed.json"
-# Of the page: what the method adds is told once, and a rival that is much like another not at all.
+# For the page: what the method adds is shown once, and similar rivals are left out.
 LEFT_OUT = re.compile(
     r"(resnet18|vit_tiny).*same batches|, cross-entropy, our batches|(one_coin|mmsr|zero_based|wawa)"
 )

@@ -1,4 +1,4 @@
-"""How what `untouched.py` measured is told. Not a recipe itself.
+"""How the figures of `untouched.py` are shown. Not a recipe itself.
 
 Run as `python recipes/benchmarks/untouched_rows.py` it writes the page's tables anew from the committed results.
 """

@@ -16,7 +16,7 @@ p < 0.05, chance being that of their own labels on their own items; one is misse
 labels or more and are not better than chance by gold (p > 0.3). At most one in twenty of those
 condemned may be so falsely. Seconds. The older rules condemned 58 in these seven crowds, 18 falsely.
 
-Beside it stands what the same rules say when they are told the truth: what 1,000 labels can show at
+Beside it are the verdicts of the same rules when they know the truth: what 1,000 labels can show at
 all. Expect hardly a mistake there: no copy or constant is missed or falsely named; 1 of 20 who label
 at random is not shown to; of the adversaries of LUNA16 (low) a third is called random; and of the good
 annotators of Dogs vs. Cats (low), right on 55 labels of 100, 4 are called random and 10 "too few votes"

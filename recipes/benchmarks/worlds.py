@@ -318,8 +318,8 @@ def fine_tuned_sentiment(places: Places, seed: int) -> World:
         sentences = sentences_of(folder / f"Sentiment_text_{split}.txt")
         if split == "train":
             sentences = [sentences[row] for row in rows]
-        told = tokenizer(sentences, truncation=True, max_length=FINE_TUNED_TOKENS)
-        columns = {name: told[name] for name in ("input_ids", "attention_mask")}
+        tokens = tokenizer(sentences, truncation=True, max_length=FINE_TUNED_TOKENS)
+        columns = {name: tokens[name] for name in ("input_ids", "attention_mask")}
         parts[split] = Dataset.from_dict(columns | {"label": labels}).cast_column(
             "label", ClassLabel(names=crowd.classes)
         )
