@@ -253,7 +253,8 @@ def remedy(columns: Mapping[str, Any], wanted: Sequence[str]) -> str:
     }
     texts = {name: value for name, value in first.items() if isinstance(value, str)}
     numbers = bare_numbers(first)
-    if "features" in wanted and len(numbers) > 1:
+    beside = bool((TEXT_INPUTS | SOUND_INPUTS) & {*wanted})  # numbers are then no item
+    if "features" in wanted and len(numbers) > 1 and not beside:
         return (
             "let `processing_class=fitted_table_processor(dataset)` make features of its columns; or, if some of "
             f"{', '.join(numbers[:5])} are features as they are, put them into one list per item: "
@@ -280,9 +281,10 @@ def remedy(columns: Mapping[str, Any], wanted: Sequence[str]) -> str:
                 return f"column {name!r} holds sound as it was recorded: let the feature extractor turn it into inputs in `dataset.map`."
     if TEXT_INPUTS & {*wanted} and texts:
         name = max(texts, key=lambda name: len(texts[name]))
+        frozen = f", or `frozen_features` with `column={name!r}`" if "features" in wanted else ""
         return (
             f"column {name!r} holds text that is not tokenised: do `dataset.map(lambda batch: tokenizer(batch[{name!r}], "
-            "truncation=True), batched=True)`."
+            f"truncation=True), batched=True)`{frozen}."
         )
     if "pixel_values" in wanted and texts:
         name = max(texts, key=lambda name: texts[name].count("/"))

@@ -12,6 +12,8 @@ from typing import Any
 from transformers.training_args import OptimizerNames
 from transformers.utils import logging
 
+from ..model.heads import FeatureHead
+
 logger = logging.get_logger(__name__)
 
 # Must stay at one value.
@@ -188,7 +190,8 @@ def check_model(args: Any, model: Any) -> None:
             classifier has no word embeddings for NEFTune; or if it cannot recompute its activations.
     """
     kind = type(model.classifier).__name__
-    if args.mixup_alpha and model.main_input_name == "input_ids":
+    reads_words = model.main_input_name == "input_ids"
+    if args.mixup_alpha and reads_words and not isinstance(model.classifier, FeatureHead):
         raise ValueError(
             f"`mixup_alpha` must be 0 for {kind}, got {args.mixup_alpha}: it reads token numbers, which cannot be blended."
         )

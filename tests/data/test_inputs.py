@@ -203,6 +203,11 @@ def test_raw_text_and_sound_are_refused_with_the_remedy(tmp_path: Path) -> None:
 def test_what_nobody_knows_how_to_turn_into_an_input_is_named() -> None:
     """The columns that are there say most."""
     assert remedy({"x": [1.0]}, ["features"]) == "rename your column."
+    # A head on texts takes features too; the numbers beside a text are not what it was to read.
+    beside = {"year": [1999], "stars": [3.5], "review": ["Good."]}
+    told = remedy(beside, ["input_ids", "features"])
+    assert told.startswith("column 'review' holds text that is not tokenised")
+    assert "or `frozen_features` with `column='review'`" in told
     with pytest.raises(ValueError, match="one of features, got none: rename your column"):
         CrowdCollator(4, 3, input_names=["features"])([{}, {}])
 

@@ -8,7 +8,7 @@ from transformers import AutoModel
 
 from hf_maxmig import MaxMIGTrainer, save_classifier
 from hf_maxmig.model.surgery import adapter_layers, merge_adapters
-from tests.modalities import MODALITIES
+from tests.modalities import MODALITIES, TEXT
 from tests.worlds import CLASSES
 
 # peft asks transformers by a name that it has replaced.
@@ -55,3 +55,17 @@ def test_adapted_classifier_learns_from_a_stream_and_comes_back_without_adapters
     with torch.no_grad():
         log_h = alone(**inputs).logits.log_softmax(-1)
     np.testing.assert_allclose(log_h, expected[0], atol=1e-5)
+
+
+def test_head_on_texts_blends_features_and_no_tokens(make_args, crowd):
+    """A head reads features or tokens; only the latter are numbers of words."""
+    args = make_args(mixup_alpha=0.4, max_steps=2)
+    head = TEXT.head(TEXT.head.config_class(input_size=5, id2label=dict(enumerate(CLASSES))))
+    MaxMIGTrainer(head, args, train_dataset=crowd).train()
+    trainer = MaxMIGTrainer(
+        TEXT.on_encoder(), args, train_dataset=TEXT.prepared(TEXT.crowd()), processing_class=TEXT.processor()
+    )  # fmt: skip
+    with pytest.raises(
+        ValueError, match="where the classifier reads whole numbers, got `input_ids`"
+    ):
+        trainer.train()
