@@ -535,7 +535,8 @@ class ArrowRows(TorchDataset[pa.Table]):
     """
 
     def __init__(self, dataset: Dataset, columns: list[str]) -> None:
-        self.rows = dataset.with_format("arrow", columns=columns)
+        # Selected, not only hidden: a batch is gathered over all columns that the table has.
+        self.rows = dataset.select_columns(columns).with_format("arrow")
 
     def __len__(self) -> int:
         return len(self.rows)

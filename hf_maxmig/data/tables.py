@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -88,8 +88,7 @@ def fitted_table_processor(
     given = _names(dataset)
     names = _chosen(given, feature_columns, exclude, categorical)
     columns, left_out = [], {}
-    for name in names:
-        column = _read(dataset, name)
+    for name, column in _read(dataset, names):
         as_category = name in categorical
         why = _of_no_use(column, feature_columns is not None or as_category)
         if column.kind == "text" and not as_category:
@@ -219,16 +218,21 @@ def _is_missing(values: np.ndarray) -> np.ndarray:
     return np.array([value is None for value in values], dtype=bool)
 
 
-def _read(dataset: Any, name: str) -> _Column:
-    return _of_dataset(dataset, name) if isinstance(dataset, Dataset) else _of_rows(dataset, name)
+def _read(dataset: Any, names: Sequence[str]) -> Iterator[tuple[str, _Column]]:
+    """Read the columns: of a data set through Arrow, without its transform."""
+    if not isinstance(dataset, Dataset):
+        yield from ((name, _of_rows(dataset, name)) for name in names)
+        return
+    kinds = dataset.features  # a copy, as each view of the data set makes one
+    for name in names:
+        if not isinstance(kinds[name], Value | ClassLabel):
+            raise _unsuitable(name, type(kinds[name]).__name__)
+    table = dataset.with_format("arrow", columns=[*names])[:]
+    for name in names:
+        yield name, _of_arrow(name, kinds[name], table[name].combine_chunks())
 
 
-def _of_dataset(dataset: Dataset, name: str) -> _Column:
-    """Read a column through Arrow, without a transform."""
-    feature = dataset.features[name]
-    if not isinstance(feature, Value | ClassLabel):
-        raise _unsuitable(name, type(feature).__name__)
-    array = dataset.with_format("arrow", columns=[name])[:][name].combine_chunks()
+def _of_arrow(name: str, feature: Value | ClassLabel, array: pa.Array) -> _Column:
     kind = array.type
     if isinstance(feature, ClassLabel):
         codes = [None if code is None or code < 0 else code for code in array.to_pylist()]
