@@ -86,6 +86,7 @@ OURS: dict[str, dict[str, Any]] = {
     },  # classifier and W maximise the gain together, as in the paper
     "max_mig_vote_share": {"init": "vote_share", "search_rate": False},
     "max_mig_factored": {"aggregator": "factored"},
+    "max_mig_cross_fit": {"init": "cross_fit"},  # what the trainer does with nothing set
 }
 FOUND = ("aggregator_learning_rate", "prior")  # by the trainer itself
 METHODS = (*OURS, *PEERS)
@@ -121,6 +122,23 @@ DATASETS = {
     ),
     "dogs_vs_cats": Source("dogs_vs_cats", num_classes=2),
     "luna16": Source("luna16", num_classes=2),
+    "music": Source("music", simulated=False),
+    "sentiment": Source("sentiment", simulated=False, num_classes=2),
+    "sentiment_fine_tuned": Source(
+        "sentiment",
+        (
+            "--fine_tune",
+            "True",
+            "--num_train_epochs",
+            "2",
+            "--learning_rate",
+            "5e-5",
+            "--per_device_train_batch_size",
+            "32",
+        ),
+        simulated=False,
+        num_classes=2,
+    ),
 }
 
 
@@ -386,7 +404,7 @@ def build(cell: Cell, flags: list[str], held_out: float) -> Recipe:
     recipe = page.recipe(arguments, training)
     train, kept = keep_back(recipe.train, round(held_out * len(recipe.train)))
     parts = {"train": train, "held_out": kept, "test": recipe.test}
-    if recipe.processor is not None:
+    if "image" in train.column_names and recipe.processor is not None:
         flat = isinstance(recipe.classifier, HeadClassifier)
         parts = {
             name: part if part is None else encoded(part, recipe.processor, flat)

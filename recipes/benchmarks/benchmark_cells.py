@@ -52,6 +52,9 @@ DATASETS = {
     "cifar10": "CIFAR-10",
     "cifar10_features": "CIFAR-10, given features",
     "labelme": "LabelMe",
+    "music": "Music",
+    "sentiment": "Sentiment, a head on a frozen encoder",
+    "sentiment_fine_tuned": "Sentiment, the whole encoder",
     "cifar10n": "CIFAR-10N",
     "cifar10n_features": "CIFAR-10N, given features",
 }
@@ -73,6 +76,7 @@ METHODS = {
     "max_mig": MaxMIGModel.method,
     "max_mig_vote_share": f"{MaxMIGModel.method}, eq. 2 start",
     "max_mig_factored": f"{MaxMIGModel.method}, factored",
+    "max_mig_cross_fit": f"{MaxMIGModel.method}, cross-fitted",
 }
 # The paper starts Crowd Layer at the identity, and on CIFAR-10 at equation 2 (Appendix B.2).
 OF_PAPER = (
