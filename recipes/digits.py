@@ -12,7 +12,7 @@ never saw, and saves the model. Expect a classifier accuracy of 0.975 (the same
 network trained on gold labels gives 0.98; majority vote is right on 0.67 of the training images).
 
 `--write_files DIR` writes the pictures and a file of votes instead, to try
-`image_classification.py` on.
+`classification.py` on.
 """
 
 import csv

@@ -18,25 +18,27 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-CLASSES = ["high", "low", "mid"]  # all worlds have the same, in the order of their names
 WORDS = {"high": ["great", "superb"], "mid": ["fair", "plain"], "low": ["awful", "dull"]}
 FILLING = ["the", "film", "was", "a", "rather", "story"]
 PITCH = {"high": 1600, "mid": 700, "low": 250}
 RATE = 8000
 
 
-def truth_of(i):
-    return ["high", "low", "mid"][i % 3]
+def truth_of(i, called=None):
+    truth = ["high", "low", "mid"][i % 3]
+    return truth if called is None else called[truth]
 
 
-def voted(names, truths, seed=0):
+def voted(names, truths, people=("ann", "bob", "cyd", "always_low"), low="low"):
     """Votes of three people of whom each is right more often than not, and of one who always says low."""
-    rng = np.random.default_rng(seed)
+    rng, truths = np.random.default_rng(0), list(truths)
+    classes = sorted({*truths})
     rows = []
     for name, truth in zip(names, truths, strict=True):
-        for who, right in (("ann", 0.9), ("bob", 0.8), ("cyd", 0.7)):
-            rows.append((name, who, truth if rng.random() < right else CLASSES[rng.integers(3)]))
-        rows.append((name, "always_low", "low"))
+        for who, right in zip(people, (0.9, 0.8, 0.7), strict=False):
+            said = truth if rng.random() < right else classes[rng.integers(len(classes))]
+            rows.append((name, who, said))
+        rows.append((name, people[-1], low))
     return rows
 
 
@@ -67,23 +69,24 @@ def write_sound(path, samples, rate=RATE, channels=1):
     return path
 
 
-def write_texts(folder, number, first=0):
-    """`texts.csv` with id, text and gold label."""
+def write_texts(folder, number, first=0, name="texts.csv", called=None):
+    """A table with id, text and gold label."""
     rng = np.random.default_rng(first)
-    rows = [(f"t{i}", text_of(i, rng), truth_of(i)) for i in range(first, first + number)]
-    return write_rows(folder / f"texts{first}.csv", ("id", "text", "label"), rows)
+    rows = [(f"t{i}", text_of(i, rng), truth_of(i, called)) for i in range(first, first + number)]
+    return write_rows(folder / name, ("id", "text", "label"), rows)
 
 
-def write_people(folder, number, first=0):
-    """`people.csv` with numbers, one of which is missing, and a category."""
+def write_flowers(folder, number, first=0, name="flowers.csv", called=None):
+    """A table with numbers, one of which is missing at times, a category, and gold label."""
     rng = np.random.default_rng(first)
     height = {"high": 2.0, "mid": 1.0, "low": 0.0}
     rows = []
     for i in range(first, first + number):
         truth = truth_of(i)
-        size = "" if i % 10 == 7 else round(height[truth] + rng.normal(0, 0.2), 3)
-        rows.append((f"p{i}", size, round(rng.normal(), 3), truth[0] + "x", truth))
-    return write_rows(folder / f"people{first}.csv", ("id", "size", "noise", "kind", "label"), rows)
+        petal = "" if i % 10 == 7 else round(height[truth] + rng.normal(0, 0.2), 3)
+        colour = {"high": "white", "mid": "violet", "low": "blue"}[truth]
+        rows.append((f"f{i}", petal, round(rng.normal(), 3), colour, truth_of(i, called)))
+    return write_rows(folder / name, ("id", "petal", "spot", "colour", "label"), rows)
 
 
 def write_tones(folder, number, first=0, by_class=False):
@@ -91,7 +94,7 @@ def write_tones(folder, number, first=0, by_class=False):
     rng = np.random.default_rng(first)
     for i in range(first, first + number):
         place = folder / truth_of(i) if by_class else folder
-        write_sound(place / f"s{i:03}.wav", tone_of(i, rng))
+        write_sound(place / f"r{i:03}.wav", tone_of(i, rng))
     return folder
 
 
@@ -132,25 +135,3 @@ def write_sound_model(folder):
 def write_json_lines(path, records):
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     return path
-
-
-def world(modality, folder, number=90):
-    """Files of a modality with votes: flags that train on them, and a file or folder of items for other verbs."""
-    ids = range(number)
-    truths = [truth_of(i) for i in ids]
-    if modality == "text":
-        items, test = write_texts(folder, number), write_texts(folder, 30, first=number)
-        names, model = [f"t{i}" for i in ids], write_text_model(folder / "model")
-    elif modality == "audio":
-        items = write_tones(folder / "tones", number)
-        test = write_tones(folder / "test", 30, first=number, by_class=True)
-        names, model = [f"s{i:03}" for i in ids], write_sound_model(folder / "model")
-    else:
-        items, test = write_people(folder, number), write_people(folder, 30, first=number)
-        names, model = [f"p{i}" for i in ids], None
-    votes = write_rows(folder / "votes.csv", ("item", "who", "said"), voted(names, truths))
-    kind = "dir" if modality == "audio" else "file"
-    flags = [f"--train_{kind}", items, f"--test_{kind}", test]
-    flags += ["--model_name_or_path", model] if model else ["--task", "table"]
-    columns = ["--votes", votes, "--votes_annotator", "who", "--votes_annotation", "said"]
-    return flags, items, columns

@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 import timm
 from datasets import Dataset, DatasetDict
-from torch import nn
 from transformers import (
     AutoConfig,
     AutoFeatureExtractor,
     AutoImageProcessor,
     AutoTokenizer,
+    PreTrainedModel,
     ViTImageProcessor,
     set_seed,
 )
@@ -28,7 +28,13 @@ from ..data.features import frozen_features
 from ..data.tables import RESERVED, fitted_table_processor
 from ..model.class_lists import in_order, is_numbered, same_names
 from ..model.classifiers import CLASSIFIERS, VGG16, FourLayerCNN
-from ..model.heads import HeadClassifier, TableClassifier, TableConfig
+from ..model.heads import (
+    AudioHeadClassifier,
+    HeadClassifier,
+    TableClassifier,
+    TableConfig,
+    TextHeadClassifier,
+)
 from ..model.surgery import output_layers
 from ..model.wrapping import AUTO_CLASSES
 from ..sharing.processors import portable_processor
@@ -47,7 +53,7 @@ from .items import (
     with_label,
 )
 from .joining import matching_column, with_gold, with_names, with_votes
-from .processing import splits_with_inputs
+from .processing import set_length, with_inputs
 from .runs import Recipe
 
 logger = logging.getLogger(__name__)
@@ -57,6 +63,11 @@ OURS = {
     name: (config, model)
     for name, (config, model) in CLASSIFIERS.items()
     if model in (FourLayerCNN, VGG16, TableClassifier)
+}
+_HEADS: dict[str, Any] = {
+    "image": HeadClassifier,
+    "text": TextHeadClassifier,
+    "audio": AudioHeadClassifier,
 }
 _PROCESSORS: dict[str, Any] = {
     "image": AutoImageProcessor,
@@ -280,8 +291,12 @@ def test_items(arguments: DataArguments, content: Content, classes: list[str]) -
 
 
 def whole_classifier(
-    name: str, names: dict[int, str], modality: str = "image", image_size: int | None = None
-) -> tuple[nn.Module, Any]:
+    name: str,
+    names: dict[int, str],
+    modality: str,
+    processor: Any = None,
+    image_size: int | None = None,
+) -> PreTrainedModel:
     """Load a classifier of pictures, texts or sounds to be trained in all layers, with a new output layer.
 
     A classifier with exactly these classes keeps its output layer: the trainer matches them by name.
@@ -290,10 +305,8 @@ def whole_classifier(
         name: which one.
         names: of the classes, by number.
         modality: what it reads.
+        processor: its processor.
         image_size: side of the pictures, for a model of ours.
-
-    Returns:
-        The classifier, and its processor.
 
     Raises:
         ValueError: if the model reads something else.
@@ -303,8 +316,7 @@ def whole_classifier(
         config = config_class(id2label=names)
         if image_size is not None:
             config.image_size = image_size
-        side = getattr(config, "image_size", 32)
-        return model_class(config), ViTImageProcessor(size={"height": side, "width": side})
+        return model_class(config)
     name = hub_name(name)
     own, classes = in_order(AutoConfig.from_pretrained(name).id2label), list(names.values())
     known = same_names(own, classes)
@@ -321,10 +333,9 @@ def whole_classifier(
         logger.warning("%s has as many classes, but others: its output layer starts anew.", name)
         for layer in output_layers(classifier, len(classes))[-1:]:
             layer.reset_parameters()
-    processor = load_processor(name, modality)
-    if modality == "text" and processor.pad_token_id is not None:
+    if modality == "text":
         classifier.config.pad_token_id = processor.pad_token_id
-    return classifier, processor
+    return classifier
 
 
 def frozen_classifier(
@@ -332,8 +343,9 @@ def frozen_classifier(
     names: dict[int, str],
     splits: DatasetDict,
     content: Content,
+    processor: Any,
     pooling: str | None = None,
-) -> tuple[nn.Module, Any, DatasetDict]:
+) -> tuple[PreTrainedModel, DatasetDict]:
     """Put a head on a frozen encoder, and compute the encoder's features once.
 
     Args:
@@ -341,25 +353,30 @@ def frozen_classifier(
         names: of the classes, by number.
         splits: the items.
         content: what they are.
+        processor: of the encoder.
         pooling: how the encoder's output becomes one vector; that of the head by default.
 
     Returns:
-        The classifier, its processor, and the items with `features`.
+        The classifier, and the items with `features`.
 
     Raises:
-        ValueError: if the model does not read such items.
+        ValueError, OSError: if an item cannot be read; the error names it.
     """
-    name = hub_name(name)
-    processor = portable_processor(load_processor(name, content.modality))
-    splits, encoder = frozen_features(splits, name, processor, content.columns[0])
+    column, *pair = content.columns
+    splits, encoder = frozen_features(
+        splits, hub_name(name), processor, column,
+        pooling=pooling, pair_column=pair[0] if pair else None,
+    )  # fmt: skip
     size = len(splits["train"][0]["features"])
-    classifier = HeadClassifier.from_encoder(encoder, input_size=size, id2label=names)
-    return classifier, processor, splits
+    classifier = _HEADS[content.modality].from_encoder(
+        encoder, input_size=size, id2label=names, pooling=pooling
+    )
+    return classifier, splits
 
 
 def table_classifier(
     splits: DatasetDict, names: dict[int, str], content: Content, asked: ItemColumns
-) -> tuple[nn.Module, Any]:
+) -> tuple[PreTrainedModel, Any]:
     """Fit a processor to the rows of a table, and make the network that reads them.
 
     Args:
@@ -387,14 +404,17 @@ def table_classifier(
     return TableClassifier(config), processor
 
 
-def load_processor(name: str, modality: str) -> Any:
+def load_processor(name: str, modality: str, image_size: int | None = None) -> Any:
     """Load the processor of a model: of pictures, texts or sounds.
 
     Raises:
         ValueError: if there is none, or the tokenizer has no token to pad with.
     """
+    if name in OURS:
+        side = image_size or getattr(OURS[name][0](), "image_size", 32)
+        return ViTImageProcessor(size={"height": side, "width": side})
     try:
-        processor = _PROCESSORS[modality].from_pretrained(name)
+        processor = _PROCESSORS[modality].from_pretrained(hub_name(name))
     except (OSError, ValueError, ImportError) as error:
         raise ValueError(
             f"`--model_name_or_path` must come with a processor of {WORDS[modality]}, got {name!r}: "
@@ -489,21 +509,27 @@ def recipe(
     splits = DatasetDict({"train": train} if test is None else {"train": train, "test": test})
     name = model_for(model, content.modality)
     names = dict(enumerate(classes))
-    classifier: nn.Module
-    if model.freeze_backbone:
-        with training.main_process_first(desc="features"):
-            classifier, processor, splits = frozen_classifier(
-                name, names, splits, content, model.pooling
-            )
-    elif content.modality == "table":
+    classifier: PreTrainedModel
+    if content.modality == "table":
         classifier, processor = table_classifier(splits, names, content, data)
     else:
-        modality = content.modality
-        classifier, processor = whole_classifier(name, names, modality, model.image_size)
-        with training.main_process_first(desc="inputs"):
-            splits = splits_with_inputs(
-                splits, content, processor, classifier.config, data.max_seconds
+        processor = load_processor(name, content.modality, model.image_size)
+        if content.modality == "audio":
+            set_length(splits, content.columns[0], processor, data.max_seconds)
+        if model.freeze_backbone:
+            processor = portable_processor(processor)
+            with training.main_process_first(desc="features"):
+                classifier, splits = frozen_classifier(
+                    name, names, splits, content, processor, model.pooling
+                )
+        else:
+            classifier = whole_classifier(
+                name, names, content.modality, processor, model.image_size
             )
+            with training.main_process_first(desc="inputs"):
+                splits = DatasetDict(
+                    {n: with_inputs(s, content, processor, classifier) for n, s in splits.items()}
+                )
     return Recipe(
         classifier=classifier,
         training=training,

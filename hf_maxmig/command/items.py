@@ -5,6 +5,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,10 +81,16 @@ class VotesForm:
             ValueError: if it holds no votes, or their form is not recognised.
         """
         check_votes(source)
-        return read_annotations(
-            source, self.votes_format, item=self.votes_item, annotator=self.votes_annotator,
-            annotation=self.votes_annotation, gold=self.votes_gold,
-        )  # fmt: skip
+        try:
+            return read_annotations(
+                source, self.votes_format, item=self.votes_item, annotator=self.votes_annotator,
+                annotation=self.votes_annotation, gold=self.votes_gold,
+            )  # fmt: skip
+        except ValueError as error:  # in the words of the flags
+            told = re.sub(
+                r"`(item|annotator|annotation|gold|format)=`", r"`--votes_\1`", str(error)
+            )
+            raise ValueError(told) from error
 
 
 @dataclass

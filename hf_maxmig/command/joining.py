@@ -204,6 +204,12 @@ def with_votes(
     joined = add_annotations(
         dataset, votes, column, classes=classes, max_unknown_share=max_unknown_share
     )
+    if wrong := _wrong_numbers(joined, joined.features["annotations"].feature.names):
+        logger.warning(
+            "The items' `label` holds numbers that stand for no class, such as %s: it is left out.",
+            wrong,
+        )
+        return joined.remove_columns("label")
     feature = joined.features.get("label")
     if feature is None or isinstance(feature, ClassLabel) or not is_text(feature):
         return joined
@@ -232,6 +238,11 @@ def with_gold(dataset: Dataset, classes: Sequence[str]) -> Dataset:
             "`--label_column`."
         )
     if gold is None:
+        if wrong := _wrong_numbers(dataset, classes):
+            raise ValueError(
+                f"the test items must have gold labels that are names of the classes {shown(list(classes))}, or their "
+                f"numbers from 0, got {wrong}."
+            )
         return align_gold(dataset, classes)
     feature = dataset.features["label"]
     name_of = dict(enumerate(feature.names)) if isinstance(feature, ClassLabel) else None
@@ -241,6 +252,20 @@ def with_gold(dataset: Dataset, classes: Sequence[str]) -> Dataset:
     labels = [None if name is None else number[name] for name in names]
     dataset = dataset.remove_columns("label")
     return dataset.add_column("label", labels, feature=ClassLabel(names=list(classes)))
+
+
+def _wrong_numbers(dataset: Dataset, classes: Sequence[str]) -> str:
+    """Give a gold label that is a number and neither the name nor the place of a class; empty if there is none."""
+    feature = dataset.features.get("label")
+    if feature is None or isinstance(feature, ClassLabel) or is_text(feature):
+        return ""
+    values = [value for value in dataset.unique("label") if value is not None and value == value]
+    if any(isinstance(value, bool) for value in values):
+        return ""
+    right = {*classes, *map(str, range(len(classes))), "-1", "-100"}
+    if all(name.lstrip("-").isdigit() for name in classes):
+        right = {*classes, "-1", "-100"}
+    return next((str(v) for v in values if str(int(v) if v == int(v) else v) not in right), "")
 
 
 def _has_order(dataset: Dataset) -> bool:

@@ -117,7 +117,7 @@ def items(arguments: SavedArguments, model: CrowdModel) -> Dataset:
             raise ValueError(f"MODEL must come with a processor of {WORDS[modality]}, got none.")
         if arguments.max_seconds is not None:
             processor.max_seconds = arguments.max_seconds
-        dataset = with_inputs(dataset, content, processor, model.classifier.config)
+        dataset = with_inputs(dataset, content, processor, model.classifier)
     if votes is not None:
         dataset, item = with_names(dataset, votes, arguments.item_column)
         dataset = with_votes(

@@ -140,6 +140,21 @@ def reads_rows(processor: Any) -> bool:
     return list(known) == ["features"] and hasattr(processor, "column_names")
 
 
+def sound_size(processor: Any) -> int | None:
+    """Return the number of samples to which sounds are cut or filled up; None if they stay as they are.
+
+    It is set by `max_seconds` of the feature extractor, which is saved with it. Extractors of spectrograms fill
+    up to a length of their own.
+
+    Example:
+        >>> from transformers import Wav2Vec2FeatureExtractor
+        >>> sound_size(Wav2Vec2FeatureExtractor(sampling_rate=8000, max_seconds=1.5))
+        12000
+    """
+    seconds = getattr(processor, "max_seconds", None)
+    return None if seconds is None else max(1, round(seconds * processor.sampling_rate))
+
+
 class ItemReader:
     """Turn items, one by one and in batches, into the inputs of a classifier.
 
@@ -382,9 +397,11 @@ class ItemReader:
                 {"truncation": True, "max_length": self.most} if self.cuts and self.most else {}
             )
         else:
-            rate = self.processor.sampling_rate
-            given = (opened_sound(content, rate, number),)
+            rate, size = self.processor.sampling_rate, sound_size(self.processor)
+            given = (opened_sound(content, rate, number)[:size],)
             options = {"return_tensors": "pt", "sampling_rate": rate}
+            if size is not None and self.processor.model_input_names[0] == "input_values":
+                options |= {"padding": "max_length", "max_length": size, "truncation": True}
         try:
             made = self.processor(*given, **options)
         except Exception as error:
@@ -436,4 +453,5 @@ __all__ = [
     "input_names",
     "most_tokens",
     "reads_rows",
+    "sound_size",
 ]

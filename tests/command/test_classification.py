@@ -15,7 +15,14 @@ from hf_maxmig.cli import main
 from hf_maxmig.command import classification as recipe
 from tests.children import needs_fork, printed_by
 from tests.written_data import COLOURS, write_pictures, write_votes
-from tests.written_items import WORDS, truth_of, world
+from tests.written_items import (
+    truth_of,
+    voted,
+    write_rows,
+    write_sound_model,
+    write_text_model,
+    write_texts,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,11 +47,12 @@ def test_classifier_that_knows_the_classes_keeps_what_it_knows(backbone, tmp_pat
     backbone.save_pretrained(place)
     ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(place)
     votes = dict(enumerate(["blue", "green", "red"]))
-    classifier, _ = recipe.whole_classifier(str(place), votes)
+    classifier = recipe.whole_classifier(str(place), votes, "image")
     assert classifier.config.id2label == own
     torch.testing.assert_close(classifier.classifier[-1].weight, backbone.classifier[-1].weight)
     with caplog.at_level("WARNING"):
-        other, _ = recipe.whole_classifier(str(place), dict(enumerate(["cat", "dog", "red"])))
+        others = dict(enumerate(["cat", "dog", "red"]))
+        other = recipe.whole_classifier(str(place), others, "image")
     assert "its output layer starts anew" in caplog.text
     assert other.config.id2label == {0: "cat", 1: "dog", 2: "red"}
     assert not torch.equal(other.classifier[-1].weight, backbone.classifier[-1].weight)
@@ -72,7 +80,7 @@ def test_a_folder_and_a_file_of_votes_become_all_that_is_promised(root, tmp_path
     write_pictures(tmp_path / "test", number=60, by_class=True)
     votes = write_votes(tmp_path / "votes.csv", rows)
     printed = printed_by(
-        tmp_path / "log", root / "recipes" / "image_classification.py", "--train_dir", tmp_path / "photos", "--test_dir",
+        tmp_path / "log", root / "recipes" / "classification.py", "--train_dir", tmp_path / "photos", "--test_dir",
         tmp_path / "test", "--votes", votes, "--model_name_or_path", "maxmig_four_layer_cnn",
         "--image_size", 16, "--num_train_epochs", 20, "--output_dir", tmp_path / "out", "--use_cpu",
         "--votes_annotator", "who",
@@ -103,53 +111,59 @@ def test_a_folder_and_a_file_of_votes_become_all_that_is_promised(root, tmp_path
     assert pipeline("image-classification", model=str(out))(picture)[0]["label"] == "green"
 
 
-# Short, and without the searches that come before a training: each modality takes another way to the same trainer.
-BRIEF = [
-    "--num_train_epochs", "12", "--learning_rate", "1e-2", "--per_device_train_batch_size", "16", "--init", "vote_share",
-    "--search_rate", "False", "--search_strength", "False", "--use_cpu", "--report_to", "none", "--disable_tqdm", "True",
-]  # fmt: skip
-
-
 def typed(*words):
     main([str(word) for word in words])
 
 
-def table_of(file):
-    with file.open(newline="", encoding="utf-8") as lines:
-        return [*csv.DictReader(lines)]
+@pytest.fixture
+def refused(tmp_path, capsys):
+    """The line that `maxmig train` leaves with, on a small table of texts with votes and changed flags."""
+    texts = write_texts(tmp_path, 9)
+    votes = write_rows(
+        tmp_path / "votes.csv", ("item", "who", "said"), voted([f"t{i}" for i in range(9)], map(truth_of, range(9)))
+    )  # fmt: skip
+    usual = {"train_file": texts, "votes": votes, "votes_annotator": "who", "votes_annotation": "said",
+             "model_name_or_path": write_text_model(tmp_path / "model"), "output_dir": tmp_path / "out"}  # fmt: skip
+
+    def by(**changes):
+        flags = [f"--{k}={v}" for k, v in {**usual, **changes}.items() if v is not None]
+        with pytest.raises(SystemExit) as left:
+            typed("train", *flags, "--use_cpu")
+        assert left.value.code == 2
+        assert not (tmp_path / "out").exists()
+        return capsys.readouterr().err.splitlines()[-1]
+
+    return by
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("modality", ["text", "audio", "table"])
-def test_each_modality_goes_from_files_to_a_pipeline(modality, tmp_path, caplog):
-    """The path of a new user: two files in; model, results, labels and report out; then raw items to the model."""
-    flags, items, votes = world(modality, tmp_path)
-    out = tmp_path / "out"
-    typed("train", *flags, *votes, "--output_dir", out, *BRIEF)
-    told = {"text": "texts (column 'text')", "audio": "sounds (column 'audio')", "table": "rows of a table"}  # fmt: skip
-    assert f"The items are {told[modality]}" in caplog.text
-    results = json.loads((out / "all_results.json").read_text())
-    assert results["eval_accuracy"] > 0.9
-    assert (out / "_report" / "report.html").stat().st_size > 10_000
-    verdicts = {row["annotator"]: row["verdict"] for row in table_of(out / "_report" / "annotators.csv")}  # fmt: skip
-    assert verdicts["always_low"] == "always says one class"
-    labels = table_of(out / "_report" / "relabelled.csv")
-    assert len(labels) == 90
-    # The saved model takes items as they are, in a pipeline and for the other verbs.
-    ask = pipeline("crowd-forecast", model=str(out), device="cpu")
-    for i in range(3):
-        item = {
-            "text": lambda i=i: {"text": f"the film was {WORDS[truth_of(i)][0]}"},
-            "audio": lambda i=i: {"audio": str(items / f"s{i:03}.wav")},
-            "table": lambda i=i: {k: v or None for k, v in table_of(items)[i].items()},
-        }[modality]()
-        if modality == "table":
-            item = {**item, "size": float(item["size"]), "noise": float(item["noise"])}
-        answer = ask({**item, "votes": {"ann": truth_of(i)}})
-        assert answer["forecast"][0]["label"] == truth_of(i)
-        assert answer["heard"] == [("ann", truth_of(i))]
-    typed("relabel", out, items, *votes, "--output_dir", tmp_path / "again", "--use_cpu")
-    again = table_of(tmp_path / "again" / "relabelled.csv")
-    name = "file_name" if modality == "audio" else "id"
-    forecasts = {row[name]: row["forecast"] for row in labels}
-    assert {row[name]: row["forecast"] for row in again} == forecasts
+def test_items_that_do_not_fit_are_refused_in_a_line(refused, tmp_path):
+    """Before anything is trained, with the file, the column or the flag that is wrong."""
+
+    def table(name, *rows):
+        return write_rows(tmp_path / f"{name}.csv", rows[0], rows[1:])
+
+    sound_model = write_sound_model(tmp_path / "sounds")
+    ids = [f"t{i}" for i in range(9)]
+    numbers = [("id", "size"), *((name, i) for i, name in enumerate(ids))]
+    mixed = [("id", "size"), *((name, "x" if i == 4 else i) for i, name in enumerate(ids))]
+    twice = [("id", "text"), *((name, "a good film") for name in [*ids[:8], "t0"])]
+    for changes, message in (
+        ({"train_file": table("one", ("id",), *((name,) for name in ids))}, "it must be clear what the items are, got the columns id (string)"),
+        ({"train_file": table("twice", *twice)}, "column 'id' must identify the items, got 't0' more than once"),
+        ({"train_file": table("other", ("id", "text"), ("x", "a good film"))}, "one column must hold the items' names in the votes, such as 't0', got none among id, text"),
+        ({"train_file": table("gaps", ("id", "text"), *((name, "film" if name != "t3" else " ") for name in ids))}, "column 'text' must hold a text in every row, got none at item 3"),
+        ({"train_file": table("mixed", *mixed), "task": "table", "model_name_or_path": None}, "column 'size' must hold values of one type, got 'x' at item 4"),
+        ({"train_file": table("numbers", *numbers), "test_file": table("t1", ("id", "label"), ("a", "low")), "model_name_or_path": None}, "a table must have the column 'size'"),
+        ({"train_file": table("numbers", *numbers), "test_file": table("t2", ("size", "label"), ("x", "low")), "model_name_or_path": None}, "column 'size' must hold numbers, as in training, got 'x' at item 0"),
+        ({"train_file": table("numbers", *numbers)}, "`--model_name_or_path` must be maxmig_table for rows of a table"),
+        ({"model_name_or_path": "maxmig_table"}, "must be a model that reads texts, got maxmig_table"),
+        ({"model_name_or_path": None}, "`--model_name_or_path` must be given for texts, got none"),
+        ({"model_name_or_path": sound_model}, "`--model_name_or_path` must "),
+        ({"test_file": table("t3", ("id", "text"), ("a", "good"))}, "the test items must have gold labels of the classes high, low, mid, got none"),
+        ({"test_file": table("t4", ("text", "label"), ("good", "best"))}, "got best"),
+        ({"test_file": table("t5", ("text", "label"), ("good", 7), ("bad", 0))}, "or their numbers from 0, got 7"),
+        ({"test_file": table("t6", ("said", "label"), ("good", "low"))}, "the items must have a column 'text', got said, label"),
+        ({"task": "audio"}, "must have one column of sounds"),
+        ({"text_column": "nothing"}, "must have a column 'nothing', got id, text, label"),
+    ):  # fmt: skip
+        assert message in refused(**changes), changes

@@ -108,7 +108,7 @@ def test_paths_are_opened_from_the_folder_of_the_table(kind, tmp_path):
         names = [f"p{i:02}.png" for i in range(3)]
     else:
         write_tones(tmp_path / "files", 3)
-        names = [f"s{i:03}.wav" for i in range(3)]
+        names = [f"r{i:03}.wav" for i in range(3)]
     paths = [f"files/{name}" for name in names]
     dataset, content = found({"clip": paths, "id": [1, 2, 3]}, folder=str(tmp_path))
     assert content == Content(kind, (kind,))
@@ -151,7 +151,7 @@ def test_other_items_hold_the_same_columns(tmp_path):
     with pytest.raises(ValueError, match="must have a column 'said', got text"):
         same_content(told.remove_columns("said"), ItemColumns(), texts)
     write_tones(tmp_path, 2)
-    sounds = Dataset.from_dict({"clip": ["s000.wav", "s001.wav"]})
+    sounds = Dataset.from_dict({"clip": ["r000.wav", "r001.wav"]})
     asked, content = ItemColumns(), Content("audio", ("recording",))
     renamed = same_content(sounds, asked, content, str(tmp_path))
     assert renamed.features["recording"] == Audio(decode=False)

@@ -128,7 +128,7 @@ def test_only_errors_of_ours_lose_their_traceback(capsys):
 
 @pytest.fixture
 def refused(tmp_path):
-    """What `image_classification.py` says of flags that it refuses before it trains."""
+    """What `classification.py` says of flags that it refuses before it trains."""
     rows = write_pictures(tmp_path / "photos", number=6)
     votes = write_votes(tmp_path / "votes.csv", rows)
     usual = {"votes": votes, "train_dir": tmp_path / "photos", "model_name_or_path": "maxmig_vgg16", "output_dir": tmp_path / "out", "votes_annotator": "who"}  # fmt: skip

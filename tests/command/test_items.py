@@ -6,7 +6,7 @@ import re
 import pytest
 from datasets import Audio, Dataset, Image, Value
 
-from hf_maxmig.command.items import ItemColumns, read_folder, read_table, with_label
+from hf_maxmig.command.items import ItemColumns, VotesForm, read_folder, read_table, with_label
 from tests.written_data import write_pictures
 from tests.written_items import write_json_lines, write_tones
 
@@ -159,3 +159,11 @@ def test_types_of_arrow_stay(tmp_path):
     items = Dataset.from_dict({"n": [1, 2], "s": ["07", "x"]})
     items.to_parquet(tmp_path / "a.parquet")
     assert read_table(str(tmp_path / "a.parquet")).features["s"] == Value("string")
+
+
+def test_columns_of_votes_are_asked_for_by_their_flags(tmp_path):
+    """`item=` is typed in Python, and whoever types a command looks for a flag."""
+    votes = written(tmp_path / "votes.csv", "thing,person,said\nx1,ann,yes\nx2,bob,no\n")
+    with pytest.raises(ValueError, match="name them by `--votes_item`, `--votes_annotator`"):
+        VotesForm().read(votes)
+    assert VotesForm(votes_item="thing", votes_annotator="person", votes_annotation="said").read(votes).num_rows == 2  # fmt: skip

@@ -181,6 +181,18 @@ def test_gold_labels_may_name_a_class_that_nobody_votes_for():
     assert "label" not in with_votes(wider, votes, "name").column_names
 
 
+def test_numbers_that_stand_for_no_class_are_no_gold_labels(caplog):
+    """Found at the end of a training, they would cost all of it."""
+    items, votes = table(name=["a", "b"], label=[0, 7]), votes_on("a", "b")
+    with caplog.at_level(logging.WARNING):
+        assert "label" not in with_votes(items, votes, "name").column_names
+    assert "numbers that stand for no class, such as 7" in caplog.text
+    with pytest.raises(ValueError, match="or their numbers from 0, got 7"):
+        with_gold(items, ["no", "yes"])
+    with pytest.raises(ValueError, match="or their numbers from 0, got 0"):
+        with_gold(items, ["1", "7"])
+
+
 def test_test_items_without_gold_labels_are_refused():
     """Nothing could be measured, and nobody would see why."""
     for items, got in (

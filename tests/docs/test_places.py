@@ -25,7 +25,12 @@ OF_USERS = {
     "all_results.json",
     "config.json",
     "first_vote.py",
+    "flowers.csv",
+    "preprocessor_config.json",
     "results.json",
+    "sentences.csv",
+    "test-flowers.csv",
+    "test.csv",
     "trainer_state.json",
     "votes.csv",
 }

@@ -14,7 +14,8 @@ def blocks(page):
     return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
 
 
-PAGES = [page for page in sorted(DOCS.glob("*.md")) if blocks(page)]
+OWN = {"text.md", "sound.md", "tables.md"}  # `test_modalities.py` writes their files first
+PAGES = [page for page in sorted(DOCS.glob("*.md")) if blocks(page) and page.name not in OWN]
 
 
 @pytest.fixture(scope="module")

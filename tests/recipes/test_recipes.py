@@ -11,6 +11,7 @@ from transformers import (
     pipeline,
 )
 
+from hf_maxmig import read_annotations
 from hf_maxmig.command.flags import parse
 from tests.children import needs_fork, printed_by
 from tests.processes import launch
@@ -39,6 +40,26 @@ def test_digits_reaches_its_number_and_saves_a_whole_model(epochs, root, tmp_pat
     assert model.config.annotators[0] == "senior_A"
     picture = Image.fromarray((load_digits().images[0] * 15.9375).astype("uint8"))
     assert pipeline("image-classification", model=str(tmp_path))(picture)[0]["label"] == "0"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epochs", [20, pytest.param(40, marks=pytest.mark.full)])
+def test_tones_reaches_its_number_and_the_model_hears_a_file(epochs, load, tmp_path):
+    """The demonstration of sounds: its number, a saved model that takes a file, and files for `maxmig train`."""
+    tones = load("tones")
+    flags = ["--output_dir", str(tmp_path / "out"), "--num_train_epochs", str(epochs), "--use_cpu", "--report_to", "none"]  # fmt: skip
+    results = tones.main(*parse(tones.TonesArguments, tones.TonesTrainingArguments, arguments=flags))  # fmt: skip
+    assert results["eval_majority_vote_accuracy"] < 0.7
+    assert results["eval_accuracy"] > (0.95 if epochs == 40 else 0.85)
+    files = tmp_path / "files"
+    written = [*flags, "--write_files", str(files)]
+    assert not tones.main(*parse(tones.TonesArguments, tones.TonesTrainingArguments, arguments=written))  # fmt: skip
+    assert len([*(files / "train").iterdir()]) == 1000
+    assert read_annotations(files / "votes.csv").num_rows == 10_000
+    hear = pipeline("crowd-forecast", model=str(tmp_path / "out"), device="cpu")
+    for kind in ("hiss", "rising"):
+        file = next((files / "test" / kind).iterdir())
+        assert hear(str(file))["forecast"][0]["label"] == kind
 
 
 @pytest.mark.slow

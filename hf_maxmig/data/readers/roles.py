@@ -20,6 +20,7 @@ _USUAL = {
     "item": (
         "item item_id item_name task task_id question question_id image image_id image_name "
         "image_url image_path image_file img img_id picture picture_id photo photo_id file file_name filename file_path path url song "
+        "audio audio_id audio_file recording recording_id sound sound_id clip clip_id text_id sentence_id review_id comment_id "
         "example example_id sample sample_id instance instance_id object object_id datapoint "
         "document document_id doc_id record_id unit_id",
         "id hitid hit_id assignment_task_id index idx external_id",
