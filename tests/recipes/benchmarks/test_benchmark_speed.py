@@ -447,6 +447,7 @@ def test_quick_run_writes_what_it_prints(
     # In this process, which has the libraries: a fresh one an entry takes half a minute.
     for of in (part.large, part.trainer):
         monkeypatch.setattr(of, "in_child", lambda _, function, *given: function(*given))
+    monkeypatch.setattr(part.trainer, "TRAININGS", 1)  # several have a test of their own
     monkeypatch.setattr(part.crowdkit, "Fits", PretendFits)
     monkeypatch.setattr(benchmark, "find_spec", lambda name: True)
     threads = torch.get_num_threads()
