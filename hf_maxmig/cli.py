@@ -17,7 +17,7 @@ from pathlib import Path
 
 VERBS = {  # each has a file in `command/` with a `main`
     "describe": "tell what a file of votes looks like, before anything is trained",
-    "train": "train a classifier on pictures and votes, and report on both",
+    "train": "train a classifier on items and votes, and report on both",
     "report": "write the report on annotators and labels for a saved model and data with votes",
     "relabel": "clean the labels of data by a saved model",
     "card": "write the card of a saved model",

@@ -31,7 +31,7 @@ class Recipe:
         training: the arguments.
         train: items with crowd columns; its `label`, if any, only measures results.
         test: items with gold labels, or None; a simulated crowd has voted on them too.
-        processor: the image processor saved with the model; None if the classifier takes features
+        processor: what reads the items, saved with the model; None if the classifier takes features
             only.
         held_out: items with crowd columns kept from training; their gain is then reported.
         report: also relabel the training items and judge the annotators.

@@ -22,6 +22,7 @@ from ..data.columns import (
     flat_lists,
     with_columns,
 )
+from ..data.inputs import SOUND_INPUTS, TEXT_INPUTS
 from ..model.functional import vote_share
 from ..model.whole_files import staged
 
@@ -263,6 +264,9 @@ def save_relabelled(
 ) -> None:
     """Write a relabelled data set with names, as Parquet and, beside it, as CSV.
 
+    What a tokenizer or a feature extractor made of texts or sounds is left out where these are there: it is
+    larger than they are, and nobody reads it.
+
     Args:
         dataset: from `relabelled`.
         annotators: M names, if they have any.
@@ -270,6 +274,13 @@ def save_relabelled(
         path: of the Parquet file.
     """
     named = with_names(dataset, annotators, classes)
+    own = [kind for name, kind in dataset.features.items() if name not in RELABELLED]
+    has_text = any(getattr(kind, "dtype", "") in ("string", "large_string") for kind in own)
+    has_sound = any(isinstance(kind, Audio) for kind in own)
+    made = {*(TEXT_INPUTS if has_text else ()), *(SOUND_INPUTS if has_sound else ())}
+    if made & {*named.column_names}:
+        made |= {"attention_mask", "token_type_ids"}
+    named = named.remove_columns([name for name in named.column_names if name in made])
     write_parquet(named, path)
     write_csv(named, path.with_suffix(".csv"))
 

@@ -3,6 +3,7 @@
 import csv
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from datasets import Audio, ClassLabel, Dataset, Features, Image, Value, load_dataset
 from PIL import Image as Picture
@@ -273,3 +274,18 @@ def test_sounds_in_files_stay_in_their_files(tmp_path):
     assert back.column_names == ["clip", "name"]
     stored = back.cast_column("clip", Audio(decode=False))["clip"][:]
     assert stored == content["clip"]
+
+
+def test_files_leave_out_what_a_processor_made(tmp_path):
+    """Ten minutes of sound as numbers are forty times the recording, which is there by its path."""
+    made = {"input_values": [[0.5]] * 5, "input_ids": [[1, 2]] * 5, "attention_mask": [[1, 1]] * 5}
+    sounds = items(**made, clip=[{"bytes": b"x", "path": None}] * 5).cast_column("clip", Audio())
+    texts = items(**made, text=["Good."] * 5)
+    for dataset, kept in (
+        (sounds, {"input_ids", "clip"}),
+        (texts, {"input_values", "text"}),
+        (items(**made), {*made}),  # there is nothing else to tell the items by
+    ):
+        save_relabelled(tell(dataset), None, CLASSES, tmp_path / "told.parquet")
+        names = {*pq.read_schema(tmp_path / "told.parquet").names}
+        assert names & {*made, "clip", "text"} == kept
