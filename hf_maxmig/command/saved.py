@@ -112,7 +112,11 @@ def items(arguments: SavedArguments, model: CrowdModel) -> Dataset:
         item = matching_column(dataset, votes)
     processor = saved_processor(arguments.model)
     if not inputs & {*dataset.column_names}:
-        dataset, content = content_of(dataset, arguments, modality, place, item)
+        try:
+            dataset, content = content_of(dataset, arguments, modality, place, item)
+        except FileNotFoundError as error:
+            hint = "" if votes is not None else " DATA holds items; votes are given by `--votes`."
+            raise FileNotFoundError(f"{error}{hint}") from error
         if processor is None and modality != "image":
             raise ValueError(f"MODEL must come with a processor of {WORDS[modality]}, got none.")
         if arguments.max_seconds is not None:
