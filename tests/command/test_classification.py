@@ -58,6 +58,24 @@ def test_classifier_that_knows_the_classes_keeps_what_it_knows(backbone, tmp_pat
     assert not torch.equal(other.classifier[-1].weight, backbone.classifier[-1].weight)
 
 
+@pytest.mark.parametrize(
+    ("modality", "whole", "given", "epochs", "rate"),
+    [
+        ("image", True, {}, 15, 1e-3),
+        ("text", True, {}, 3, 5e-5),
+        ("audio", True, {"num_train_epochs": 7}, 7, 5e-5),
+        ("text", False, {}, None, 1e-3),
+        ("table", False, {"learning_rate": 0.01}, None, 0.01),
+        ("image", True, {"preset": "paper_labelme"}, 200, 1e-4),
+    ],
+)
+def test_epochs_and_rate_fit_what_is_trained(tmp_path, modality, whole, given, epochs, rate):
+    """A head of few items that is trained for as few epochs as a whole network learns little; what is given stays."""
+    training = recipe.ClassificationTrainingArguments(str(tmp_path), **given)
+    recipe.settle(training, modality, whole)
+    assert (training.num_train_epochs, training.learning_rate) == (epochs, rate)
+
+
 def test_a_missing_column_is_named(tmp_path):
     """A misspelt column would fail deep inside."""
     rows = write_pictures(tmp_path / "photos", number=3)
