@@ -403,3 +403,17 @@ def test_model_reads_weights_as_a_pipeline_and_alone() -> None:
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             forecast({**item, "votes": votes})
+
+
+def test_report_and_spreadsheet_show_weights(make_args, tmp_path) -> None:
+    """Who reads the page must see that a vote was faint."""
+    crowd = with_weights(make_crowd(), 0.5)
+    model = MaxMIGModel.from_classifier(small_head(), annotators=["ann", "bob", "cyd", "dee"])
+    trainer = MaxMIGTrainer(model=model, args=make_args(num_train_epochs=1), train_dataset=crowd)
+    trainer.train()
+    trainer.report(crowd)
+    (page,) = (tmp_path / "out").rglob("*.html")
+    votes = sum(len(row) for row in crowd["annotations"][:])
+    assert f"{votes} votes count by a weight below 1" in page.read_text(encoding="utf-8")
+    (table,) = (tmp_path / "out").rglob("relabelled.csv")
+    assert ": cat (0.50)" in table.read_text(encoding="utf-8")

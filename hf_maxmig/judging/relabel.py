@@ -24,6 +24,7 @@ from ..data.columns import (
 )
 from ..data.inputs import SOUND_INPUTS, TEXT_INPUTS
 from ..model.functional import vote_share
+from ..model.items import WEIGHTS_COLUMN
 from ..model.whole_files import staged
 
 RELABELLED = (
@@ -289,7 +290,8 @@ def write_csv(dataset: Dataset, path: Path) -> None:
     """Write what a spreadsheet shows of a relabelled data set, whole or not at all.
 
     Pictures, lists and posteriors are left out; a sound is the path of its file; the votes come in one
-    column, `ann: cat; bob: dog`. Text that a spreadsheet would take for a formula has an apostrophe
+    column, `ann: cat; bob: dog`, with its weight behind a vote that does not count in full,
+    `ann: cat (0.80)`. Text that a spreadsheet would take for a formula has an apostrophe
     before it.
 
     Args:
@@ -307,7 +309,8 @@ def write_csv(dataset: Dataset, path: Path) -> None:
     voted = [name for name in CROWD_COLUMNS if name in dataset.column_names]
     own = [name for name in plain if name not in RELABELLED]
     found = [name for name in plain if name in RELABELLED]
-    rows = dataset.with_format(None).select_columns([*plain, *voted])
+    weights = [name for name in (WEIGHTS_COLUMN,) if voted and name in dataset.column_names]
+    rows = dataset.with_format(None).select_columns([*plain, *voted, *weights])
     for name in sounds:
         rows = rows.cast_column(name, Audio(decode=False))
     with staged(path) as place, place.open("w", newline="", encoding="utf-8") as file:
@@ -318,10 +321,12 @@ def write_csv(dataset: Dataset, path: Path) -> None:
             row |= {name: row[name] and row[name]["path"] for name in sounds}
             row |= {name: np.float32(row[name]) for name in single if row[name] is not None}
             said = "; ".join(
-                text if who is None else f"{who}: {text}"
-                for who, text in zip(
+                (text if who is None else f"{who}: {text}")
+                + ("" if each == 1 else f" ({each:.2f})")
+                for who, text, each in zip(
                     row.get("annotators") or itertools.repeat(None),
                     row.get("annotations") or (),
+                    row.get(WEIGHTS_COLUMN) or itertools.repeat(1.0),
                     strict=False,
                 )
                 if text is not None

@@ -6,6 +6,7 @@ from `plots.py`, what it shows of an item from `showing.py`. Annotators and item
 """
 
 import functools
+import itertools
 import math
 import os
 from collections import Counter
@@ -23,8 +24,9 @@ from datasets import ClassLabel, Dataset, Value
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from ..data.class_order import align_gold
-from ..data.columns import CROWD_COLUMNS, GOLD_COLUMNS, check_is_dataset, crowd_names
+from ..data.columns import GOLD_COLUMNS, check_is_dataset, crowd_names
 from ..metrics import calibration, plurality_accuracy
+from ..model.items import ALL_CROWD_COLUMNS, WEIGHTS_COLUMN
 from ..model.version import __version__
 from ..model.whole_files import staged
 from .annotators import MAX_NAMED, AnnotatorReport
@@ -51,7 +53,7 @@ _MEASURES = (
 _MAX_PAIRS = 20
 _MAX_MAPS = 8
 _MAX_HARDEST = 10
-_ON_CARDS = (*CROWD_COLUMNS, "forecast", "confidence", "label_quality", "difficulty")
+_ON_CARDS = (*ALL_CROWD_COLUMNS, "forecast", "confidence", "label_quality", "difficulty")
 
 
 def write_report(
@@ -339,6 +341,7 @@ def _items(dataset: Dataset, gold: np.ndarray, classes: Sequence[str]) -> dict[s
     return {
         "number": len(dataset),
         "without_votes": int(unvoted.sum()),
+        "weighted_votes": _weighted(dataset),
         "suspects": suspects.number,
         "suspects_forecast": suspects.forecast,
         "suspects_crowd": suspects.crowd,
@@ -358,10 +361,24 @@ def _shares(dataset: Dataset, classes: int) -> torch.Tensor:
     """(N, C) vote shares; zeros without votes."""
     counts = torch.zeros(len(dataset), classes, dtype=torch.float64)
     if "annotations" in dataset.column_names:
-        for count, said in zip(counts, _column(dataset, "annotations").to_pylist(), strict=True):
-            given = [c for c in said or () if c is not None and c >= 0]
-            count += torch.bincount(torch.tensor(given, dtype=torch.int64), minlength=classes)
-    return counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
+        said = _column(dataset, "annotations").to_pylist()
+        weights: list[Any] = [itertools.repeat(1.0)] * len(said)
+        if WEIGHTS_COLUMN in dataset.column_names:
+            weights = _column(dataset, WEIGHTS_COLUMN).to_pylist()
+        for count, votes, each in zip(counts, said, weights, strict=True):
+            for c, weight in zip(votes or (), each, strict=False):
+                if c is not None and c >= 0:
+                    count[c] += weight
+    total = counts.sum(dim=1, keepdim=True)
+    return counts / torch.where(total > 0, total, 1.0)
+
+
+def _weighted(dataset: Dataset) -> int:
+    """Count the votes, or parts of them, that do not count in full."""
+    if WEIGHTS_COLUMN not in dataset.column_names:
+        return 0
+    weights = np.asarray(pc.list_flatten(_column(dataset, WEIGHTS_COLUMN)))
+    return int((weights < 1).sum())
 
 
 def _evaluation(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -430,9 +447,11 @@ def _votes(
     said = row.get("annotations") or []
     who = row.get("annotators", range(len(said)))  # a dense column has a place an annotator
     names: dict[int, list[str]] = {}
-    for m, c in zip(who, said, strict=True):
-        if c is not None and c >= 0:
-            names.setdefault(c, []).append(annotators[m])
+    weights = row.get(WEIGHTS_COLUMN) or [1.0] * len(said)
+    for m, c, weight in zip(who, said, weights, strict=True):
+        if c is not None and c >= 0 and weight > 0:
+            faint = "" if weight == 1 else f" ({weight:.2f})"
+            names.setdefault(c, []).append(f"{annotators[m]}{faint}")
     most_first = sorted(names, key=lambda c: (-len(names[c]), c))
     return [{"label": classes[c], "names": names[c]} for c in most_first]
 
