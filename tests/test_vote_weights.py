@@ -400,6 +400,8 @@ def test_model_reads_weights_as_a_pipeline_and_alone() -> None:
         ({"ann": ("cat", "much")}, r"must have weights in 0\.\.1"),
         ({"ann": {"cat": 0.9, "dog": 0.9}}, "sum to one or less"),
         ({"ann": ("cat", 0.5, 1)}, "mapping from annotator to class"),
+        ({"ann": {}}, "mapping from annotator to class"),
+        ({"ann": []}, "mapping from annotator to class"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             forecast({**item, "votes": votes})

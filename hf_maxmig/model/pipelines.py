@@ -344,7 +344,7 @@ def _pairs(votes: VotesByName | None, item: int) -> list[Vote]:
             found.append((_name(who, item), _name(said, item)))
             continue
         parts = list(said.items()) if isinstance(said, Mapping) else [said]
-        if any(len(part) != 2 for part in parts):
+        if not parts or any(len(part) != 2 for part in parts):
             raise TypeError(_NO_VOTES.format(short(votes), item))
         weights = [_weight(weight, who, item) for _, weight in parts]
         if sum(weights) > 1 + 1e-3:

@@ -41,7 +41,7 @@ def test_every_method_meets_every_crowd_and_the_ceiling_none(benchmark):
     )
     assert len(set(cells)) == len(cells)
     compared = set(benchmark.METHODS) - {"kos", "true_labels"}  # KOS takes two classes
-    ours = {"max_mig", "max_mig_vote_share", "max_mig_factored"}
+    ours = {"max_mig", "max_mig_vote_share", "max_mig_factored", "max_mig_cross_fit"}
     assert {*ours, *PEERS} - {"kos", "true_labels"} == compared
     for seed in (0, 1):
         of_seed = [cell for cell in cells if cell.seed == seed]
