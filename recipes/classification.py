@@ -9,7 +9,7 @@ one of ours by its type. Gold labels, if the items have them, only measure resul
         --output_dir out/photos
 
 The output folder then holds the model and its card, `all_results.json`, and in `_report`, which
-`--push_to_hub` leaves out, `report.html` (whom to trust, which labels to look at again),
+`--push_to_hub` leaves out, `report.html` (which annotators to trust, which items to look at again),
 `annotators.csv` and `relabelled.parquet`. The report needs matplotlib: `pip install -e ".[plots]"`.
 
 `--freeze_backbone` trains a head on features that are computed once and cached: 1,000 photographs
