@@ -1,7 +1,6 @@
 """The recipes of real crowds on sentences and songs, from files of their published form to a model that takes raw items."""
 
 import csv
-from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -9,25 +8,10 @@ import torch
 from transformers import AutoModel, pipeline
 
 from hf_maxmig import TableClassifier, TextHeadClassifier
-from hf_maxmig.command.flags import parse
 from tests.modalities import TEXT, item_of_text
 
 RIGHT = (0.9, 0.8, 0.7, 0.6)  # of four workers; the last does not vote on each item
 GENRES = ["blues", "jazz", "rock"]
-
-
-@pytest.fixture
-def parsed(load, tmp_path):
-    """Load a page and parse flags for it."""
-
-    def by_name(name, *flags):
-        page = load(name)
-        kinds = get_type_hints(page.recipe)
-        quiet = ["--output_dir", tmp_path / "out", "--use_cpu", "--report_to", "none"]
-        arguments = [str(flag) for flag in (*quiet, "--disable_tqdm", "True", *flags)]
-        return page, *parse(kinds["arguments"], kinds["training"], arguments=arguments)
-
-    return by_name
 
 
 def votes_on(labels, num_classes, rng):

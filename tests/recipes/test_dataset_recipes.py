@@ -1,7 +1,6 @@
 """The recipes of the paper's data sets, from files of a few pictures to a saved model."""
 
 import json
-from typing import get_type_hints
 
 import numpy as np
 import PIL.Image
@@ -9,7 +8,6 @@ import pytest
 from transformers import AutoModel, pipeline
 
 from hf_maxmig import VGG16, FourLayerCNN, HeadClassifier
-from hf_maxmig.command.flags import parse
 from hf_maxmig.data.simulated.experts import CIFAR10, DOGS_VS_CATS, LUNA16
 from tests.written_data import write_human
 
@@ -17,20 +15,6 @@ CLASSES = {"cifar10": CIFAR10, "dogs_vs_cats": DOGS_VS_CATS, "luna16": LUNA16}
 SIDES = {"cifar10": 32, "dogs_vs_cats": 150, "luna16": 50}
 EACH = {"train": 8, "test": 3}  # items of a class
 every = pytest.mark.parametrize("name", list(SIDES))
-
-
-@pytest.fixture
-def parsed(load, tmp_path):
-    """Load a page and parse flags for it."""
-
-    def by_name(name, *flags):
-        page = load(name)
-        kinds = get_type_hints(page.recipe)
-        quiet = ["--output_dir", tmp_path / "out", "--use_cpu", "--report_to", "none"]
-        arguments = [str(flag) for flag in (*quiet, "--disable_tqdm", "True", *flags)]
-        return page, *parse(kinds["arguments"], kinds["training"], arguments=arguments)
-
-    return by_name
 
 
 @pytest.fixture
