@@ -21,10 +21,10 @@ minutes for a small one on two cores) and cached, and the saved model takes pict
 
 from dataclasses import dataclass, field
 
-from recipe import keep_back
+from recipe import RealCrowdTrainingArguments, keep_back
 from transformers import AutoImageProcessor, set_seed
 
-from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGTrainingArguments, frozen_features, labelme
+from hf_maxmig import HeadClassifier, HeadConfig, frozen_features, labelme
 from hf_maxmig.command.flags import start
 from hf_maxmig.command.runs import Recipe, run
 from hf_maxmig.sharing.processors import portable_processor
@@ -55,15 +55,7 @@ class LabelMeArguments:
     )
 
 
-@dataclass
-class LabelMeTrainingArguments(MaxMIGTrainingArguments):
-    """What differs from the defaults."""
-
-    logging_steps: float = 100
-    save_strategy: str = "no"
-
-
-def recipe(arguments: LabelMeArguments, training: LabelMeTrainingArguments) -> Recipe:
+def recipe(arguments: LabelMeArguments, training: RealCrowdTrainingArguments) -> Recipe:
     set_seed(training.seed)
     content = "features" if arguments.backbone is None else "images"
     data = labelme(arguments.data_dir, content=content, sha256=arguments.archive_sha256)
@@ -94,7 +86,7 @@ def recipe(arguments: LabelMeArguments, training: LabelMeTrainingArguments) -> R
     )
 
 
-def main(arguments: LabelMeArguments, training: LabelMeTrainingArguments) -> dict[str, float]:
+def main(arguments: LabelMeArguments, training: RealCrowdTrainingArguments) -> dict[str, float]:
     return run(recipe(arguments, training))
 
 

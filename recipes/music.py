@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from datasets import Dataset, DatasetDict, load_dataset
-from recipe import keep_back
+from recipe import RealCrowdTrainingArguments, keep_back
 from transformers import set_seed
 
 from hf_maxmig import (
-    MaxMIGTrainingArguments,
     TableClassifier,
     TableConfig,
     add_annotations,
@@ -40,14 +39,6 @@ class MusicArguments:
             "help": "Training items kept back; the gain on their votes chooses between settings."
         },
     )
-
-
-@dataclass
-class MusicTrainingArguments(MaxMIGTrainingArguments):
-    """What differs from the defaults."""
-
-    logging_steps: float = 100
-    save_strategy: str = "no"
 
 
 def songs(folder: Path) -> DatasetDict:
@@ -72,7 +63,7 @@ def numbers(songs: Dataset) -> list[str]:
     return [name for name in songs.column_names if name.startswith("feature")]
 
 
-def recipe(arguments: MusicArguments, training: MusicTrainingArguments) -> Recipe:
+def recipe(arguments: MusicArguments, training: RealCrowdTrainingArguments) -> Recipe:
     set_seed(training.seed)
     data = songs(Path(arguments.data_dir))
     processor = fitted_table_processor(data["train"], feature_columns=numbers(data["train"]))
@@ -90,7 +81,7 @@ def recipe(arguments: MusicArguments, training: MusicTrainingArguments) -> Recip
     )
 
 
-def main(arguments: MusicArguments, training: MusicTrainingArguments) -> dict[str, float]:
+def main(arguments: MusicArguments, training: RealCrowdTrainingArguments) -> dict[str, float]:
     return run(recipe(arguments, training))
 
 

@@ -28,6 +28,14 @@ PLACES = ("--data_dir", "--output_dir", "--backbone", "--human_file", "--config"
 
 
 @dataclass
+class RealCrowdTrainingArguments(MaxMIGTrainingArguments):
+    """What differs from the defaults where a real crowd is small."""
+
+    logging_steps: float = 100
+    save_strategy: str = "no"
+
+
+@dataclass
 class SimulatedCrowdArguments:
     """Which crowd to simulate, and what to keep from training."""
 

@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
-from recipe import keep_back
+from recipe import RealCrowdTrainingArguments, keep_back
 from torch import nn
 from transformers import (
     AutoModelForSequenceClassification,
@@ -34,7 +34,6 @@ from transformers import (
 )
 
 from hf_maxmig import (
-    MaxMIGTrainingArguments,
     TextHeadClassifier,
     add_annotations,
     frozen_features,
@@ -70,14 +69,6 @@ class SentimentArguments:
     )
 
 
-@dataclass
-class SentimentTrainingArguments(MaxMIGTrainingArguments):
-    """What differs from the defaults."""
-
-    logging_steps: float = 100
-    save_strategy: str = "no"
-
-
 def sentences(folder: Path) -> DatasetDict:
     """Read the sentences and join the votes; the class is the gold label `label`."""
     kinds = Features(item=Value("string"), text=Value("string"), label=ClassLabel(names=CLASSES))
@@ -107,7 +98,7 @@ def encoder_of(arguments: SentimentArguments) -> str:
     return str(resources.files(PACKAGE) / "model")
 
 
-def recipe(arguments: SentimentArguments, training: SentimentTrainingArguments) -> Recipe:
+def recipe(arguments: SentimentArguments, training: RealCrowdTrainingArguments) -> Recipe:
     set_seed(training.seed)
     data = sentences(Path(arguments.data_dir))
     encoder = encoder_of(arguments)
@@ -147,7 +138,7 @@ def tokens(
     return dict(tokenizer(columns["text"], truncation=True, max_length=TOKENS))
 
 
-def main(arguments: SentimentArguments, training: SentimentTrainingArguments) -> dict[str, float]:
+def main(arguments: SentimentArguments, training: RealCrowdTrainingArguments) -> dict[str, float]:
     return run(recipe(arguments, training))
 
 

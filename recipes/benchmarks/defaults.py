@@ -64,7 +64,7 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         if crowd is None:
             chosen = labelme.LabelMeArguments(arguments.data_dir, held_out_items=HELD_OUT_ITEMS)
-            training = labelme.LabelMeTrainingArguments(folder, **quiet, **setting)
+            training = labelme.RealCrowdTrainingArguments(folder, **quiet, **setting)
             return labelme.main(chosen, training)
         data = digits.DigitsArguments(*crowd, HELD_OUT_ITEMS)
         return digits.main(data, digits.DigitsTrainingArguments(folder, **quiet, **setting))

@@ -356,7 +356,7 @@ def build(
 ) -> tuple[Dataset, type[MaxMIGTrainingArguments]]:
     """Make the training items and say how the recipe of the data trains."""
     if world.experts is None:
-        return labelme.labelme(labelme_dir)["train"], labelme.LabelMeTrainingArguments
+        return labelme.labelme(labelme_dir)["train"], labelme.RealCrowdTrainingArguments
     pictures = digits.digits(digits.DigitsArguments("independent", "high"), seed)["train"]
     # The numbers that `digits.py` makes of a picture in each step, made once: half the time.
     processor = ViTImageProcessor(size={"height": 8, "width": 8})

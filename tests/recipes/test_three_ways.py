@@ -160,7 +160,7 @@ def test_model_of_labelme_loads_exactly_as_its_card_says(ann, hub, load, shared_
     page = load("labelme")
     folder = str(tmp_path / "out")
     name = "org/maxmig-labelme"
-    page.main(*arguments(page.LabelMeArguments, page.LabelMeTrainingArguments, [
+    page.main(*arguments(page.LabelMeArguments, page.RealCrowdTrainingArguments, [
         "--data_dir", str(shared_data / "labelme"), "--output_dir", folder, "--push_to_hub", "True",
         "--hub_model_id", name, "--report_to", "none", *SHORT,
     ]))  # fmt: skip
