@@ -6,7 +6,7 @@ import torch
 
 @pytest.fixture
 def memory_of_nan(monkeypatch):
-    """What loading does not set shows: new memory is full of what no model has."""
+    """Fill new memory with NaN, so that any tensor that loading forgets to set shows up."""
     before = torch.empty_like
 
     def filled(*args, **kwargs):

@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.model.aggregators`: what has parameters on the crowd's side, and how it starts."""
+"""Tests of `hf_maxmig.model.aggregators`: the parameters that model the annotators, and how they are initialised."""
 
 import math
 import re
@@ -25,7 +25,7 @@ from hf_maxmig.model.aggregators import (
 from hf_maxmig.model.functional import aggregate, label_pairs, vote_share
 from tests import reference
 
-# Five items, at most three labels each; annotator 2 has none that counts.
+# Five items with at most three labels each; annotator 2 has no valid label.
 M, C = 4, 3
 ANNOTATORS = torch.tensor([[1, -1, 3], [-1, 0, 2], [3, 0, 1], [2, -1, -1], [0, 1, -1]])
 ANNOTATIONS = torch.tensor([[2, 1, 0], [0, 2, -1], [1, 1, 0], [-1, 0, -1], [1, 1, 0]])
@@ -50,14 +50,14 @@ def some_aggregator(
 
 
 def some_interaction(M: int = M, C: int = C) -> InteractionAggregator:
-    """Return an interaction aggregator in evaluation mode, its pairs as loud as its W."""
+    """Return an interaction aggregator in evaluation mode, whose pairs weigh as much as its W."""
     aggregator = some_aggregator(M, C, "interaction")
     assert isinstance(aggregator, InteractionAggregator)
     return aggregator
 
 
 def some_factored(M: int = M, C: int = C) -> FactoredAggregator:
-    """Return a factored aggregator in evaluation mode, no two of its numbers alike."""
+    """Return a factored aggregator in evaluation mode, with no two parameters alike."""
     aggregator = some_aggregator(M, C, "factored")
     assert isinstance(aggregator, FactoredAggregator)
     return aggregator
@@ -69,7 +69,7 @@ def some_factored(M: int = M, C: int = C) -> FactoredAggregator:
 
 @every_size
 def test_weight_is_a_view_of_the_table(M: int, C: int) -> None:
-    """A copy would take whatever a user writes into `weight`, and forget it."""
+    """A copy would accept whatever a user writes into `weight`, and the aggregator would ignore it."""
     aggregator = some_aggregator(M, C)
     assert aggregator.weight.shape == (M, C, C)
     assert aggregator.weight.data_ptr() == aggregator.table.data_ptr()
@@ -80,7 +80,7 @@ def test_weight_is_a_view_of_the_table(M: int, C: int) -> None:
 
 
 def test_weight_holds_scored_class_then_reported_class() -> None:
-    """The vocabulary's order is what `model card` and plots show: transposed they blame the wrong confusion."""
+    """Model cards and plots rely on this axis order. Transposed, they would blame the wrong confusion."""
     aggregator = WeightedAverageAggregator(M, C)
     with torch.no_grad():
         aggregator.weight[1, 0, 2] = 5.0  # when annotator 1 reports 2, class 0 scores
@@ -90,7 +90,7 @@ def test_weight_holds_scored_class_then_reported_class() -> None:
 
 
 def test_aggregator_is_one_parameter() -> None:
-    """The state dict is what checkpoints on the Hub hold: a renamed table loads as a fresh one."""
+    """Checkpoints on the Hub hold this state dict. A renamed table would load as a freshly initialised one."""
     aggregator = some_aggregator()
     assert [name for name, _ in aggregator.named_parameters()] == ["table"]
     assert list(aggregator.state_dict()) == ["table"]
@@ -102,7 +102,7 @@ def test_aggregator_is_one_parameter() -> None:
 
 
 def test_aggregator_equals_the_function() -> None:
-    """The class owns the state, the function the formula: the two must not drift apart."""
+    """The class owns the state and the function the formula. The two must not drift apart."""
     aggregator = some_aggregator()
     log_g = aggregator(LOG_P, ANNOTATORS, ANNOTATIONS)
     assert torch.equal(log_g, aggregate(aggregator.weight, LOG_P, ANNOTATORS, ANNOTATIONS))
@@ -111,13 +111,13 @@ def test_aggregator_equals_the_function() -> None:
 
 
 def test_aggregator_starts_ignorant() -> None:
-    """Before any crowd is seen every annotator must say nothing: g is the prior."""
+    """Before it has seen any votes, every annotator must count for nothing: g is the prior."""
     log_g = WeightedAverageAggregator(M, C)(LOG_P, ANNOTATORS, ANNOTATIONS)
     torch.testing.assert_close(log_g, LOG_P.expand(5, C))
 
 
 def test_aggregator_trains_its_table_and_the_prior() -> None:
-    """A view that cuts the graph trains nothing, and the loss still falls by h alone."""
+    """A view that cuts the graph would train nothing, while the loss still falls through h alone."""
     aggregator, log_p = some_aggregator(), LOG_P.clone().requires_grad_()
     aggregator(log_p, ANNOTATORS, ANNOTATIONS)[:, 0].sum().backward()
     assert (aggregator.table.grad[[0, 1, 3]] != 0).any(dim=(1, 2)).all()
@@ -131,7 +131,7 @@ def test_aggregator_trains_its_table_and_the_prior() -> None:
 
 @every_aggregator
 def test_labels_in_another_order_change_nothing(kind: str) -> None:
-    """The order in which a file lists an item's labels is an accident."""
+    """The order in which a file lists an item's labels is arbitrary."""
     aggregator = some_aggregator(kind=kind)
     log_g = aggregator(LOG_P, ANNOTATORS, ANNOTATIONS)
     order = torch.tensor([2, 0, 1])
@@ -141,7 +141,7 @@ def test_labels_in_another_order_change_nothing(kind: str) -> None:
 
 @every_aggregator
 def test_missing_labels_say_nothing(kind: str) -> None:
-    """Padding read as a label would make g depend on whom an item shares its batch with."""
+    """If padding were read as a label, g would depend on the other items in the batch."""
     aggregator = some_aggregator(kind=kind)
     log_g = aggregator(LOG_P, ANNOTATORS, ANNOTATIONS)
     more = torch.tensor([[0, -1, -1]] * 5)
@@ -156,7 +156,7 @@ def test_missing_labels_say_nothing(kind: str) -> None:
 
 @every_aggregator
 def test_permuted_annotators_with_their_parameters_change_nothing(kind: str) -> None:
-    """Something kept by position, and not with the annotator, would go to somebody else."""
+    """Anything stored by position and not with its annotator would end up with somebody else."""
     aggregator, renumbered = some_aggregator(kind=kind), some_aggregator(kind=kind)
     order = torch.tensor([2, 0, 3, 1])
     with torch.no_grad():
@@ -171,7 +171,10 @@ def test_permuted_annotators_with_their_parameters_change_nothing(kind: str) -> 
 
 @every_aggregator
 def test_reordered_classes_are_scored_in_another_order(kind: str) -> None:
-    """A part of the score left behind mixes the classes; what annotators reported is still called the same."""
+    """A part of the score left in the old order would mix up the classes.
+
+    Reported classes keep their meaning.
+    """
     aggregator = some_aggregator(kind=kind)
     before = aggregator(LOG_P, ANNOTATORS, ANNOTATIONS)
     order = torch.tensor([2, 0, 1])
@@ -182,14 +185,14 @@ def test_reordered_classes_are_scored_in_another_order(kind: str) -> None:
 
 @every_aggregator
 def test_every_parameter_of_an_aggregator_is_trained_in_training_mode(kind: str) -> None:
-    """DDP stops at the second step if one has no gradient."""
+    """DDP fails at the second step if a parameter has no gradient."""
     aggregator = some_aggregator(kind=kind).train()
     aggregator(LOG_P, ANNOTATORS, ANNOTATIONS)[:, 0].sum().backward()
     assert all(bool((parameter.grad != 0).any()) for parameter in aggregator.parameters())
 
 
 def test_unknown_aggregator_is_refused() -> None:
-    """A misspelt name must not fall back to something."""
+    """A misspelt name must not fall back to another aggregator."""
     message = (
         "`aggregator` must be one of weighted_average, interaction, factored, got 'attention'."
     )
@@ -198,7 +201,10 @@ def test_unknown_aggregator_is_refused() -> None:
 
 
 def test_only_pairs_of_labels_are_on_trial() -> None:
-    """A choice for size that the search drops where it gains no more would ask for the 40 GB after all."""
+    """Only the interaction is dropped if it gains nothing.
+
+    If the factored one were, the search would build the 40 GB W after all.
+    """
     assert [name for name, kind in AGGREGATORS.items() if kind.on_trial] == ["interaction"]
 
 
@@ -216,7 +222,7 @@ def test_only_pairs_of_labels_are_on_trial() -> None:
 def test_initialize_without_labels_is_refused(
     batches: list[tuple[Tensor, Tensor]], kind: str
 ) -> None:
-    """A misnamed column gives an aggregator that says nothing, and a gain of zero for ever."""
+    """A misnamed column would give an aggregator that ignores every vote, and a gain of zero for ever."""
     message = (
         "the training set must have at least one label by a known annotator, got none: "
         "check the columns `annotators` and `annotations`."
@@ -232,7 +238,7 @@ def test_initialize_without_labels_is_refused(
 # --- the factored aggregator
 # ---------------------------------------------------------------------------------------------------
 
-# Labels missing on either side or on both, two by one annotator, the same one twice, none at all.
+# Labels missing on either side or on both, two by one annotator, the same one twice, or none at all.
 WHO = torch.tensor([[0, 2, 1], [1, 1, 0], [-1, 2, 0], [2, 2, -1], [-1, -1, -1]])
 SAID = torch.tensor([[1, 2, 0], [2, 0, 1], [1, 0, -1], [1, 1, 2], [-1, 0, -1]])
 
@@ -242,13 +248,16 @@ SAID = torch.tensor([[1, 2, 0], [2, 0, 1], [1, 0, -1], [1, 1, 2], [-1, 0, -1]])
 def test_factored_is_the_weighted_average_of_the_w_that_it_stands_for(
     M: int, C: int, exchanged: bool
 ) -> None:
-    """Forward and gradient: a factor gathered for somebody else's label is learned all the same."""
+    """Compare values and gradients with the dense W.
+
+    A factor gathered for another annotator's label would still train.
+    """
     aggregator = some_factored(M, C)
     if exchanged:
         aggregator.reorder_classes(torch.arange(C).roll(1))
     log_p = torch.arange(1.0, C + 1).div(C * (C + 1) / 2).log().requires_grad_()
     leaves = [log_p, *aggregator.parameters()]
-    told, gradients = [], []
+    log_gs, gradients = [], []
     weight = torch.empty(M, C, C)
     for m in range(M):
         for c in range(C):
@@ -261,24 +270,28 @@ def test_factored_is_the_weighted_average_of_the_w_that_it_stands_for(
     torch.testing.assert_close(aggregator.weight, weight)
     mask = torch.randn(len(WHO), C, generator=torch.Generator().manual_seed(1))
     for log_g in (aggregator(log_p, WHO, SAID), aggregate(weight, log_p, WHO, SAID)):
-        told.append(log_g)
+        log_gs.append(log_g)
         gradients.append(torch.autograd.grad((log_g * mask).sum(), leaves))
-    torch.testing.assert_close(*told)
+    torch.testing.assert_close(*log_gs)
     expected = reference.aggregate(weight.detach(), log_p.detach().exp(), WHO, SAID)
-    torch.testing.assert_close(told[0].exp().double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(log_gs[0].exp().double(), expected, rtol=1e-5, atol=1e-5)
     for own, dense in zip(*gradients, strict=True):
         assert dense.abs().max() > 0
         torch.testing.assert_close(own, dense, rtol=1e-4, atol=1e-5)
 
 
 def test_factored_starts_ignorant() -> None:
-    """Before any crowd is seen every annotator must say nothing: g is the prior."""
+    """Before it has seen any votes, every annotator must count for nothing: g is the prior."""
     log_g = FactoredAggregator(M, C)(LOG_P, ANNOTATORS, ANNOTATIONS)
     torch.testing.assert_close(log_g, LOG_P.expand(5, C))
 
 
 def factored_start(who: Tensor, said: Tensor, M: int, C: int, smoothing: float) -> Tensor:
-    """Return W of which each annotator is right as by their own equation 2, and wrong as everybody's."""
+    """Return W by loops.
+
+    How often an annotator is right comes from their own equation 2, how they err from the whole
+    crowd's.
+    """
     pooled = reference.initial_weight(torch.where(who >= 0, 0, -1), said, 1, C, smoothing)[0].exp()
     own = reference.initial_weight(who, said, M, C, smoothing).exp()
     weight = torch.zeros(M, C, C, dtype=torch.float64)
@@ -298,7 +311,7 @@ def factored_start(who: Tensor, said: Tensor, M: int, C: int, smoothing: float) 
 def test_factored_starts_from_equation_2_of_all_and_each_ones_own_share_of_right_labels(
     M: int, C: int, strength: float
 ) -> None:
-    """A start that is off shows only as a class name lost much later."""
+    """A wrong start shows only as swapped class names, much later."""
     who, said = WHO.clamp(max=M - 2), (SAID * 2).clamp(min=-1, max=C - 1)
     aggregator = some_factored(M, C)
     shares = aggregator.initialize([(who, said)], smoothing=0.01, scale=strength)
@@ -313,7 +326,7 @@ def test_factored_starts_from_equation_2_of_all_and_each_ones_own_share_of_right
 
 
 def test_factored_lets_who_has_no_labels_start_as_everybody() -> None:
-    """Of ten thousand most are seen little; a row of 1/C would call all of them random."""
+    """Most of ten thousand annotators have few labels. A row of 1/C would treat each of them as random."""
     aggregator = some_factored()
     aggregator.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01)
     everyone = torch.where(ANNOTATORS >= 0, 0, -1)
@@ -324,7 +337,7 @@ def test_factored_lets_who_has_no_labels_start_as_everybody() -> None:
 
 
 def test_factored_start_of_two_classes_is_the_papers() -> None:
-    """With one way to be wrong nothing is shared: it must be the dense start to the digit."""
+    """With two classes there is only one way to be wrong, so nothing is shared: it must equal the dense start."""
     said = ANNOTATIONS.clamp(max=1)
     paper, factored = WeightedAverageAggregator(M, 2), FactoredAggregator(M, 2)
     for aggregator in (paper, factored):
@@ -334,7 +347,7 @@ def test_factored_start_of_two_classes_is_the_papers() -> None:
 
 
 def test_factored_starts_in_one_pass_over_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream can be read once; and 65,536 vote shares over 1,000 classes are a quarter of a gigabyte."""
+    """A stream can be read only once, and 65,536 vote shares over 1,000 classes take a quarter of a gigabyte."""
     whole, chunked = some_factored(), some_factored()
     shares = whole.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01)
     monkeypatch.setattr(module_under_test, "_AT_A_TIME", 2 * C)
@@ -352,7 +365,7 @@ def test_factored_starts_in_one_pass_over_chunks(monkeypatch: pytest.MonkeyPatch
 
 
 def test_factored_start_forgets_what_was_before() -> None:
-    """Called twice, or after classes were exchanged, it must give the same start."""
+    """Called twice, or after classes were reordered, it must give the same start."""
     fresh, used = FactoredAggregator(M, C), some_factored()
     used.reorder_classes(torch.tensor([2, 0, 1]))
     for aggregator in (fresh, used):
@@ -365,13 +378,16 @@ def test_factored_start_forgets_what_was_before() -> None:
 
 @pytest.mark.parametrize("smoothing", [0.0, -1.0, math.nan])
 def test_factored_start_without_smoothing_is_refused(smoothing: float) -> None:
-    """Log 0 in P is nan in the first gradient."""
+    """Without smoothing, log 0 in P makes the first gradient NaN."""
     with pytest.raises(ValueError, match=f"`smoothing` must be positive, got {smoothing}"):
         some_factored().initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=smoothing)
 
 
 def test_factored_asks_how_often_each_is_right_and_wrong() -> None:
-    """Few labels are drawn towards everybody's by who starts it: told of C labels it would need M C^2."""
+    """The smoothing sees counts of right and wrong only.
+
+    Given counts of all C labels, it would need M C^2 numbers.
+    """
     asked = []
 
     def everyone_alike(counts: Tensor, smoothing: float | Tensor) -> Tensor:
@@ -393,7 +409,7 @@ def test_factored_asks_how_often_each_is_right_and_wrong() -> None:
 
 
 def test_factored_does_not_feel_autocast_nor_a_cast() -> None:
-    """An update of 1e-3 to a score of 4 is lost in bfloat16, and so is which of 300 classes a report speaks for."""
+    """In bfloat16 an update of 1e-3 to a score of 4 is lost, and so is the class (of 300) that a report stands for."""
     aggregator = some_factored()
     log_g = aggregator(LOG_P, ANNOTATORS, ANNOTATIONS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -409,7 +425,7 @@ def test_factored_does_not_feel_autocast_nor_a_cast() -> None:
 
 
 class Largest(TorchDispatchMode):
-    """Keeps how many numbers the largest tensor has that anything makes."""
+    """Record the number of elements of the largest tensor that any operation creates."""
 
     numbers = 0
 
@@ -423,7 +439,10 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.slow
 def test_factored_of_ten_thousand_annotators_and_a_thousand_classes_fits() -> None:
-    """One table of M C^2 on the way, and 40 GB are asked for: of the start, a step, or the naming of classes."""
+    """An M C^2 table would take 40 GB.
+
+    Neither the start nor a training step nor the reordering of classes may build one.
+    """
     M, C = 10_000, 1_000
     generator = torch.Generator().manual_seed(0)
     who, said = (torch.randint(high, (64, 5), generator=generator) for high in (M, C))
@@ -437,7 +456,7 @@ def test_factored_of_ten_thousand_annotators_and_a_thousand_classes_fits() -> No
     kept = sum(2 * parameter.nbytes for parameter in aggregator.parameters())  # and gradients
     assert kept < 200e6
     assert log_g.isfinite().all()
-    assert log_g.exp().gather(1, said).sum(dim=1).mean() > 0.5  # it has heard what was said
+    assert log_g.exp().gather(1, said).sum(dim=1).mean() > 0.5  # it has used the votes
     message = f"`weight` must have M C^2 <= {MOST_NUMBERS:,} numbers to be written out, got M = 10,000, C = 1,000"
     with pytest.raises(ValueError, match=re.escape(message)):
         assert aggregator.weight is None
@@ -445,7 +464,7 @@ def test_factored_of_ten_thousand_annotators_and_a_thousand_classes_fits() -> No
 
 
 def test_factored_w_of_some_is_that_of_all() -> None:
-    """Read some at a time, rows must not be those of the first ones."""
+    """W read for a few annotators must hold their rows, not the first ones."""
     aggregator = some_factored()
     some = torch.tensor([3, 1])
     assert torch.equal(aggregator.weight_of(some), aggregator.weight[some])
@@ -458,7 +477,7 @@ def test_factored_w_of_some_is_that_of_all() -> None:
 
 @every_size
 def test_interaction_adds_a_score_of_each_pair_of_labels(M: int, C: int) -> None:
-    """The shortcut over sums must be the loop over pairs, whatever is missing, two labels by one annotator included."""
+    """The shortcut over sums must equal the loop over pairs, with missing labels and two labels by one annotator."""
     aggregator = some_interaction(M, C)
     who = torch.tensor([[0, 2, 1], [1, 1, 0], [-1, 2, 0], [2, -1, -1]])
     said = torch.tensor([[1, 2, 0], [2, 2, 1], [1, 0, -1], [1, 1, 2]])
@@ -478,7 +497,7 @@ def test_interaction_adds_a_score_of_each_pair_of_labels(M: int, C: int) -> None
 
 
 def test_pairs_are_computed_wide_under_autocast() -> None:
-    """A square less the sum of squares loses in bfloat16 what it is about."""
+    """A square less a sum of squares cancels almost completely: in bfloat16 nothing is left of the result."""
     aggregator = some_interaction()
     exact = label_pairs(aggregator.embedding, ANNOTATORS, ANNOTATIONS)
     log_g = aggregator(LOG_P, ANNOTATORS, ANNOTATIONS)
@@ -490,7 +509,7 @@ def test_pairs_are_computed_wide_under_autocast() -> None:
 
 
 def test_interaction_starts_near_equation_2_but_not_at_it() -> None:
-    """Far from it the crowd's own start is lost; exactly at it the pairs have no gradient, for ever."""
+    """Far from equation 2 the start from the votes is lost. Exactly at it the pairs never get a gradient."""
     torch.manual_seed(0)
     aggregator = InteractionAggregator(M, C).eval()
     paper = WeightedAverageAggregator(M, C)
@@ -506,7 +525,7 @@ def test_interaction_starts_near_equation_2_but_not_at_it() -> None:
 
 
 def test_initialize_draws_the_pairs_anew() -> None:
-    """Left from a training before, they would not be a start from the crowd."""
+    """Pairs left over from an earlier training would not be a start from these votes."""
     aggregator = some_interaction()
     assert aggregator.embedding.std() > 4 * EMBEDDING_SCALE
     aggregator.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01)
@@ -515,17 +534,17 @@ def test_initialize_draws_the_pairs_anew() -> None:
 
 
 def test_pairs_are_dropped_in_training_only() -> None:
-    """Dropped in evaluation too, g would be another each time."""
+    """If pairs were dropped in evaluation too, g would differ from call to call."""
     aggregator = some_interaction()
-    told = [aggregator(LOG_P, ANNOTATORS, ANNOTATIONS) for _ in range(2)]
-    assert torch.equal(*told)
+    runs = [aggregator(LOG_P, ANNOTATORS, ANNOTATIONS) for _ in range(2)]
+    assert torch.equal(*runs)
     aggregator.train()
-    told = [aggregator(LOG_P, ANNOTATORS, ANNOTATIONS) for _ in range(2)]
-    assert not torch.equal(*told)
+    runs = [aggregator(LOG_P, ANNOTATORS, ANNOTATIONS) for _ in range(2)]
+    assert not torch.equal(*runs)
 
 
 def test_pairs_cost_as_much_as_there_are_labels() -> None:
-    """A table over pairs of annotators would be a hundred gigabytes at a hundred thousand of them."""
+    """A table over pairs of annotators would take a hundred gigabytes for a hundred thousand of them."""
     sizes = {
         number: sum(
             parameter.numel() for parameter in InteractionAggregator(number, C).parameters()
@@ -555,7 +574,7 @@ casts = pytest.mark.parametrize(
 def test_casting_the_model_down_leaves_the_crowd_in_float32(
     cast: Callable[[nn.Module], nn.Module],
 ) -> None:
-    """In bfloat16 an update of 1e-3 to a weight of 4 is lost, and a round trip has cost the digits already."""
+    """In bfloat16 an update of 1e-3 to a weight of 4 is lost, and a round trip has already lost the digits."""
     aggregator, prior = some_aggregator(), ClassPrior(C, [0.7, 0.2, 0.1])
     table, logits = aggregator.table.detach().clone(), prior.logits.detach().clone()
     assert not torch.equal(table.bfloat16().float(), table)
@@ -574,7 +593,7 @@ def test_casting_the_model_down_leaves_the_crowd_in_float32(
 
 
 def test_casting_up_is_followed() -> None:
-    """Who asks for double wants the crowd's side in double too, and `float()` must bring it back."""
+    """A user who asks for double wants the aggregator in double too, and `float()` must bring it back."""
     aggregator, prior = some_aggregator(), ClassPrior(C)
     table = aggregator.table.detach().clone()
     model = nn.ModuleList([aggregator, prior]).double()
@@ -588,7 +607,10 @@ def test_casting_up_is_followed() -> None:
 
 
 def test_casting_down_keeps_the_gradient_wide() -> None:
-    """`_apply` also walks over gradients: one in half precision beside a wide parameter is refused by the optimizer."""
+    """`_apply` also converts gradients.
+
+    The optimizer refuses a half-precision gradient of a float32 parameter.
+    """
     aggregator = some_aggregator()
     aggregator(LOG_P, ANNOTATORS, ANNOTATIONS)[:, 0].sum().backward()
     grad = aggregator.table.grad.clone()
@@ -599,7 +621,7 @@ def test_casting_down_keeps_the_gradient_wide() -> None:
 
 @pytest.mark.parametrize("strength", [1.0, 0.25])
 def test_initialize_is_equation_2_times_strength(strength: float) -> None:
-    """A start that is off, or transposed into the table, shows only as a class name lost much later."""
+    """A start that is wrong or transposed shows only as swapped class names, much later."""
     aggregator = some_aggregator()
     shares = aggregator.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01, scale=strength)
     expected = strength * reference.initial_weight(ANNOTATORS, ANNOTATIONS, M, C, smoothing=0.01)
@@ -621,7 +643,7 @@ def test_initialize_takes_the_papers_strength_unless_asked() -> None:
 
 
 def test_initialize_with_more_classes_than_annotators() -> None:
-    """With C > M a table built the wrong way round does not fit."""
+    """With C > M, a table with exchanged axes does not fit."""
     annotators, annotations = (
         torch.tensor([[0, 1], [1, -1], [0, 1]]),
         torch.tensor([[6, 2], [5, -1], [6, 6]]),
@@ -633,7 +655,7 @@ def test_initialize_with_more_classes_than_annotators() -> None:
 
 
 def test_initialize_in_chunks_equals_one_pass() -> None:
-    """The shares of an item must not depend on its chunk, nor on the chunk's own padding."""
+    """An item's vote share must depend neither on its chunk nor on the padding of that chunk."""
     whole, chunked = some_aggregator(), some_aggregator()
     shares = whole.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01)
     chunks = (
@@ -651,7 +673,7 @@ def test_initialize_in_chunks_equals_one_pass() -> None:
 
 
 def test_initialize_forgets_the_table_before() -> None:
-    """Called twice it must give the same start, not the start of both."""
+    """Called twice, it must give the same start, not the sum of both."""
     fresh, used = WeightedAverageAggregator(M, C), some_aggregator()
     for aggregator in (fresh, used):
         aggregator.initialize([(ANNOTATORS, ANNOTATIONS)], smoothing=0.01)
@@ -666,17 +688,17 @@ def test_initialize_forgets_the_table_before() -> None:
 
 @pytest.mark.parametrize("prior", PRIORS)
 def test_prior_is_uniform_until_the_crowd_is_seen(prior: str) -> None:
-    """Whatever starts elsewhere has an opinion that nobody gave it."""
+    """A prior that starts elsewhere would favour classes without any evidence."""
     torch.testing.assert_close(ClassPrior(C, prior)().exp(), torch.full((C,), 1 / C))
 
 
 def test_prior_is_uniform_unless_asked() -> None:
-    """The paper's default for its largest sets."""
+    """The paper uses a uniform prior for its largest data sets."""
     assert ClassPrior(C).prior == "uniform"
 
 
 def test_prior_list_is_normalised() -> None:
-    """Counts are as good as shares; taken as they are the gain would be off by a constant factor in K."""
+    """Users may pass counts. Without normalisation the gain would be off by a constant factor in K."""
     prior = ClassPrior(3, [14, 4, 2])
     torch.testing.assert_close(prior().exp(), torch.tensor([0.7, 0.2, 0.1]))
     assert prior.prior == pytest.approx([0.7, 0.2, 0.1])
@@ -684,7 +706,7 @@ def test_prior_list_is_normalised() -> None:
 
 
 def test_prior_stays_on_the_simplex_when_trained() -> None:
-    """Logits that drift must not become a p that sums to something else: the gain would grow without bound."""
+    """If p no longer summed to one as its logits drift, the gain would grow without bound."""
     prior = ClassPrior(C, "learned")
     with torch.no_grad():
         prior.logits.add_(torch.tensor([3.0, 1.0, -2.0]))
@@ -694,17 +716,17 @@ def test_prior_stays_on_the_simplex_when_trained() -> None:
 
 @pytest.mark.parametrize("prior", ["uniform", "vote_share", [0.7, 0.2, 0.1], "learned"])
 def test_prior_trains_only_if_learned(prior: str | list[float]) -> None:
-    """A prior the user fixed and the optimizer moved is no side information any more."""
+    """A prior that the user fixed must not be moved by the optimizer."""
     module, learned = ClassPrior(C, prior), prior == "learned"
     assert module.logits.requires_grad == learned
     assert module().requires_grad == learned
     assert bool(list(module.parameters())) == learned
-    assert list(module.state_dict()) == ["logits"]  # a checkpoint holds it either way
+    assert list(module.state_dict()) == ["logits"]  # a checkpoint holds it in both cases
 
 
 @pytest.mark.parametrize("prior", ["uniform", "vote_share", [0.7, 0.2, 0.1], "learned"])
 def test_prior_follows_the_crowd_only_if_asked(prior: str | list[float]) -> None:
-    """`vote_share` that stays uniform, or a fixed prior that moves, differ only on imbalanced classes."""
+    """Only imbalanced classes show a `vote_share` prior that stays uniform, or a fixed prior that moves."""
     module = ClassPrior(C, prior)
     before = module().detach().clone()
     shares = torch.tensor([6.0, 0.0, 3.0])
@@ -718,7 +740,7 @@ def test_prior_follows_the_crowd_only_if_asked(prior: str | list[float]) -> None
 
 
 def test_prior_does_not_feel_autocast() -> None:
-    """A prior in bfloat16 sums to 0.99, and the gain counts the rest as agreement."""
+    """A prior in bfloat16 sums to 0.99, and the gain would count the rest as agreement."""
     prior = ClassPrior(C, [0.7, 0.2, 0.1])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert (torch.eye(2) @ torch.eye(2)).dtype == torch.bfloat16
@@ -747,7 +769,7 @@ def test_prior_does_not_feel_autocast() -> None:
     ids=["name", "short", "long", "zero", "negative", "nan", "infinite"],
 )
 def test_prior_that_is_no_distribution_is_refused(prior: str | list[float], message: str) -> None:
-    """A log of zero or less is nan in the first batch, far from the line of the config that caused it."""
+    """The log of zero or less would be NaN in the first batch, far from the config line that caused it."""
     for make in (check_prior, lambda prior, num_classes: ClassPrior(num_classes, prior)):
         with pytest.raises(ValueError, match=re.escape(message)):
             make(prior, num_classes=C)

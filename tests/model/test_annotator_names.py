@@ -1,4 +1,4 @@
-"""Names of annotators: their hashes, and who sees what."""
+"""Names of annotators: how they are hashed, and which of them are shared."""
 
 import pytest
 
@@ -8,7 +8,7 @@ SALT = "a salt for the tests of names"
 
 
 def test_name_that_is_no_text_is_hashed():
-    """A byte that was no UTF-8 when the name was read is half a character in it."""
+    """A byte that was not valid UTF-8 is read as a lone surrogate, which cannot be encoded."""
     assert len(hashed_names(["ann\udcff", "ann"], SALT)) == 2
     with pytest.raises(TypeError, match="`salt` must be a string, got bytes"):
         hashed_names(["ann"], SALT.encode())
@@ -23,6 +23,6 @@ def test_name_that_is_no_text_is_hashed():
     ],
 )
 def test_what_is_to_be_seen_must_be_clear(annotators, salt, message):
-    """A salt that is not asked for, or none where one is, means that something else was meant."""
+    """A missing salt, or one that would be ignored, means that the user wanted something else."""
     with pytest.raises(ValueError, match=message):
         check_shared_as(annotators, salt)

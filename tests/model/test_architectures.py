@@ -1,7 +1,7 @@
-"""Every small architecture: wrapped, saved and loaded into memory full of NaN it is what it was.
+"""Every small architecture is unchanged after it is wrapped, saved, and loaded into memory full of NaN.
 
-All classifiers of transformers' three tasks with a config of a few thousand numbers, and a hundred
-models of timm, some of them with arguments of their own.
+Covers the classifiers of transformers' three tasks with a config of a few thousand parameters, and a
+hundred timm models, some of them with arguments of their own.
 """
 
 import pytest
@@ -22,7 +22,7 @@ TASKS = {
     "audio": modeling_auto.MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES,
     "text": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
 }
-# What each config takes of these, unless said otherwise below.
+# What each config takes of these, unless stated otherwise below.
 TINY = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 16,
     "vocab_size": 32, "max_position_embeddings": 40, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1,
@@ -115,7 +115,7 @@ SETTINGS = {
     "zamba": {"num_hidden_layers": 2, "layers_block_type": ["linear_attention", "hybrid"]},
     "xmod": {"default_language": "en_XX"},
 }  # fmt: skip
-# Not tried, and why: what they need is not installed, or there is nothing small of them.
+# Left out, with the reason: a dependency is not installed, or no small version exists.
 NOT_TRIED = {
     "DinatForImageClassification": "needs natten",
     "LayoutLMv2ForSequenceClassification": "needs detectron2",
@@ -144,7 +144,7 @@ NOT_TRIED = {
         "a model of billions, with parts that have sizes of their own",
     ),
 }
-# Refused, and what the refusal says.
+# Refused, with the message of the refusal.
 REFUSED = {"PPLCNetForImageClassification": "an output with `logits`, got PPLCNetForImageClass"}
 
 
@@ -176,7 +176,7 @@ def inputs_of(model_type, name, config, main):
         or name == "PerceiverForSequenceClassification"
     ):
         tokens = torch.randint(3, 30, (2, 12), generator=noise)
-        tokens[:, -1] = 2  # the end, where some look
+        tokens[:, -1] = 2  # the end token, which some models look for
         return {"inputs" if model_type == "perceiver" else "input_ids": tokens}
     if model_type == "audio-spectrogram-transformer":
         return {"input_values": torch.randn(2, 20, 8, generator=noise)}
@@ -218,7 +218,7 @@ def freeze_every_third(network):
 
 @pytest.mark.parametrize(("model_type", "name"), [case for task in TASKS for case in classes(task)])
 def test_classifier_of_transformers_comes_back(model_type, name, tmp_path, memory_of_nan):
-    """Another class, a head drawn at random, memory that nobody set: each has other logits, or NaN."""
+    """Another class, a random head or uninitialised memory would each give other logits, or NaN."""
     if name in NOT_TRIED:
         pytest.skip(NOT_TRIED[name])
     config = small_config(model_type)
@@ -235,7 +235,7 @@ def test_classifier_of_transformers_comes_back(model_type, name, tmp_path, memor
     check(model, again, inputs_of(model_type, name, config, classifier.main_input_name))
 
 
-# The smallest of each of timm's families, and more of those that are small.
+# The smallest model of each timm family, and more of the small ones.
 TIMM = [
     "cait_xxs24_224",
     "coat_lite_tiny",
@@ -338,7 +338,8 @@ TIMM = [
     "xcit_nano_12_p16_224",
     "xcit_nano_12_p8_224",
 ]
-# With arguments of their own, and what is said of those that cannot be read off a model.
+# Models with arguments of their own, and the error for those whose arguments cannot be read off the
+# model.
 TIMM_WITH = [
     ("test_resnet", {"global_pool": "max", "in_chans": 1}),
     ("test_resnet", {"output_stride": 16, "drop_rate": 0.2}),
@@ -367,7 +368,7 @@ TIMM_WITH = [
 
 
 def one_of_each_file(names):
-    """The first model of each of timm's files, rather one that is made for tests."""
+    """Return the first model of each timm file, preferring those that timm made for tests."""
     first = {}
     for name in sorted(names, key=lambda name: not name.startswith("test_")):
         first.setdefault(timm.models.model_entrypoint(name).__module__, name)
@@ -375,7 +376,7 @@ def one_of_each_file(names):
 
 
 def plain(names):
-    """Without arguments; the second model of a file only in full."""
+    """Return the models without arguments; the second model of a file runs only in the full suite."""
     always = one_of_each_file(names)
     return [
         pytest.param(name, {}, marks=[] if name in always else pytest.mark.full) for name in names
@@ -388,7 +389,7 @@ def plain(names):
     ids=lambda value: value if isinstance(value, str) else "-".join(value) or "plain",
 )
 def test_model_of_timm_comes_back_or_is_refused(name, arguments, tmp_path, memory_of_nan):
-    """By its name alone a model with arguments of its own is another one."""
+    """Rebuilt by name alone, a model with arguments of its own would be another model."""
     torch.manual_seed(0)
     network = timm.create_model(name, num_classes=5, **arguments)
     freeze_every_third(network)
@@ -398,7 +399,7 @@ def test_model_of_timm_comes_back_or_is_refused(name, arguments, tmp_path, memor
         if name.startswith("coat_") and "whose layers share some" in str(error):
             return
         if not arguments or "would come back as another model" not in str(error):
-            raise  # without any, none may be refused
+            raise  # without arguments, none may be refused
         pytest.skip(f"refused: {error}")
     assert structure_of(again.classifier, True) == structure_of(model.classifier, True)
     size = arguments.get("img_size", network.pretrained_cfg["input_size"][-1])

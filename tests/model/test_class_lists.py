@@ -15,7 +15,7 @@ CLASSES = ["cat", "dog", "emu"]
 
 
 def test_numbers_in_their_order_are_no_names():
-    """Taken for names, the defaults of transformers and datasets would match nothing."""
+    """Taken for names, the default names of transformers and datasets would match nothing."""
     assert is_numbered(["LABEL_0", "LABEL_1", "LABEL_2"])
     assert is_numbered([str(c) for c in range(12)])
     for names in (["1", "0"], ["1", "2", "3"], ["LABEL_1", "LABEL_0"], ["0", "LABEL_1"], ["a"]):
@@ -23,7 +23,7 @@ def test_numbers_in_their_order_are_no_names():
 
 
 def test_names_that_two_lists_share_are_never_matched_by_number():
-    """By number a rating among 1, 2, 3 would be one too low among 0, 1, 2."""
+    """Ratings 1, 2, 3 matched by number with 0, 1, 2 would each be one too low."""
     assert by_number(["LABEL_0", "LABEL_1", "LABEL_2"], CLASSES)
     assert by_number(CLASSES, ["0", "1", "2"])
     assert not by_number(["0", "1", "2"], ["1", "2", "3"])
@@ -32,14 +32,14 @@ def test_names_that_two_lists_share_are_never_matched_by_number():
 
 
 def test_same_names_need_each_name_once():
-    """With a name twice there is no telling which output is meant."""
+    """If a name occurs twice, it is unclear which output is meant."""
     assert same_names(CLASSES[::-1], CLASSES)
     assert not same_names(["cat", "cat", "dog"], ["cat", "cat", "dog"])
     assert not same_names(["cat", "dog"], CLASSES)
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "difference"),
     [
         (["emu", "cat", "dog"], "the same names in another order"),
         (["cat", "dog"], "'emu' is missing"),
@@ -47,13 +47,13 @@ def test_same_names_need_each_name_once():
         (["cat", "dog", "EMU"], "'emu' is missing, and 'EMU' is not among them (did you mean 'emu'?)"),
     ],
 )  # fmt: skip
-def test_differences_name_what_differs(names, told):
-    """A hundred names that merely differ must be compared by eye."""
-    assert told in differences(names, CLASSES)
+def test_differences_name_what_differs(names, difference):
+    """Without the difference, users would have to compare a hundred names by eye."""
+    assert difference in differences(names, CLASSES)
 
 
 def test_classifier_of_other_names_is_refused():
-    """Written over, its outputs would be called what they are not."""
+    """If its names were overwritten, each output would be called by the name of another class."""
     check_outputs(CLASSES, CLASSES)
     check_outputs(["LABEL_0", "LABEL_1", "LABEL_2"], CLASSES)
     for own in (CLASSES[::-1], ["cat", "dog", "Emu"], ["a", "b", "c"]):
@@ -66,7 +66,7 @@ def test_classifier_of_other_names_is_refused():
 
 
 def test_tables_that_contradict_each_other_are_refused():
-    """Which of the two is meant, nobody can tell."""
+    """With two contradictory tables it is unclear which one is right."""
     check_inverse(dict(enumerate(CLASSES)), {name: c for c, name in enumerate(CLASSES)})
     with pytest.raises(ValueError, match="`label2id` must be the inverse"):
         check_inverse({0: "cat", 1: "dog"}, {"cat": 1, "dog": 0})

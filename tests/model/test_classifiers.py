@@ -1,4 +1,4 @@
-"""The paper's own networks: layers, inputs and the loss that they have of their own."""
+"""The paper's own networks: layers, inputs and their built-in loss."""
 
 import copy
 
@@ -15,7 +15,7 @@ def pictures():
 
 
 def test_head_takes_features_or_pictures_alike():
-    """The saved model takes pictures though the head was trained on features."""
+    """A saved model takes pictures although its head was trained on features."""
     model = MaxMIGModel.from_classifier(head_on_backbone(), num_annotators=4).eval()
     features = HeadClassifier.encode(model.classifier.encoder, pictures())
     assert features.shape == (4, 12)
@@ -27,13 +27,13 @@ def test_head_takes_features_or_pictures_alike():
 
 
 def test_too_small_a_picture_for_the_four_layers_is_refused():
-    """Four poolings of an 8-pixel picture leave nothing."""
+    """Four poolings leave nothing of a picture of 8 pixels."""
     with pytest.raises(ValueError, match="`image_size` must be at least 16, got 8"):
         FourLayerCNN(FourLayerCNNConfig(image_size=8))
 
 
 def test_four_layers_are_those_of_the_paper():
-    """Convolution, batch normalisation, ReLU, pooling, written out; whatever order is sooner."""
+    """Compare with the paper's layers written out. The network may run them in a faster order."""
     model = cnn().train()
     twin, hidden = copy.deepcopy(model), pictures()
     for convolution, norm, *_ in twin.convolutions:
@@ -56,7 +56,7 @@ def test_grey_network_takes_colour_pictures():
 
 
 def test_plain_loss_of_our_classifiers_is_cross_entropy():
-    """They are Hub models of their own: a plain Trainer must train them."""
+    """They are Hub models in their own right, so a plain Trainer must be able to train them."""
     model = cnn().eval()
     labels = torch.tensor([1, 0, 4, 2])
     out = model(pictures(), labels=labels)

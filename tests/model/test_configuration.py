@@ -1,4 +1,4 @@
-"""MaxMIGConfig: what it fills in, what it refuses, what survives the disk."""
+"""MaxMIGConfig: what it fills in, what it refuses, and what survives a save."""
 
 import pytest
 from transformers import AutoConfig, ResNetConfig, TimmWrapperConfig, ViTConfig
@@ -20,7 +20,7 @@ CLASSIFIERS = [
 
 @pytest.mark.parametrize("classifier", CLASSIFIERS, ids=lambda c: c.model_type)
 def test_config_survives_the_disk(classifier, tmp_path):
-    """A timm sub-config comes back with two classes; our own types are in no table of transformers."""
+    """A timm sub-config would come back with two classes, and our own config types are in no table of transformers."""
     config = MaxMIGConfig(
         classifier_config=classifier,
         annotators=["ann", "bob"],
@@ -43,7 +43,7 @@ def test_config_survives_the_disk(classifier, tmp_path):
 
 
 def test_config_takes_the_classifiers_names():
-    """Names that lie in the classifier only would be LABEL_0, LABEL_1 on the Hub."""
+    """Names known only to the classifier would be LABEL_0, LABEL_1 on the Hub."""
     config = MaxMIGConfig(
         classifier_config=ResNetConfig(id2label={0: "a", 1: "b", 2: "c"}), num_annotators=4
     )
@@ -52,7 +52,7 @@ def test_config_takes_the_classifiers_names():
 
 
 def test_config_has_defaults():
-    """Transformers builds a config without arguments to find what differs from the defaults."""
+    """Transformers builds a config without arguments to find out what differs from the defaults."""
     config = MaxMIGConfig()
     assert (config.num_annotators, config.divergence, config.prior) == (1, "kl", "uniform")
 
@@ -77,7 +77,7 @@ def test_annotators_may_be_numbers_or_unnamed():
     ],
 )
 def test_config_refuses(fields, message):
-    """A wrong config must not wait for the first batch."""
+    """A wrong config must fail at once, not at the first batch."""
     with pytest.raises(ValueError, match=message):
         MaxMIGConfig(classifier_config=ResNetConfig(num_labels=3), **fields)
 

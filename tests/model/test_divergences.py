@@ -1,4 +1,7 @@
-"""Tests of `hf_maxmig.model.divergences`: each row against Table 1. A new row is tested by being in `DIVERGENCES`."""
+"""Tests of `hf_maxmig.model.divergences`: each row against Table 1.
+
+New rows in `DIVERGENCES` are tested automatically.
+"""
 
 import dataclasses
 import math
@@ -14,12 +17,12 @@ from hf_maxmig.model.divergences import DIVERGENCES, get_divergence
 from hf_maxmig.model.functional import reward_and_penalty
 from tests import reference
 
-GRID = torch.logspace(-3, 3, 37, dtype=torch.float64)  # of K; 1 is among them
+GRID = torch.logspace(-3, 3, 37, dtype=torch.float64)  # values of K, with 1 among them
 every_row = pytest.mark.parametrize("name", DIVERGENCES)
 
 
 class LargestTensor(TorchDispatchMode):
-    """Remember the elements of the largest tensor that any operation returned."""
+    """Record the number of elements of the largest tensor that any operation returned."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,26 +37,26 @@ class LargestTensor(TorchDispatchMode):
 
 
 def two_tables(N: int, C: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return two unlike (N, C) tables of positive numbers, as h / p and g are."""
+    """Return two different (N, C) tables of positive numbers, in the roles of h / p and g."""
     generator = torch.Generator().manual_seed(seed)
     a, b = (torch.rand(N, C, generator=generator, dtype=torch.float64) + 0.05 for _ in range(2))
     return 3 * a, b / b.sum(dim=1, keepdim=True)
 
 
 def test_rows_are_named_by_their_keys() -> None:
-    """A config saves the key, and the row reports its name: they must be one."""
+    """A config saves the key and the row reports its name, so the two must agree."""
     assert {"kl", "pearson", "jensen_shannon"} <= DIVERGENCES.keys()
     assert [row.name for row in DIVERGENCES.values()] == list(DIVERGENCES)
 
 
 def test_rows_cannot_be_changed() -> None:
-    """The rows are shared: whoever changes one would change the gain of everyone else."""
+    """The rows are shared: a change to one would change the gain for every other user of it."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         get_divergence("kl").penalty_at_zero = 1.0  # type: ignore[misc]
 
 
 def test_unknown_name_lists_the_options() -> None:
-    """Without the options a misspelt name is a search through the source."""
+    """Without the options, a user with a misspelt name would have to search the source."""
     with pytest.raises(ValueError, match="divergence") as error:
         get_divergence("hellinger")
     options = ", ".join(DIVERGENCES)
@@ -62,7 +65,7 @@ def test_unknown_name_lists_the_options() -> None:
 
 @every_row
 def test_f_is_a_divergence(name: str) -> None:
-    """With f(1) != 0 an ignorant classifier earns a gain; without convexity the maximum is elsewhere."""
+    """With f(1) != 0 an ignorant classifier earns a gain. Without convexity the maximum is elsewhere."""
     f = DIVERGENCES[name].f
     assert 1 in GRID
     assert float(f(torch.tensor(1.0, dtype=torch.float64))) == pytest.approx(0, abs=1e-15)
@@ -74,7 +77,7 @@ def test_f_is_a_divergence(name: str) -> None:
 
 @pytest.mark.parametrize("name", reference.TABLE_1)
 def test_row_is_the_one_printed(name: str) -> None:
-    """A row could be a sound divergence and yet not the one whose name it has."""
+    """A row could be a valid divergence and still not the one it is named after."""
     row, (reward, penalty) = DIVERGENCES[name], reference.TABLE_1[name]
     torch.testing.assert_close(row.reward(GRID.log()), reward(GRID), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(row.penalty(GRID.log()), penalty(GRID), rtol=1e-12, atol=1e-12)
@@ -84,7 +87,7 @@ def test_row_is_the_one_printed(name: str) -> None:
 
 @every_row
 def test_reward_is_the_slope_of_f(name: str) -> None:
-    """A reward that is not df(K) still trains, to something that is no mutual information."""
+    """A reward that is not df(K) still trains, but maximises something that is not mutual information."""
     row = DIVERGENCES[name]
     slope, _ = reference.slope_and_conjugate(row.f)
     torch.testing.assert_close(row.reward(GRID.log()), slope(GRID), rtol=1e-10, atol=1e-10)
@@ -92,7 +95,7 @@ def test_reward_is_the_slope_of_f(name: str) -> None:
 
 @every_row
 def test_penalty_is_the_conjugate_at_the_slope(name: str) -> None:
-    """As for the reward: f*(s) is the largest t s - f(t), here with s = df(K), reached at t = K."""
+    """The penalty must be f*(s), the largest t s - f(t), at s = df(K), where t = K attains it."""
     row = DIVERGENCES[name]
     slope, conjugate = reference.slope_and_conjugate(row.f)
     penalty = row.penalty(GRID.log())
@@ -104,7 +107,7 @@ def test_penalty_is_the_conjugate_at_the_slope(name: str) -> None:
 
 @every_row
 def test_penalty_at_zero_is_the_limit(name: str) -> None:
-    """Masked items sit at K = 0: a wrong limit would make the gain depend on how many there are."""
+    """Masked items sit at K = 0. With a wrong limit the gain would depend on how many there are."""
     row = DIVERGENCES[name]
     k = torch.tensor([-300.0, -700.0, -math.inf], dtype=torch.float64)
     limit = torch.full_like(k, row.penalty_at_zero)
@@ -113,7 +116,7 @@ def test_penalty_at_zero_is_the_limit(name: str) -> None:
 
 @every_row
 def test_reward_and_penalty_are_finite_far_from_agreement(name: str) -> None:
-    """A sure classifier against a sure crowd is met in the first epoch: one infinity ends the training."""
+    """A confident classifier meets a confident crowd in the first epoch, and one infinity ends the training."""
     row = DIVERGENCES[name]
     for curve in (row.reward, row.penalty):
         k = torch.tensor([-1e4, -200.0, 0.0, 5.0], requires_grad=True)
@@ -141,7 +144,7 @@ def test_pair_sum_equals_the_double_loop(name: str, N: int, C: int) -> None:
 
 @every_row
 def test_pair_sum_rows_of_zeros_add_nothing(name: str) -> None:
-    """Items without annotations stay in the tables as zeros: they must not look like disagreement."""
+    """Items without annotations stay in the tables as zeros and must not look like disagreement."""
     row, (a, b) = DIVERGENCES[name], two_tables(5, 3)
     zeros = torch.zeros(2, 3, dtype=a.dtype)
     both = row.pair_sum(torch.cat([zeros, a]), torch.cat([b, zeros]))
@@ -155,7 +158,7 @@ def test_pair_sum_rows_of_zeros_add_nothing(name: str) -> None:
 def test_pair_sum_in_blocks_equals_the_whole(
     name: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks only appear at batches of 2049 items and more, where nobody would notice a lost remainder."""
+    """Blocks are used only from 2049 items per batch, where nobody would notice a lost remainder."""
     N, row = 5, DIVERGENCES[name]
     a, b = (table.requires_grad_() for table in two_tables(N, 3))
     whole = row.pair_sum(a, b)
@@ -183,7 +186,7 @@ def test_pair_sum_in_blocks_equals_the_whole(
 def test_pair_sum_gradient_is_exact(
     name: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The penalty's gradient is what keeps h and g from agreeing on one class for everything."""
+    """The penalty's gradient keeps h and g from agreeing on one class for everything."""
     monkeypatch.setattr(divergences, "BLOCK_ELEMENTS", elements)
     a, b = (table.requires_grad_() for table in two_tables(5, 3))
     assert torch.autograd.gradcheck(DIVERGENCES[name].pair_sum, (a, b))
@@ -193,7 +196,7 @@ def test_pair_sum_gradient_is_exact(
 def test_gain_makes_no_tensor_larger_than_a_block(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An N x N table of a gathered batch, or N x N x C, is what the closed forms and blocks are there to avoid."""
+    """The closed forms and blocks exist to avoid an N x N or N x N x C table of a gathered batch."""
     N, C, elements = 64, 3, 256
     log_h, log_g = (
         torch.randn(N, C, generator=torch.Generator().manual_seed(seed)).log_softmax(-1)
@@ -211,13 +214,13 @@ def test_gain_makes_no_tensor_larger_than_a_block(
 
     assert N * C <= elements < N * N
     if name == "jensen_shannon":
-        assert largest() == N * N  # the recorder sees the pairs while they fit into one block
+        assert largest() == N * N  # the recorder sees the pairs while they fit in one block
     monkeypatch.setattr(divergences, "BLOCK_ELEMENTS", elements)
     assert N * C <= largest() <= elements
 
 
 def test_blocks_are_not_kept_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small blocks that are all kept until the backward pass need the N x N memory after all."""
+    """If all small blocks were kept until the backward pass, they would need N x N memory after all."""
     N, C = 64, 3
     a, b = (table.requires_grad_() for table in two_tables(N, C))
     row = DIVERGENCES["jensen_shannon"]

@@ -1,4 +1,4 @@
-"""Parts of a model exchanged for others: what was learned stays, or the exchange is refused."""
+"""Exchanging parts of a model: what was learned stays, or the exchange is refused."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tests.networks import head_on_pictures
 
 
 def drawn(aggregator):
-    """A model whose aggregator has numbers."""
+    """Return a model whose aggregator has random parameters."""
     torch.manual_seed(0)
     model = MaxMIGModel.from_classifier(head_on_pictures(), num_annotators=4, aggregator=aggregator)
     with torch.no_grad():
@@ -21,7 +21,7 @@ def drawn(aggregator):
 
 @pytest.mark.parametrize("names", [("factored", "weighted_average"), ("interaction", "factored")])
 def test_factors_and_matrices_are_not_taken_for_each_other(names):
-    """A pair resumed under another name would go on from a W that nobody trained."""
+    """A model resumed under another aggregator's name would continue from an untrained W."""
     model = drawn(names[0])
     before = model.aggregator
     with pytest.raises(
@@ -34,7 +34,7 @@ def test_factors_and_matrices_are_not_taken_for_each_other(names):
 
 
 def test_interaction_is_given_up_with_its_w():
-    """What single labels say was learned, and stays."""
+    """Dropping the pairs must keep the W learned from single labels."""
     model = drawn("interaction")
     table = model.aggregator.table.detach().clone()
     model.use_aggregator("weighted_average")
@@ -45,7 +45,7 @@ def test_interaction_is_given_up_with_its_w():
 
 @pytest.mark.parametrize("kind", ["vote_share", [0.2, 0.3, 0.5]], ids=str)
 def test_prior_with_room_for_the_numbers_stays_of_its_kind(kind):
-    """A user's own prior would be called the crowd's in the config."""
+    """If the kind changed, the config would call a user's own prior the crowd's."""
     prior, found = ClassPrior(3, kind), torch.tensor([0.5, 0.1, 0.4])
     assert prior_at(prior, found.log()) is prior
     assert prior.prior == kind
@@ -54,7 +54,7 @@ def test_prior_with_room_for_the_numbers_stays_of_its_kind(kind):
 
 @pytest.mark.parametrize("kind", ["uniform", "learned"])
 def test_prior_without_room_for_the_numbers_is_exchanged(kind):
-    """Called uniform, it would come back uniform; called learned, it would go on being trained."""
+    """Called uniform, the prior would be uniform again after loading; called learned, it would be trained further."""
     prior, found = ClassPrior(3, kind), torch.tensor([0.5, 0.1, 0.4])
     other = prior_at(prior, found.log())
     assert other.prior == "vote_share"

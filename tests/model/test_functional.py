@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.model.functional`: the paper's page against naive loops in float64."""
+"""Tests of `hf_maxmig.model.functional`: the paper's formulas against naive loops in float64."""
 
 import math
 import re
@@ -31,8 +31,8 @@ from tests.gains import log_tables, value_and_gradients
 every_row = pytest.mark.parametrize("name", DIVERGENCES)
 every_size = pytest.mark.parametrize(("N", "C"), [(5, 3), (3, 7), (2, 4)])
 
-# Five items, four annotators, three classes. Padding stands anywhere, in either tensor; annotator 1
-# said 2 of item 0 twice; item 3 has no labels; annotator 2 labelled nothing that counts.
+# Five items, four annotators, three classes. Padding occurs at any place and in either tensor;
+# annotator 1 said 2 about item 0 twice; item 3 has no labels; annotator 2 has no valid label.
 M, C = 4, 3
 ANNOTATORS = torch.tensor(
     [[1, -1, 1, 3], [-1, 0, 2, 3], [3, 0, 1, -1], [2, -1, -1, 0], [0, -1, -1, -1]]
@@ -43,14 +43,14 @@ ANNOTATIONS = torch.tensor(
 
 
 def reference_gain(tables: list[Tensor], name: str, annotated: Tensor | None = None) -> Tensor:
-    """Return the gain by loops: by the printed table, or from f alone for a row that the paper does not have."""
+    """Return the gain by loops: from the printed table, or from f alone for a row that the paper does not have."""
     row = reference.TABLE_1.get(name) or reference.slope_and_conjugate(DIVERGENCES[name].f)
     h, g, p = (table.double().exp() for table in tables)
     return reference.gain(h, g, p, row, annotated)
 
 
 def one_hot_logits(size: float, *classes: int, C: int = 3) -> Tensor:
-    """Return (N, C) float32 logits of `size` for the named class, zero elsewhere."""
+    """Return (N, C) float32 logits: `size` for the named class, zero elsewhere."""
     return torch.eye(C)[list(classes)] * size
 
 
@@ -62,7 +62,10 @@ def one_hot_logits(size: float, *classes: int, C: int = 3) -> Tensor:
 @every_size
 @pytest.mark.parametrize("through", [False, True], ids=["log-probabilities", "logits"])
 def test_gain_equals_the_double_loop(name: str, N: int, C: int, through: bool) -> None:
-    """Equation 1 is written here once, in closed forms: a slip trains something that only looks like the paper."""
+    """Equation 1 is implemented in closed form.
+
+    An error there would train something that only resembles the paper.
+    """
     leaves = log_tables(N, C)
     value, grads = value_and_gradients(
         lambda t: mutual_information_gain(*t, divergence=name), leaves, through
@@ -79,7 +82,7 @@ def test_gain_equals_the_double_loop(name: str, N: int, C: int, through: bool) -
 @every_row
 @pytest.mark.parametrize("through", [False, True], ids=["log-probabilities", "logits"])
 def test_gain_of_annotated_items_equals_the_double_loop(name: str, through: bool) -> None:
-    """A batch where some items have no labels must count neither them nor their pairs."""
+    """A batch in which some items have no labels must count neither those items nor their pairs."""
     leaves, annotated = log_tables(7, 3), torch.tensor([1, 0, 1, 1, 0, 1, 1]).bool()
     value, grads = value_and_gradients(
         lambda t: mutual_information_gain(*t, divergence=name, annotated=annotated), leaves, through
@@ -98,7 +101,7 @@ def test_gain_of_annotated_items_equals_the_double_loop(name: str, through: bool
 
 @every_row
 def test_gain_with_everything_annotated_is_the_gain_without_the_mask(name: str) -> None:
-    """The mask must cost nothing where it says nothing."""
+    """A mask that excludes nothing must change nothing."""
     tables = log_tables(5, 3)
     with_mask = mutual_information_gain(*tables, divergence=name, annotated=torch.ones(5).bool())
     torch.testing.assert_close(with_mask, mutual_information_gain(*tables, divergence=name))
@@ -113,7 +116,7 @@ def test_gain_with_everything_annotated_is_the_gain_without_the_mask(name: str) 
 def test_gain_does_not_see_items_without_annotations(
     name: str, dtype: torch.dtype, value: float
 ) -> None:
-    """What the network makes of an unlabelled item is free: it must not reach the loss, not even as inf * 0."""
+    """What the network makes of an unlabelled item must not reach the loss, not even as inf * 0."""
     annotated = torch.tensor([1, 0, 1, 1, 0]).bool()
     tables = [table.to(dtype) for table in log_tables(5, 3)]
     expected = mutual_information_gain(*tables, divergence=name, annotated=annotated)
@@ -131,14 +134,17 @@ def test_gain_does_not_see_items_without_annotations(
 
 
 def sure_tables(size: float) -> list[Tensor]:
-    """Return logits of a classifier and an aggregator that are sure, and agree on one item of four."""
+    """Return confident logits of a classifier and an aggregator that agree on one item of four."""
     h, g = one_hot_logits(size, 0, 1, 2, 0), one_hot_logits(size, 1, 2, 0, 0)
     return [h, g, torch.tensor([0.2, -0.3, 0.1])]
 
 
 @every_row
 def test_gain_at_log_probabilities_of_minus_200_is_exact_in_float32(name: str) -> None:
-    """exp(-200) is no float32: whoever leaves log space gets log(0), or needs an epsilon that moves the maximum."""
+    """exp(-200) underflows in float32.
+
+    Outside log space it becomes log(0), or needs an epsilon that moves the maximum.
+    """
     leaves = [table.log_softmax(-1) for table in sure_tables(200.0)]
     assert leaves[0].dtype == torch.float32
     assert leaves[0].min() <= -200
@@ -154,7 +160,7 @@ def test_gain_at_log_probabilities_of_minus_200_is_exact_in_float32(name: str) -
 
 @every_row
 def test_gain_of_one_hot_disagreement_is_finite(name: str) -> None:
-    """Logits of 1e4 are exact zeros and ones as probabilities: the step must still know which way to go."""
+    """Logits of 1e4 are probabilities of exactly zero and one. The gradient must still point somewhere."""
     leaves = sure_tables(1e4)
     for logits in leaves[:2]:
         probabilities = logits.softmax(-1)
@@ -173,7 +179,10 @@ def test_gain_of_one_hot_disagreement_is_finite(name: str) -> None:
 
 @every_row
 def test_gain_of_half_precision_is_float32(name: str) -> None:
-    """A mean over N^2 pairs in bfloat16 has two digits; the result must be that of the widened inputs."""
+    """A mean over N^2 pairs in bfloat16 has two digits.
+
+    The result must be that of the inputs widened to float32.
+    """
     tables = [table.bfloat16() for table in log_tables(5, 3)]
     leaves = [table.clone().requires_grad_() for table in tables]
     gain = mutual_information_gain(*leaves, divergence=name)
@@ -188,7 +197,7 @@ def test_gain_of_half_precision_is_float32(name: str) -> None:
 
 @every_row
 def test_gain_of_float64_stays_float64(name: str) -> None:
-    """The tests here, and anyone who checks a gradient, would otherwise compare rounding errors."""
+    """Otherwise these tests, and every gradient check, would compare rounding errors."""
     tables = log_tables(5, 3)
     assert mutual_information_gain(*tables, divergence=name).dtype == torch.float64
     assert widen(tables[0]) is tables[0]
@@ -200,7 +209,7 @@ def test_gain_of_float64_stays_float64(name: str) -> None:
 def test_gain_does_not_feel_autocast(
     name: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Autocast would run the closed forms' matrix products in bfloat16, silently, and only with `bf16=True`."""
+    """With `bf16=True`, autocast would silently run the closed forms' matrix products in bfloat16."""
     monkeypatch.setattr(divergences, "BLOCK_ELEMENTS", elements)
     leaves = [table.requires_grad_() for table in log_tables(9, 3, dtype=torch.float32)]
     h, g = (leaf.detach().exp() for leaf in leaves[:2])
@@ -215,7 +224,7 @@ def test_gain_does_not_feel_autocast(
 
 
 def test_aggregate_and_forecast_do_not_feel_autocast() -> None:
-    """As the gain: evidence added up in bfloat16 forgets the labels that came first."""
+    """Evidence summed in bfloat16 would lose the labels that came first."""
     tables, weight = log_tables(5, C, dtype=torch.float32), some_weight(torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert (weight[0] @ weight[1]).dtype == torch.bfloat16
@@ -231,7 +240,10 @@ def test_aggregate_and_forecast_do_not_feel_autocast() -> None:
 
 @every_row
 def test_gain_is_unbiased_over_batches(name: str) -> None:
-    """Micro-batches and devices average their gains: only a U-statistic means the same at every batch size."""
+    """Micro-batches and devices average their gains.
+
+    Only a U-statistic has the same mean at every batch size.
+    """
     log_h, log_g, log_p = log_tables(6, 3)
     parts = [
         mutual_information_gain(log_h[list(part)], log_g[list(part)], log_p, name)
@@ -245,7 +257,7 @@ def test_gain_is_unbiased_over_batches(name: str) -> None:
 
 @every_row
 def test_gain_does_not_depend_on_names_or_order(name: str) -> None:
-    """The gain cannot name the classes (that is `class_names.py`'s work), and a batch has no order."""
+    """The gain cannot tell which class has which name (`class_names.py` does), and a batch has no order."""
     log_h, log_g, log_p = log_tables(5, 3)
     gain = mutual_information_gain(log_h, log_g, log_p, name)
     classes, items = torch.tensor([2, 0, 1]), torch.tensor([3, 0, 4, 1, 2])
@@ -254,13 +266,13 @@ def test_gain_does_not_depend_on_names_or_order(name: str) -> None:
     torch.testing.assert_close(renamed, gain, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(shuffled, gain, rtol=1e-12, atol=1e-12)
     alone = mutual_information_gain(log_h[items], log_g, log_p, name)
-    assert abs(float(alone - gain)) > 1e-2  # but h and g of an item belong together
+    assert abs(float(alone - gain)) > 1e-2  # but h and g must belong to the same item
     assert abs(float(mutual_information_gain(log_h[:, classes], log_g, log_p, name) - gain)) > 1e-2
 
 
 @every_row
 def test_gain_is_reward_less_penalty(name: str) -> None:
-    """The training step takes the unchecked half: both must be one formula."""
+    """The training step calls the half without checks. Both must follow the same formula."""
     tables = log_tables(5, 3)
     reward, penalty = reward_and_penalty(*tables, divergence=name)
     assert reward.shape == penalty.shape == ()
@@ -276,7 +288,7 @@ def sum_of(log_h: Tensor, log_g: Tensor, log_p: Tensor, i: int, j: int) -> Tenso
 
 
 def test_gain_is_kl_unless_asked() -> None:
-    """The paper's results are of KL: another default would reproduce other numbers."""
+    """The paper's results use KL. Another default would reproduce other numbers."""
     tables = log_tables(5, 3)
     gains = {name: float(mutual_information_gain(*tables, divergence=name)) for name in DIVERGENCES}
     assert len(set(gains.values())) == len(DIVERGENCES)
@@ -287,7 +299,7 @@ def test_gain_is_kl_unless_asked() -> None:
 @every_row
 @pytest.mark.parametrize("annotated", [0, 1])
 def test_gain_of_fewer_than_two_annotated_items_is_refused(name: str, annotated: int) -> None:
-    """A mean over no pairs is 0 / 0: the loss would turn nan, or worse, stay finite and mean nothing."""
+    """A mean over no pairs is 0 / 0. The loss would be NaN or, worse, finite and meaningless."""
     mask = torch.arange(5) < annotated
     assert int(mask.sum()) == annotated
     message = (
@@ -307,7 +319,7 @@ def test_gain_of_fewer_than_two_annotated_items_is_refused(name: str, annotated:
 def test_reward_and_penalty_of_fewer_than_two_annotated_items_are_finite(
     name: str, annotated: int
 ) -> None:
-    """The training step drops such a batch by a factor of zero, and 0 * nan is nan."""
+    """The training step cancels such a batch by a factor of zero, and 0 * nan is nan."""
     for tables, mask in (
         (log_tables(5, 3), torch.arange(5) < annotated),
         (log_tables(annotated, 3), None),
@@ -322,7 +334,7 @@ def test_reward_and_penalty_of_fewer_than_two_annotated_items_are_finite(
 
 
 def test_gain_of_tables_that_do_not_fit_is_refused() -> None:
-    """An h of one item broadcasts over all of g's without a word."""
+    """An h of a single item would silently broadcast over all rows of g."""
     log_h, log_g, log_p = log_tables(5, 3)
     for h, g in ((log_h[:1], log_g), (log_h[:, :2], log_g), (log_h[0], log_g[0])):
         message = (
@@ -342,7 +354,7 @@ def test_gain_of_tables_that_do_not_fit_is_refused() -> None:
 @every_row
 @pytest.mark.parametrize("mask", [None, [1, 0, 1, 1, 0]])
 def test_gain_passes_gradcheck(name: str, mask: list[int] | None) -> None:
-    """The reference's gradient is autograd's too: finite differences know nothing of it."""
+    """The reference's gradient also comes from autograd. Finite differences are independent of it."""
     annotated = None if mask is None else torch.tensor(mask).bool()
     leaves = [table.requires_grad_() for table in log_tables(5, 3)]
     assert torch.autograd.gradcheck(
@@ -355,7 +367,7 @@ def test_gain_passes_gradcheck(name: str, mask: list[int] | None) -> None:
 
 
 def some_weight(dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return W of four annotators and three classes, no two entries alike."""
+    """Return W of four annotators and three classes, with no two entries alike."""
     generator = torch.Generator().manual_seed(3)
     return torch.randn(M, C, C, generator=generator, dtype=torch.float64).to(dtype)
 
@@ -370,7 +382,7 @@ def given_pairs() -> set[tuple[int, int]]:
 
 
 def test_batch_has_the_hard_cases() -> None:
-    """The tests below lean on this batch: padding in either tensor, in the middle, doubled labels, an empty item."""
+    """The tests below need these cases: padding in either tensor and in the middle, repeated labels, an empty item."""
     padded_who, padded_what = ANNOTATORS < 0, ANNOTATIONS < 0
     assert (padded_who & ~padded_what).any()
     assert (padded_what & ~padded_who).any()
@@ -382,7 +394,7 @@ def test_batch_has_the_hard_cases() -> None:
 
 
 def test_aggregate_equals_the_loops() -> None:
-    """A transposed W scores the reported class by the true one, and still trains."""
+    """A transposed W would score the reported class by the true one, and would still train."""
     log_g = aggregate(some_weight(), LOG_P, ANNOTATORS, ANNOTATIONS)
     expected = reference.aggregate(some_weight(), LOG_P.exp(), ANNOTATORS, ANNOTATIONS)
     swapped = reference.aggregate(some_weight().mT, LOG_P.exp(), ANNOTATORS, ANNOTATIONS)
@@ -392,7 +404,7 @@ def test_aggregate_equals_the_loops() -> None:
 
 
 def test_aggregate_with_more_classes_than_annotators() -> None:
-    """With C > M an index built the wrong way round leaves the table."""
+    """With C > M, an index with exchanged axes leaves the table."""
     generator = torch.Generator().manual_seed(5)
     weight = torch.randn(2, 7, 7, generator=generator, dtype=torch.float64)
     log_p = torch.randn(7, generator=generator, dtype=torch.float64).log_softmax(-1)
@@ -404,7 +416,10 @@ def test_aggregate_with_more_classes_than_annotators() -> None:
 
 
 def test_aggregate_without_annotations_is_the_prior() -> None:
-    """An item nobody labelled must not pick up the first annotator's first column, where padding points."""
+    """Padding points at the first column of the first annotator.
+
+    An item that nobody labelled must not read it.
+    """
     weight = some_weight().add(5)
     log_g = aggregate(weight, LOG_P, ANNOTATORS, ANNOTATIONS)
     torch.testing.assert_close(log_g[3], LOG_P, rtol=1e-12, atol=1e-12)
@@ -413,7 +428,7 @@ def test_aggregate_without_annotations_is_the_prior() -> None:
 
 @pytest.mark.parametrize("place", [0, 2, 4])
 def test_aggregate_padding_adds_nothing(place: int) -> None:
-    """The longest item sets K: what an item's row is padded to must not move its posterior."""
+    """The longest item sets K. How far an item's row is padded must not change its posterior."""
     expected = aggregate(some_weight(), LOG_P, ANNOTATORS, ANNOTATIONS)
 
     def padded(table: Tensor, value: int) -> Tensor:
@@ -426,7 +441,7 @@ def test_aggregate_padding_adds_nothing(place: int) -> None:
 
 
 def test_aggregate_order_of_labels_does_not_matter() -> None:
-    """Labels of an item are a set of pairs; their place in the row says nothing."""
+    """An item's labels are a set of pairs: their place in the row has no meaning."""
     order = torch.tensor([2, 0, 3, 1])
     log_g = aggregate(some_weight(), LOG_P, ANNOTATORS[:, order], ANNOTATIONS[:, order])
     expected = aggregate(some_weight(), LOG_P, ANNOTATORS, ANNOTATIONS)
@@ -434,7 +449,7 @@ def test_aggregate_order_of_labels_does_not_matter() -> None:
 
 
 def test_aggregate_counts_a_doubled_label_twice() -> None:
-    """An annotator may label an item twice: a table of sets, or a scatter that overwrites, would count once."""
+    """An annotator may label an item twice. A set, or a scatter that overwrites, would count it once."""
     pair, label = torch.tensor([[1, 1]]), torch.tensor([[2, 2]])
     weight = some_weight()
     twice = aggregate(weight, LOG_P, pair, label)[0]
@@ -444,7 +459,7 @@ def test_aggregate_counts_a_doubled_label_twice() -> None:
 
 
 def test_aggregate_annotator_of_weight_zero_adds_nothing() -> None:
-    """The theorem gives juniors weight zero: then they must be as good as absent."""
+    """The theorem gives juniors weight zero, so they must be as good as absent."""
     weight = some_weight()
     weight[3] = 0
     without = torch.where(ANNOTATORS == 3, -1, ANNOTATORS)
@@ -455,7 +470,7 @@ def test_aggregate_annotator_of_weight_zero_adds_nothing() -> None:
 
 
 def test_aggregate_permuted_annotators_with_their_weights_change_nothing() -> None:
-    """The number of an annotator is a name, no more."""
+    """The number of an annotator is only a name."""
     order = torch.tensor([2, 0, 3, 1])  # the new number of each
     weight = torch.empty_like(some_weight())
     weight[order] = some_weight()
@@ -466,7 +481,7 @@ def test_aggregate_permuted_annotators_with_their_weights_change_nothing() -> No
 
 
 def test_aggregate_of_one_label_an_item() -> None:
-    """With K = 1 an axis is easily squeezed away, and so is a batch of one."""
+    """With K = 1 an axis, or a batch of one, is easily squeezed away."""
     log_g = aggregate(some_weight(), LOG_P, ANNOTATORS[:1, :1], ANNOTATIONS[:1, :1])
     assert log_g.shape == (1, C)
     by_hand = (some_weight()[1, :, 2] + LOG_P).log_softmax(-1)
@@ -474,7 +489,7 @@ def test_aggregate_of_one_label_an_item() -> None:
 
 
 def test_aggregate_gradient_reaches_only_the_labels_given() -> None:
-    """Padding points at annotator 0, class 0: a gradient there would teach from labels nobody gave."""
+    """Padding points at annotator 0, class 0. A gradient there would teach from labels that nobody gave."""
     weight = some_weight().requires_grad_()
     log_g = aggregate(weight, LOG_P, ANNOTATORS, ANNOTATIONS)
     grad = torch.autograd.grad(log_g[:, 0].sum(), weight)[0]
@@ -487,13 +502,13 @@ def test_aggregate_gradient_reaches_only_the_labels_given() -> None:
 
 
 def test_aggregate_passes_gradcheck() -> None:
-    """W, and the prior if it is learned, train through this function only."""
+    """W, and the prior if it is learned, are trained through this function alone."""
     leaves = (some_weight().requires_grad_(), LOG_P.clone().requires_grad_())
     assert torch.autograd.gradcheck(lambda w, p: aggregate(w, p, ANNOTATORS, ANNOTATIONS), leaves)
 
 
 def test_aggregate_takes_a_weight_in_any_memory_order() -> None:
-    """The module hands over a transposed view: reading memory in order would transpose every matrix."""
+    """The module passes a transposed view. Reading memory in order would transpose every matrix."""
     view = some_weight().mT.contiguous().mT
     assert not view.is_contiguous()
     log_g = aggregate(view, LOG_P, ANNOTATORS, ANNOTATIONS)
@@ -501,7 +516,10 @@ def test_aggregate_takes_a_weight_in_any_memory_order() -> None:
 
 
 def test_aggregate_of_a_hundred_thousand_annotators() -> None:
-    """The cost must follow the labels given: one-hot rows of all annotators would need (B, M, C)."""
+    """The cost must depend on the number of labels.
+
+    One-hot rows of all annotators would take (B, M, C) memory.
+    """
     table = torch.zeros(100_000, C, C)
     table[-1, 1, 2] = 3.0
     annotators = torch.tensor([[99_999, 5], [99_998, -1]])
@@ -518,7 +536,7 @@ def test_aggregate_of_a_hundred_thousand_annotators() -> None:
 
 @every_size
 def test_forecast_equals_the_loops(N: int, C: int) -> None:
-    """A forecast that forgets to divide by p counts the prior twice, and only imbalanced classes show it."""
+    """Without the division by p the prior counts twice, which only imbalanced classes show."""
     log_h, log_g, log_p = log_tables(N, C)
     expected = reference.forecast(log_h.exp(), log_g.exp(), log_p.exp())
     doubled = (log_h + log_g).softmax(-1)
@@ -528,21 +546,21 @@ def test_forecast_equals_the_loops(N: int, C: int) -> None:
 
 
 def test_forecast_of_two_witnesses_is_surer_than_each() -> None:
-    """Two independent witnesses of 80 % make 64 : 4, not 80 %."""
+    """Two independent witnesses who are each right 80 % of the time give 64 : 4, not 80 %."""
     half, says = torch.tensor([0.5, 0.5]).log(), torch.tensor([[0.8, 0.2]]).log()
     found = forecast(says, says, half).exp()
     torch.testing.assert_close(found, torch.tensor([[64.0, 4.0]]) / 68)
 
 
 def test_forecast_of_an_ignorant_half_is_the_other_half() -> None:
-    """Where the crowd says nothing g is the prior, and the forecast must be the classifier."""
+    """Where the crowd is silent, g is the prior, and the forecast must be the classifier's."""
     log_h, _, log_p = log_tables(5, 3)
     torch.testing.assert_close(forecast(log_h, log_p.expand(5, 3), log_p), log_h)
     torch.testing.assert_close(forecast(log_p.expand(5, 3), log_h, log_p), log_h)
 
 
 def test_forecast_is_finite_and_wide_for_half_precision_and_sure_inputs() -> None:
-    """Two sure witnesses who disagree must leave a distribution, not nan."""
+    """Two confident witnesses who disagree must give a distribution, not NaN."""
     log_h, log_g, log_p = (table.log_softmax(-1) for table in sure_tables(1e4))
     found = forecast(log_h, log_g, log_p)
     assert found.isfinite().all()
@@ -559,7 +577,7 @@ def test_forecast_is_finite_and_wide_for_half_precision_and_sure_inputs() -> Non
 
 @pytest.mark.parametrize("num_classes", [3, 7])
 def test_vote_share_equals_the_loops(num_classes: int) -> None:
-    """A share over K places in place of labels given makes every item with missing labels less sure."""
+    """Divided by K and not by the number of labels, shares would be too low for every item with missing labels."""
     shares = vote_share(ANNOTATIONS, num_classes)
     assert shares.dtype == torch.float32
     assert (ANNOTATIONS < 0).any()
@@ -569,7 +587,10 @@ def test_vote_share_equals_the_loops(num_classes: int) -> None:
 
 
 def test_vote_share_without_annotations_is_zero() -> None:
-    """An unlabelled item that votes for class 0, where padding points, would tilt the prior and every confusion."""
+    """Padding points at class 0.
+
+    Counted as votes, unlabelled items would tilt the prior and every confusion matrix.
+    """
     shares = vote_share(torch.tensor([[-1, -1], [1, -1]]), num_classes=3)
     assert shares.tolist() == [[0, 0, 0], [0, 1, 0]]
 
@@ -579,14 +600,14 @@ def test_vote_share_without_annotations_is_zero() -> None:
 
 
 def some_factors(C: int = C) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return P, a, s and d of four annotators, no two numbers alike."""
+    """Return P, a, s and d of four annotators, with no two numbers alike."""
     generator = torch.Generator().manual_seed(4)
     shapes = ((C, C), (M,), (M, C), (M, C))
     return tuple(torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)  # type: ignore[return-value]
 
 
 def written_out(factors: tuple[Tensor, Tensor, Tensor, Tensor], speaks_for: Tensor) -> Tensor:
-    """Return the W that factors stand for, one number at a time."""
+    """Return the W that the factors stand for, computed one number at a time."""
     pooled, scale, shift, diagonal = factors
     C = len(pooled)
     weight = torch.zeros(M, C, C, dtype=torch.float64)
@@ -601,7 +622,7 @@ def written_out(factors: tuple[Tensor, Tensor, Tensor, Tensor], speaks_for: Tens
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]], ids=["itself", "another"])
 def test_aggregate_factored_equals_the_loops(order: list[int]) -> None:
-    """Padding, doubled labels and an empty item included; scored and reported classes must not be exchanged."""
+    """Covers padding, repeated labels and an empty item. Scored and reported classes must not be exchanged."""
     speaks_for, factors = torch.tensor(order), some_factors()
     log_g = aggregate_factored(*factors, LOG_P, ANNOTATORS, ANNOTATIONS, speaks_for)
     weight = written_out(factors, speaks_for)
@@ -615,7 +636,7 @@ def test_aggregate_factored_equals_the_loops(order: list[int]) -> None:
 
 
 def test_aggregate_factored_with_more_classes_than_annotators() -> None:
-    """With C > M an index built the wrong way round leaves the table."""
+    """With C > M, an index with exchanged axes leaves the table."""
     factors, log_p = some_factors(7), torch.full((7,), 1 / 7, dtype=torch.float64).log()
     log_g = aggregate_factored(*factors, log_p, ANNOTATORS, ANNOTATIONS * 3)
     weight = written_out(factors, torch.arange(7))
@@ -624,7 +645,7 @@ def test_aggregate_factored_with_more_classes_than_annotators() -> None:
 
 
 def test_aggregate_factored_passes_gradcheck() -> None:
-    """All four factors, and the prior if it is learned, train through this function only."""
+    """All four factors, and the prior if it is learned, are trained through this function alone."""
     leaves = [*some_factors(), LOG_P.clone()]
     leaves = [leaf.requires_grad_() for leaf in leaves]
     assert torch.autograd.gradcheck(
@@ -633,7 +654,7 @@ def test_aggregate_factored_passes_gradcheck() -> None:
 
 
 def test_aggregate_factored_does_not_feel_autocast() -> None:
-    """Evidence adds up over labels: bfloat16 has two digits."""
+    """Evidence is summed over labels, and bfloat16 has only two digits."""
     factors = tuple(factor.float() for factor in some_factors())
     outside = aggregate_factored(*factors, LOG_P.float(), ANNOTATORS, ANNOTATIONS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -643,7 +664,10 @@ def test_aggregate_factored_does_not_feel_autocast() -> None:
 
 
 def test_confusion_sums_are_those_of_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In parts, a few labels at a time, with labels missing: one counted for another annotator shifts both."""
+    """Sums are built in parts, with labels missing.
+
+    A label counted for the wrong annotator would shift both of them.
+    """
     monkeypatch.setattr("hf_maxmig.model.functional._CELLS", 2 * C)
     posterior = posterior_table()
     counts = confusion_counts(posterior, ANNOTATORS, ANNOTATIONS, M)
@@ -659,7 +683,7 @@ def test_confusion_sums_are_those_of_the_counts(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_confusion_sums_leave_out_items_of_which_nothing_is_thought() -> None:
-    """A row of zeros is an item that nobody looked at: its labels speak for no annotator."""
+    """A row of zeros is an item without a posterior: its labels must count for no annotator."""
     posterior = posterior_table()
     posterior[1:] = 0
     sums = confusion_sums([(posterior, ANNOTATORS, ANNOTATIONS)], M, C)
@@ -670,12 +694,12 @@ def test_confusion_sums_leave_out_items_of_which_nothing_is_thought() -> None:
 
 
 def posterior_table() -> Tensor:
-    """Return (5, C) posteriors of the items of the batch, unlike and not the vote share."""
+    """Return (5, C) posteriors of the items of the batch, all different and none the vote share."""
     return log_tables(5, C, seed=9)[0].exp()
 
 
 def test_confusion_counts_equal_the_loops() -> None:
-    """Truth stands in rows, reports in columns: transposed counts still sum to the same."""
+    """Truth is in rows and reports in columns. Transposed counts would still have the same sum."""
     counts = confusion_counts(posterior_table(), ANNOTATORS, ANNOTATIONS, M)
     expected = reference.confusion_counts(posterior_table(), ANNOTATORS, ANNOTATIONS, M)
     assert counts.shape == (M, C, C)
@@ -686,7 +710,7 @@ def test_confusion_counts_equal_the_loops() -> None:
 
 
 def test_confusion_counts_with_more_classes_than_annotators() -> None:
-    """With C > M an index built the wrong way round leaves the table."""
+    """With C > M, an index with exchanged axes leaves the table."""
     posterior = log_tables(5, 7)[0].exp()
     counts = confusion_counts(posterior, ANNOTATORS, ANNOTATIONS * 2, M)
     expected = reference.confusion_counts(posterior, ANNOTATORS, ANNOTATIONS * 2, M)
@@ -706,7 +730,7 @@ def test_confusion_counts_of_parts_add_up() -> None:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.5])
 def test_confusion_equals_the_loops(smoothing: float) -> None:
-    """Rows are conditional on the truth: normalised over the truth they would be a posterior."""
+    """Rows are conditional on the truth. Normalised over the truth they would be a posterior."""
     found = confusion(posterior_table(), ANNOTATORS, ANNOTATIONS, M, smoothing)
     counts = reference.confusion_counts(posterior_table(), ANNOTATORS, ANNOTATIONS, M)
     expected = reference.confusion(counts, smoothing)
@@ -716,7 +740,7 @@ def test_confusion_equals_the_loops(smoothing: float) -> None:
 
 
 def test_confusion_of_a_class_never_possible_is_uniform() -> None:
-    """Nothing seen is nothing known: a row of zeros or nan would be taken for a statement."""
+    """Nothing is known about a class that never occurs. A row of zeros or NaN would be taken for a result."""
     posterior = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     found = confusion(posterior, torch.tensor([[0], [0]]), torch.tensor([[1], [1]]), 1)
     assert found.tolist() == [[[0, 1], [0.5, 0.5]]]
@@ -734,7 +758,7 @@ def test_normalize_counts_smooths_every_cell() -> None:
 
 
 def test_normalize_counts_takes_pseudo_labels_by_column() -> None:
-    """Two reports put together have the pseudo-labels of both."""
+    """When two reports are merged, the merged one has the pseudo-labels of both."""
     counts = torch.tensor([[[3.0, 1.0, 2.0], [0.0, 0.0, 1.0]]])
     apart = normalize_counts(counts, smoothing=0.5)
     together = torch.stack([counts[..., 0], counts[..., 1:].sum(-1)], dim=-1)
@@ -744,14 +768,17 @@ def test_normalize_counts_takes_pseudo_labels_by_column() -> None:
 
 
 def counts_of_the_crowd() -> Tensor:
-    """Return the confusion counts of the batch with its own vote share."""
+    """Return the confusion counts of the batch against its own vote shares."""
     shares = vote_share(torch.where(ANNOTATORS >= 0, ANNOTATIONS, -1), C)
     return confusion_counts(shares, ANNOTATORS, ANNOTATIONS, M)
 
 
 @pytest.mark.parametrize("smoothing", [1e-4, 0.01, 1.0])
 def test_initial_weight_is_equation_2(smoothing: float) -> None:
-    """The start decides which of the C! names the classes get; a wrong start shows as chance accuracy much later."""
+    """The start decides which of the C! namings of the classes training finds.
+
+    A wrong one shows as chance accuracy much later.
+    """
     weight = initial_weight(counts_of_the_crowd(), smoothing)
     expected = reference.initial_weight(ANNOTATORS, ANNOTATIONS, M, C, smoothing)
     assert expected.min() < math.log(0.5)
@@ -759,7 +786,7 @@ def test_initial_weight_is_equation_2(smoothing: float) -> None:
 
 
 def test_initial_weight_of_an_annotator_without_labels_is_zero() -> None:
-    """A uniform confusion's log is -log C in each entry: harmless alone, but not the theorem's zero."""
+    """The log of a uniform confusion is -log C everywhere: harmless alone, but not the zero that the theorem needs."""
     weight = initial_weight(counts_of_the_crowd(), 0.01)
     assert (weight[2] == 0).all()
     assert (weight[[0, 1, 3]] != 0).any(dim=(1, 2)).all()
@@ -767,7 +794,7 @@ def test_initial_weight_of_an_annotator_without_labels_is_zero() -> None:
 
 @pytest.mark.parametrize("smoothing", [0.0, -1.0, math.nan])
 def test_initial_weight_without_smoothing_is_refused(smoothing: float) -> None:
-    """Log 0 in W is nan in the first gradient."""
+    """Without smoothing, log 0 in W makes the first gradient NaN."""
     message = (
         f"`smoothing` must be positive, got {smoothing}: without it a label never given has log 0."
     )
@@ -776,7 +803,7 @@ def test_initial_weight_without_smoothing_is_refused(smoothing: float) -> None:
 
 
 def test_vote_share_prior_adds_one_item_spread_over_the_classes() -> None:
-    """A class nobody voted for must keep a finite log."""
+    """A class without any vote must keep a finite log."""
     found = vote_share_prior(torch.tensor([6.0, 0.0, 3.0, 1.0], dtype=torch.float64))
     expected = torch.tensor([6.25, 0.25, 3.25, 1.25], dtype=torch.float64) / 11
     torch.testing.assert_close(found.exp(), expected, rtol=1e-12, atol=1e-12)
@@ -784,7 +811,7 @@ def test_vote_share_prior_adds_one_item_spread_over_the_classes() -> None:
 
 
 def test_class_names_pass_through_every_count() -> None:
-    """Exchanging two classes in the labels must exchange them in every table, and do nothing else."""
+    """Swapping two classes in the labels must swap them in every table and do nothing else."""
     for order in permutations(range(C)):
         index = torch.tensor(order)
         renamed = torch.where(ANNOTATIONS >= 0, index[ANNOTATIONS], -1)
@@ -798,7 +825,7 @@ def test_class_names_pass_through_every_count() -> None:
 
 
 def test_gain_refuses_a_mask_of_another_shape() -> None:
-    """(N, 1) broadcasts to N x N: a matrix of gains, or a number of something else."""
+    """A mask of shape (N, 1) would broadcast to N x N and give a matrix of gains, or a wrong number."""
     tables = log_tables(5, 3)
     with pytest.raises(
         ValueError, match=r"`annotated` must have shape \(N,\) = \(5,\), got \(5, 1\)"
@@ -815,7 +842,7 @@ def test_aggregate_takes_items_without_any_place_for_labels() -> None:
 
 
 def test_aggregate_takes_the_log_of_a_confusion_with_zeros() -> None:
-    """An annotator who never errs has -inf in W: padding that reads it as -inf * 0 would be NaN everywhere."""
+    """An annotator who never errs has -inf in W. If padding read it as -inf * 0, everything would be NaN."""
     weight = torch.eye(3).expand(4, 3, 3).log().clone().requires_grad_()
     log_p = torch.tensor([0.5, 0.3, 0.2]).log()
     log_g = aggregate(

@@ -1,4 +1,4 @@
-"""Heads on frozen encoders: which places of an item make its one vector, and what is refused."""
+"""Heads on frozen encoders: which positions of an item are pooled into its vector, and what is refused."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def hidden(encoder, tokens):
 
 @pytest.mark.parametrize("pooling", [None, "mean", "cls", "pooled"])
 def test_texts_are_pooled_over_what_is_attended_to(pooling):
-    """With padding in the mean, the features of a text would depend on its neighbours in the batch."""
+    """With padding in the mean, a text's features would depend on the other texts in its batch."""
     head = TEXT.on_encoder(pooling=pooling)
     found = head.read(TOKENS, MASK)
     for row, length in enumerate((4, 2)):
@@ -61,10 +61,10 @@ def test_texts_are_pooled_over_what_is_attended_to(pooling):
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_texts_may_be_padded_on_the_left(pooling):
-    """Decoders are padded there: the first place would be padding."""
+    """Decoders are padded on the left, where the first position would be padding."""
     torch.manual_seed(0)
     config = T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, vocab_size=11)
-    encoder = T5Model(config).eval()  # with relative places, and a decoder that is not run
+    encoder = T5Model(config).eval()  # with relative positions, and a decoder that is not run
     right = {"input_ids": TOKENS, "attention_mask": MASK}
     left = {name: torch.stack([row.roll(n) for row, n in zip(tensor, (1, 3), strict=True)]) for name, tensor in right.items()}  # fmt: skip
     torch.testing.assert_close(encoded(encoder, left, pooling), encoded(encoder, right, pooling))
@@ -84,7 +84,7 @@ def test_sounds_are_pooled_over_the_moments_that_are_attended_to():
 
 
 def test_spectrograms_with_a_mask_are_shortened_too():
-    """Whisper pads every sound to half a minute: the mean would be that of silence."""
+    """Whisper pads every sound to half a minute: an unmasked mean would be mostly that of silence."""
     torch.manual_seed(0)
     config = WhisperConfig(
         d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
@@ -106,7 +106,7 @@ def test_spectrograms_with_a_mask_are_shortened_too():
 
 @pytest.mark.parametrize("pooling", [None, "mean", "cls", "pooled"])
 def test_pictures_are_pooled_as_named(pooling):
-    """The default is what heads on pictures have always read: the pooled output, or else the mean."""
+    """By default, heads on pictures read the pooled output or, without one, the mean."""
     torch.manual_seed(0)
     pixels = torch.randn(2, 3, 16, 16)
     vit = ViTModel(ViTConfig(hidden_size=8, image_size=16, patch_size=8, **SMALL)).eval()
@@ -123,7 +123,7 @@ def test_pictures_are_pooled_as_named(pooling):
 
 
 def test_input_that_the_encoder_does_not_take_is_left_out():
-    """A tokenizer of BERT makes `token_type_ids`, which DistilBERT does not know."""
+    """BERT's tokenizer makes `token_type_ids`, which DistilBERT does not accept."""
     config = DistilBertConfig(dim=8, n_layers=1, n_heads=2, hidden_dim=8, vocab_size=11)
     head = TextHeadClassifier.from_encoder(DistilBertModel(config), input_size=8, num_labels=3).eval()  # fmt: skip
     without = head(TOKENS, MASK).logits
@@ -131,7 +131,7 @@ def test_input_that_the_encoder_does_not_take_is_left_out():
 
 
 def test_second_text_is_told_from_the_first():
-    """The types of tokens reach an encoder that reads them."""
+    """Token types must reach an encoder that reads them, so that it can tell the second text from the first."""
     head = TEXT.on_encoder().eval()
     types = torch.tensor([[0, 0, 1, 1, 0], [0, 1, 0, 0, 0]])
     first, second = head(TOKENS, MASK).logits, head(TOKENS, MASK, types).logits
@@ -139,7 +139,7 @@ def test_second_text_is_told_from_the_first():
 
 
 def test_what_cannot_be_pooled_is_refused():
-    """An encoder without a pooled output ended in a bare AttributeError."""
+    """An encoder without a pooled output used to fail with a bare AttributeError."""
     distil = DistilBertModel(DistilBertConfig(dim=8, n_layers=1, n_heads=2, hidden_dim=8, vocab_size=11))  # fmt: skip
     head = TextHeadClassifier.from_encoder(distil, input_size=8, pooling="pooled")
     with pytest.raises(ValueError, match="must be 'mean' or 'cls' for DistilBertModel, .*no pooled"):  # fmt: skip
@@ -154,7 +154,7 @@ def test_what_cannot_be_pooled_is_refused():
 
 
 def test_missing_inputs_are_named():
-    """Neither features nor items, or items and nothing that reads them."""
+    """An error must say what is missing: features and items, or the encoder that reads the items."""
     for modality, names in ((TEXT, "`input_ids`"), (AUDIO, "`input_values` or `input_features`")):
         with pytest.raises(ValueError, match=f"must be given `features` or {names}, got neither"):
             modality.on_encoder()()
@@ -168,7 +168,7 @@ def test_missing_inputs_are_named():
 
 @pytest.mark.parametrize("modality", MODALITIES, ids=repr)
 def test_encoder_stays_frozen_and_without_dropout(modality):
-    """A backbone that thaws, or whose features are noisy, is another model than the one that made the features."""
+    """A backbone that is unfrozen or noisy is not the model that made the features."""
     head = modality.on_encoder().train()
     assert head.fc.training
     assert not any(module.training for module in head.encoder.modules())
@@ -177,7 +177,7 @@ def test_encoder_stays_frozen_and_without_dropout(modality):
 
 
 def test_head_in_half_precision_comes_back_so(tmp_path):
-    """Features are float32, the layers of the head bfloat16."""
+    """Features are float32 while the layers of the head are bfloat16."""
     model = MaxMIGModel.from_classifier(TEXT.on_encoder().to(torch.bfloat16), num_annotators=2)
     model.save_pretrained(tmp_path)
     again = AutoModel.from_pretrained(tmp_path).eval()
@@ -187,7 +187,7 @@ def test_head_in_half_precision_comes_back_so(tmp_path):
 
 
 def test_sounds_without_a_mask_are_pooled_whole():
-    """A network of wav2vec 2.0's first kind was trained without masks, so its extractor makes none."""
+    """The first wav2vec 2.0 networks were trained without masks, so their feature extractor makes none."""
     torch.manual_seed(0)
     encoder = Wav2Vec2Model(wav2vec2()).eval()
     sounds = torch.randn(2, 300)

@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.model.kept_gradients`: tables are read as by `embedding`, gradients lie where they lay before."""
+"""Tests of `hf_maxmig.model.kept_gradients`: tables are read as by `embedding`, and gradients reuse their memory."""
 
 import copy
 import io
@@ -37,7 +37,7 @@ def some_table(dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def gradient(read: Callable[[Tensor, Tensor], Tensor], index: Tensor, table: Tensor) -> Tensor:
-    """Return the gradient of a sum of squares: another one for each row."""
+    """Return the gradient of a sum of squares, which differs from row to row."""
     return torch.autograd.grad(read(index, table).square().sum(), table)[0]
 
 
@@ -76,7 +76,7 @@ def test_what_somebody_holds_is_left_alone(part: Callable[[Tensor], Tensor]) -> 
 def test_gradients_accumulate() -> None:
     mine, plain = some_table(), some_table()
     read = TableRows()
-    for _ in range(2):  # cycles of an optimizer
+    for _ in range(2):  # gradient accumulation cycles
         for index in (torch.tensor([4, 0]), torch.tensor([4, 1]), torch.tensor([2])):
             read(index, mine).square().sum().backward()
             embedding(index, plain).square().sum().backward()
@@ -133,7 +133,7 @@ def test_no_gradient_no_memory() -> None:
 
 
 def test_small_tables_are_read_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What keeps memory takes a tenth of a millisecond, which is a third of a small aggregator's."""
+    """Reusing memory costs a tenth of a millisecond, a third of the time of a small aggregator."""
     table, read = some_table(), TableRows()
     for large, kept in ((R * D + 1, 0), (R * D, 1)):
         monkeypatch.setattr(module_under_test, "LARGE", large)
@@ -160,7 +160,7 @@ WHO, SAID = torch.tensor([[0, 4], [2, -1]]), torch.tensor([[1, 0], [2, -1]])
 
 
 def losses() -> dict[str, tuple[nn.Module, Callable[[nn.Module], Tensor]]]:
-    """Return what has a table as large as the crowd, and a loss of it."""
+    """Return each module with a table as large as the crowd, and a loss that uses it."""
     log_p, h = torch.full((C,), 1 / C).log(), torch.eye(2, C)
     found: dict[str, tuple[nn.Module, Callable[[nn.Module], Tensor]]] = {
         name: (kind(M, C), lambda g: g(log_p, WHO, SAID)[:, 0].sum())
@@ -185,5 +185,5 @@ def test_a_second_step_needs_no_new_memory(name: str) -> None:
         places.append({n: t.grad.data_ptr() for n, t in tables.items() if t.grad is not None})
         assert len(places[-1]) == len(tables)
         module.zero_grad()
-        torch.zeros(M * C * C).add(1)  # who takes what was given back
+        torch.zeros(M * C * C).add(1)  # would take the memory if it had been freed
     assert places[0] == places[1] == places[2]

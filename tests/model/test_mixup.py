@@ -1,4 +1,4 @@
-"""Tests of mixup: the gain of blends against naive loops, what is blended, and trainings that blend."""
+"""Tests of mixup: the gain of blends against naive loops, which items are blended, and training on blends."""
 
 import pytest
 import torch
@@ -26,7 +26,8 @@ from tests.worlds import ANNOTATORS, CLASSES, InOrder, batch_of, make_crowd
 
 every_row = pytest.mark.parametrize("name", DIVERGENCES)
 SHARE = 0.3
-# Seven items: 0 with 3 and back, a round of 1, 4 and 6, 2 and 5 with themselves.
+# Seven items: 0 and 3 are partners of each other; 1, 4 and 6 form a cycle; 2 and 5 are their own
+# partners.
 PARTNER = torch.tensor([3, 4, 2, 0, 6, 5, 1])
 
 
@@ -44,7 +45,7 @@ def mixed(share: float = SHARE, partner: Tensor = PARTNER) -> Mixed:
 def test_gain_of_blends_equals_the_double_loop(
     name: str, C: int, through: bool, some: bool
 ) -> None:
-    """A blend must be compared with neither of its two items, and only with items that have votes."""
+    """A blend must not be compared with either of its own two items, and only with items that have votes."""
     leaves = log_tables(7, C)
     annotated = torch.tensor([1, 1, 1, 1, 1, 1, 0]).bool() if some else None
     value, grads = value_and_gradients(
@@ -67,7 +68,7 @@ def test_gain_of_blends_equals_the_double_loop(
 @every_row
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_whole_items_have_exactly_the_gain_without_mixup(name: str, dtype: torch.dtype) -> None:
-    """Mixup that blends nothing must be no mixup, to the last bit, gradients and all."""
+    """Blending with a share of 1 must equal no mixup to the last bit, gradients included."""
     leaves = log_tables(9, 4, dtype=dtype)
     itself = Mixed(torch.tensor(1.0), torch.arange(9))
     for annotated in (None, torch.tensor([1, 0, 1, 1, 0, 1, 1, 1, 1]).bool()):
@@ -84,7 +85,7 @@ def test_whole_items_have_exactly_the_gain_without_mixup(name: str, dtype: torch
 
 @every_row
 def test_gain_of_blends_does_not_see_items_without_annotations(name: str) -> None:
-    """Not even as inf * 0: neither their g nor what the classifier makes of blends with them."""
+    """Neither their g nor the classifier's output for blends with them may reach the loss, not even as inf * 0."""
     annotated = torch.tensor([1, 1, 1, 1, 0, 1, 1]).bool()
     blends = annotated & annotated[PARTNER]
     assert blends.sum() == 5
@@ -104,7 +105,7 @@ def test_gain_of_blends_does_not_see_items_without_annotations(name: str) -> Non
 
 @every_row
 def test_gain_of_blends_does_not_feel_autocast(name: str) -> None:
-    """In bfloat16 a sum over pairs has two digits, and only with `bf16=True`."""
+    """A sum over pairs has only two digits in bfloat16, which happens only with `bf16=True`."""
     tables = log_tables(7, 3, dtype=torch.float32)
     outside = mutual_information_gain(*tables, name, None, mixed())
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -116,7 +117,7 @@ def test_gain_of_blends_does_not_feel_autocast(name: str) -> None:
 
 
 def test_gain_of_blends_makes_no_table_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million items a batch would not fit: KL must stay linear."""
+    """A batch of a million items would not fit in memory: KL must stay linear in the batch size."""
     log_h, log_g, log_p = log_tables(1 << 20, 2, dtype=torch.float32)
     partner = torch.arange(1 << 20).roll(1)
     share = Mixed(torch.tensor(SHARE), partner)
@@ -126,7 +127,7 @@ def test_gain_of_blends_makes_no_table_of_pairs(monkeypatch: pytest.MonkeyPatch)
 
 @every_row
 def test_a_batch_with_nothing_to_compare_with_is_refused(name: str) -> None:
-    """Two items and their blends: each blend has both, and the mean over no pair is no number."""
+    """Each blend of a batch of two contains both items, so there is no pair to average over."""
     tables = log_tables(2, 3)
     swapped = Mixed(torch.tensor(0.5), torch.tensor([1, 0]))
     with pytest.raises(ValueError, match=r"at least 3 items with annotations .* got 2"):
@@ -140,7 +141,7 @@ def test_a_batch_with_nothing_to_compare_with_is_refused(name: str) -> None:
 
 
 def test_shares_follow_the_beta_distribution_and_partners_are_drawn() -> None:
-    """Shares of one half only, or the same partners in each batch, would go unnoticed."""
+    """If all shares were one half, or partners the same in each batch, nothing else would notice."""
     torch.manual_seed(0)
     taught = torch.ones(9, dtype=torch.bool)
     for alpha in (0.4, 2.0):
@@ -155,7 +156,7 @@ def test_shares_follow_the_beta_distribution_and_partners_are_drawn() -> None:
 
 
 def test_items_with_votes_are_blended_with_each_other() -> None:
-    """A blend of an item without votes teaches the gain nothing: half of the votes would be lost."""
+    """The gain learns nothing from a blend with an unvoted item, so half of the votes would be lost."""
     torch.manual_seed(0)
     taught = torch.tensor([1, 0, 1, 1, 0, 0, 1, 1, 0]).bool()
     for _ in range(50):
@@ -167,7 +168,7 @@ def test_items_with_votes_are_blended_with_each_other() -> None:
 
 
 def test_inputs_are_blended_row_by_row() -> None:
-    """Pictures, sound with a mask of what is padding, and what has no row an item."""
+    """Covers pictures, sounds with a padding mask, and inputs without a row per item."""
     blends = Mixed(torch.tensor(0.25), torch.tensor([1, 2, 0]))
     pictures = torch.arange(12.0).view(3, 1, 2, 2)
     mask = torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0]])
@@ -186,17 +187,17 @@ def test_inputs_are_blended_row_by_row() -> None:
 
 
 def test_whole_numbers_are_refused() -> None:
-    """The mean of two words is a third word, or none."""
+    """The mean of two token ids is a third token, or none."""
     blends = Mixed(torch.tensor(0.25), torch.tensor([1, 0]))
     with pytest.raises(ValueError, match=r"must be 0 .* `input_ids` of int64"):
         blended_inputs({"input_ids": torch.tensor([[3, 4], [5, 6]])}, blends)
 
 
-# --- what is learned of blends
+# --- what is learned from blends
 
 
 def drawn(trainer, batch, alpha):
-    """The blends that the next batch will have."""
+    """Return the blends that the next batch will have."""
     drawn = torch.get_rng_state()
     blends = draw_blends(is_annotated(batch["annotators"], batch["annotations"]), alpha)
     torch.set_rng_state(drawn)
@@ -207,7 +208,10 @@ def drawn(trainer, batch, alpha):
 
 @every_row
 def test_loss_is_minus_the_gain_of_the_blends(name, crowd, make_model, make_args) -> None:
-    """The classifier must see the blends and the aggregator the items: blended votes are another method."""
+    """The classifier must see the blends and the aggregator the items.
+
+    Blending votes would be another method.
+    """
     args = make_args(mixup_alpha=1.0, divergence=name)
     trainer = MaxMIGTrainer(model=make_model(divergence=name), args=args, train_dataset=crowd)
     model = trainer.crowd_model
@@ -229,7 +233,7 @@ def test_loss_is_minus_the_gain_of_the_blends(name, crowd, make_model, make_args
 
 
 def test_cross_fitted_targets_are_blended_as_the_inputs_are(crowd, make_model, make_args) -> None:
-    """To another share, or with another item's, the classifier would learn noise."""
+    """With another share or another partner's target, the classifier would learn noise."""
     args = make_args(mixup_alpha=1.0, init="cross_fit")
     trainer = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
     batch = batch_of(trainer, range(24)) | {ROW: torch.arange(24)}
@@ -250,7 +254,7 @@ def test_cross_fitted_targets_are_blended_as_the_inputs_are(crowd, make_model, m
     "name", [name for name in PEERS if PEERS[name][0].takes_blends and name != "kos"]
 )
 def test_rival_learns_of_a_blend_what_it_learns_of_both_items(name, crowd, make_model) -> None:
-    """Votes of one item with an aggregator's answer on the other are of no item at all."""
+    """One item's votes paired with the aggregator's answer about the other belong to no item."""
     head = make_model().classifier
     model = peer(name, head, annotators=ANNOTATORS, id2label=dict(enumerate(CLASSES)))
     votes = list(crowd_batches(crowd, CrowdCollator(4, 3)))
@@ -262,7 +266,7 @@ def test_rival_learns_of_a_blend_what_it_learns_of_both_items(name, crowd, make_
     batch["labels"] = torch.randint(3, (24,), generator=generator)
     features = torch.randn(24, 5, generator=generator)
     if hasattr(model, "rounds_done"):
-        model.rounds_done += 1  # before, it learns from vote shares
+        model.rounds_done += 1  # before that, it learns from vote shares
     annotated = is_annotated(annotators, annotations)
     torch.manual_seed(1)
     blends = draw_blends(annotated, 1.0)
@@ -282,7 +286,7 @@ def test_rival_learns_of_a_blend_what_it_learns_of_both_items(name, crowd, make_
 
 
 def test_rival_whose_heads_are_the_annotators_is_refused(crowd, make_model, make_args) -> None:
-    """Its heads answer for the annotators of one of the two items only."""
+    """Each of its heads answers for the annotators of one of the two items only."""
     head = make_model().classifier
     model = peer("doctor_net", head, annotators=ANNOTATORS, id2label=dict(enumerate(CLASSES)))
     with pytest.raises(ValueError, match=r"`mixup_alpha` must be 0 for Doctor Net, got 0\.4"):
@@ -290,7 +294,7 @@ def test_rival_whose_heads_are_the_annotators_is_refused(crowd, make_model, make
 
 
 def test_words_are_refused_before_the_training(make_args) -> None:
-    """At the first batch it would come after the search."""
+    """At the first batch, the refusal would come only after the search."""
     config = BertConfig(
         vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=8, num_labels=3,
@@ -307,7 +311,7 @@ def test_words_are_refused_before_the_training(make_args) -> None:
 
 
 def test_training_by_blends_learns_the_classes(crowd, make_model, make_args) -> None:
-    """Everything can run and nothing be learned."""
+    """Training on blends could run without errors and learn nothing."""
     args = make_args(num_train_epochs=15, mixup_alpha=0.4)
     trainer = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
     trainer.train()
@@ -316,7 +320,7 @@ def test_training_by_blends_learns_the_classes(crowd, make_model, make_args) -> 
 
 
 def test_zero_is_no_mixup_to_the_bit_and_draws_nothing(crowd, make_model, make_args) -> None:
-    """What is off must not even move the generator: dropout would differ."""
+    """Mixup that is off must not even advance the random generator: dropout would differ."""
     trained = []
     for changes in ({}, {"mixup_alpha": 0.0}, {"mixup_alpha": 0.4}):
         trainer = MaxMIGTrainer(
@@ -338,7 +342,7 @@ def test_zero_is_no_mixup_to_the_bit_and_draws_nothing(crowd, make_model, make_a
 def test_resumed_training_by_blends_equals_the_whole_one(
     changes, crowd, make_model, make_args
 ) -> None:
-    """Shares and partners go on where the checkpoint's generator stood, also within an epoch."""
+    """Shares and partners must continue from the checkpoint's generator, also in the middle of an epoch."""
     settings = {"num_train_epochs": 3, "save_strategy": "steps", "save_steps": 2, **changes}
     trained = []
     for resume in (False, True):
@@ -356,7 +360,7 @@ def test_resumed_training_by_blends_equals_the_whole_one(
 def test_accumulation_averages_the_gains_of_its_blended_micro_batches(
     crowd, make_model, make_args
 ) -> None:
-    """Each has blends of its own, and the step is the mean of their gradients."""
+    """Each micro-batch has its own blends, and the step is the mean of their gradients."""
     args = make_args(
         optim="sgd", learning_rate=0.1, aggregator_learning_rate=0.1, aggregator_warmup_ratio=0.0, max_grad_norm=0.0,
         lr_scheduler_type="constant", gradient_accumulation_steps=2, max_steps=1, init="keep", name_classes=False,
@@ -391,15 +395,13 @@ def test_accumulation_averages_the_gains_of_its_blended_micro_batches(
 def test_step_of_blends_does_not_wait_for_the_device(
     name, crowd, make_model, make_args, monkeypatch
 ) -> None:
-    """One look at a share, and a device stands still in each step."""
+    """A single look at the share's value would make the device wait in every step."""
     trainer = MaxMIGTrainer(
         model=make_model(divergence=name), args=make_args(mixup_alpha=0.4), train_dataset=crowd
     )
     batch = batch_of(trainer, range(24))
     blends = draw_blends(is_annotated(batch["annotators"], batch["annotations"]), 1.0)
-    monkeypatch.setattr(
-        hf_maxmig.training.batch, "draw_blends", lambda *_: blends
-    )  # on the processor
+    monkeypatch.setattr(hf_maxmig.training.batch, "draw_blends", lambda *_: blends)  # on the CPU
     with Waits(monkeypatch) as waits:
         trainer.compute_loss(trainer.model, batch).backward()
     assert waits.seen == []
@@ -408,7 +410,7 @@ def test_step_of_blends_does_not_wait_for_the_device(
 
 @pytest.mark.slow
 def test_compiled_model_learns_from_blends_like_the_plain_one(crowd, make_model, make_args) -> None:
-    """What is blended lies outside of what is compiled."""
+    """Blending happens outside the compiled part of the model."""
     trained = []
     for changes in ({}, {"torch_compile": True, "torch_compile_backend": "aot_eager"}):
         trainer = MaxMIGTrainer(
@@ -422,7 +424,7 @@ def test_compiled_model_learns_from_blends_like_the_plain_one(crowd, make_model,
 
 
 def test_papers_protocol_has_no_mixup() -> None:
-    """A preset is the paper's, whatever the default is one day."""
+    """A preset must stay the paper's, whatever the defaults become."""
     assert {preset["mixup_alpha"] for preset in PAPER_PRESETS.values()} == {0.0}
     with pytest.raises(ValueError, match="`mixup_alpha` must be finite, 0 or more, got -1"):
         MaxMIGTrainingArguments("out", mixup_alpha=-1, report_to="none", use_cpu=True)

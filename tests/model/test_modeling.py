@@ -1,4 +1,4 @@
-"""MaxMIGModel: any classifier inside, one state-dict layout, float32 evidence, whole saves."""
+"""MaxMIGModel: any classifier inside, one state-dict layout, float32 evidence, complete saves."""
 
 import json
 import os
@@ -89,7 +89,7 @@ def outputs(model, dtype=torch.float32):
 
 @pytest.mark.parametrize("make_classifier", CLASSIFIERS, ids=lambda f: f.__name__)
 def test_wrapping_keeps_the_classifiers_weights(make_classifier):
-    """Transformers initialises what it takes for new: pretrained weights would be gone without a word."""
+    """Transformers initialises what it takes for new, so pretrained weights would be lost silently."""
     classifier = make_classifier()
     before = {
         name.removeprefix("timm_model."): t.clone() for name, t in classifier.state_dict().items()
@@ -113,7 +113,7 @@ def test_wrapping_keeps_the_classifiers_weights(make_classifier):
 @pytest.mark.parametrize("make_classifier", CLASSIFIERS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("prior", ["uniform", "learned"])
 def test_model_comes_back_through_both_auto_classes(make_classifier, prior, tmp_path):
-    """A second layout of the state dict would load a random classifier with only a printed report."""
+    """With a second state-dict layout, a random classifier would load with only a printed report."""
     model = make_pair(make_classifier, prior=prior)
     first = outputs(model)
     model.save_pretrained(tmp_path)
@@ -132,7 +132,7 @@ def test_model_comes_back_through_both_auto_classes(make_classifier, prior, tmp_
     "make_classifier", [resnet, vit, convnext, timm_model], ids=lambda f: f.__name__
 )
 def test_classifier_alone_is_a_native_checkpoint(make_classifier, tmp_path):
-    """Whoever deploys the classifier must get a model of transformers, with its weights."""
+    """Whoever deploys the classifier alone must get a transformers model with its weights."""
     model = make_pair(make_classifier)
     model.classifier.save_pretrained(tmp_path)
     assert not list(tmp_path.glob("*.py"))
@@ -145,7 +145,7 @@ def test_classifier_alone_is_a_native_checkpoint(make_classifier, tmp_path):
 
 @pytest.mark.slow
 def test_classifier_alone_loads_without_the_package(tmp_path):
-    """It must need nothing of ours; only our own networks bring the files that define them."""
+    """It must not need this package; only our own networks bring the files that define them."""
     models = {make.__name__: make_pair(make) for make in (resnet, head_on_pictures)}
     for name, model in models.items():
         model.classifier.save_pretrained(tmp_path / name)
@@ -168,7 +168,7 @@ def test_classifier_alone_loads_without_the_package(tmp_path):
 
 @pytest.mark.parametrize("prior", ["uniform", "learned"])
 def test_model_with_interaction_comes_back_whole(prior, tmp_path):
-    """A second table that is drawn anew on loading would leave a g that nobody trained."""
+    """If the second table were drawn anew on loading, g would be untrained."""
     model = make_pair(resnet, prior=prior, aggregator="interaction")
     first = outputs(model)
     plain = aggregate(model.aggregator.weight, model.prior(), ANNOTATORS, ANNOTATIONS)
@@ -190,7 +190,7 @@ def test_model_with_interaction_comes_back_whole(prior, tmp_path):
 
 @pytest.mark.parametrize("prior", ["uniform", "learned"])
 def test_factored_model_comes_back_whole(prior, tmp_path):
-    """Also after its classes were exchanged: which class a report speaks for is no parameter, and must be saved."""
+    """The class that a report stands for is not a parameter: it must be saved, also after classes were reordered."""
     model = make_pair(resnet, prior=prior, aggregator="factored")
     assert model.reorder_classes(torch.tensor([3, 0, 1, 4, 2]), {"pixel_values": pictures(1)})
     first = outputs(model)
@@ -221,7 +221,7 @@ def test_factored_model_comes_back_whole(prior, tmp_path):
 
 
 def test_factored_model_starts_ignorant_on_any_way_to_build_it():
-    """What `_init_weights` forgets is uninitialised memory: scales of anything, classes out of range."""
+    """What `_init_weights` forgets is uninitialised memory: arbitrary scales and classes out of range."""
     model = MaxMIGModel.from_classifier(resnet(), num_annotators=4, aggregator="factored")
     kept = {n: t for n, t in model.state_dict().items() if not n.startswith("aggregator.")}
     again = MaxMIGModel.from_pretrained(None, config=model.config, state_dict=kept)
@@ -235,7 +235,7 @@ def test_factored_model_starts_ignorant_on_any_way_to_build_it():
 @pytest.mark.slow
 @pytest.mark.parametrize("init", [None, "vote_share"])
 def test_factored_model_learns_the_classes_and_resumes(init, make_args):
-    """The whole way, from what is given by name to a checkpoint in the middle, with its rate searched for."""
+    """Runs the whole way, from the aggregator's name and a searched rate to resuming from a checkpoint."""
     settings = {
         "num_train_epochs": 15, "aggregator": "factored", "init": init, "search_rate": init is None,
         "save_strategy": "steps", "save_steps": 50,
@@ -252,9 +252,9 @@ def test_factored_model_learns_the_classes_and_resumes(init, make_args):
     aggregator = trainer.crowd_model.aggregator
     assert type(aggregator) is FactoredAggregator
     assert metrics.get("aggregator", "factored") == "factored"
-    told = trainer.evaluate(make_crowd(seed=1))
-    assert told["eval_accuracy"] > 0.9
-    assert told["eval_forecast_accuracy"] > 0.9
+    metrics = trainer.evaluate(make_crowd(seed=1))
+    assert metrics["eval_accuracy"] > 0.9
+    assert metrics["eval_forecast_accuracy"] > 0.9
     group = trainer.optimizer.param_groups[-1]["params"]
     assert set(map(id, group)) == {id(parameter) for parameter in aggregator.parameters()}
     if init is None:
@@ -269,7 +269,7 @@ def test_factored_model_learns_the_classes_and_resumes(init, make_args):
 
 @pytest.mark.slow
 def test_report_on_a_factored_model_judges_annotators(make_args, tmp_path):
-    """W is written out for it, as long as it is small."""
+    """A small factored model must write out W for the report."""
     pytest.importorskip("matplotlib")
     torch.manual_seed(0)
     classifier = HeadClassifier(HeadConfig(input_size=5, hidden_size=16, num_labels=3))
@@ -283,7 +283,7 @@ def test_report_on_a_factored_model_judges_annotators(make_args, tmp_path):
 
 @pytest.mark.parametrize("device_map", ["cpu", "auto", {"": "cpu"}], ids=str)
 def test_model_is_loaded_to_a_device(device_map, tmp_path):
-    """Large classifiers are loaded straight to where they run."""
+    """Large classifiers are loaded straight onto the device they run on."""
     model = make_pair(resnet)
     model.save_pretrained(tmp_path)
     for auto_class in (AutoModel, AutoModelForImageClassification):
@@ -294,7 +294,7 @@ def test_model_is_loaded_to_a_device(device_map, tmp_path):
 
 
 def test_model_saved_before_there_was_a_choice_has_the_papers_aggregator(tmp_path):
-    """Old checkpoints on the Hub name no aggregator."""
+    """Old checkpoints on the Hub do not name an aggregator."""
     model = make_pair(head_on_pictures)
     model.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -306,7 +306,7 @@ def test_model_saved_before_there_was_a_choice_has_the_papers_aggregator(tmp_pat
 
 
 def test_aggregator_of_another_method_is_not_exchanged():
-    """Read and not heeded, the setting would stand in a table over numbers that it did not make."""
+    """If the setting were ignored, results would be published under an aggregator that did not produce them."""
     with pytest.raises(ValueError, match="`aggregator` must be weighted_average for AggNet, got"):
         peer("aggnet", head_on_pictures(), num_annotators=4, aggregator="interaction")
 
@@ -319,7 +319,7 @@ def test_unknown_aggregator_is_refused_by_the_config():
 
 
 def test_forward_is_the_papers_formulas():
-    """The pair must be its parts put together, not a second implementation of them."""
+    """The model must combine the library's functions, not implement the formulas a second time."""
     model = make_pair(resnet)
     out = outputs(model)
     log_p = model.prior()
@@ -333,7 +333,7 @@ def test_forward_is_the_papers_formulas():
 
 
 def test_loss_on_request_is_minus_the_gain():
-    """A training loop without a trainer needs it, over the annotated items only."""
+    """A training loop without a trainer needs the loss, over the annotated items only."""
     model = make_pair(resnet)
     out = model(
         pixel_values=pictures(), annotators=ANNOTATORS, annotations=ANNOTATIONS, labels=torch.tensor([1, 1, 1, 1]),
@@ -351,7 +351,7 @@ def test_loss_on_request_is_minus_the_gain():
 
 
 def test_forward_without_annotations_classifies():
-    """Someone who only has pictures must get the classifier, and a tuple if they ask for one."""
+    """Someone with only pictures must get the classifier's answer, and a tuple if they ask for one."""
     model = make_pair(vit)
     out = model(pixel_values=pictures())
     assert (out.aggregator_logits, out.forecast_logits) == (None, None)
@@ -360,14 +360,14 @@ def test_forward_without_annotations_classifies():
 
 
 def test_forward_wants_both_columns():
-    """One of the two says nothing."""
+    """One of the two columns is useless without the other."""
     with pytest.raises(ValueError, match="got no `annotators`"):
         make_pair(resnet)(pixel_values=pictures(), annotations=ANNOTATIONS)
 
 
 @pytest.mark.parametrize("prior", ["uniform", "learned"])
 def test_bfloat16_keeps_aggregator_and_prior_in_float32(prior, tmp_path):
-    """Evidence adds up over labels: in bfloat16 a weight of 4 cannot move by 0.01."""
+    """Evidence is summed over labels: a bfloat16 weight of 4 cannot move by 0.01."""
     model = make_pair(resnet, prior=prior)
     exact = model.aggregator.table.clone()
     model.save_pretrained(tmp_path)
@@ -386,7 +386,7 @@ def test_bfloat16_keeps_aggregator_and_prior_in_float32(prior, tmp_path):
 
 
 def test_autocast_leaves_aggregator_and_forecast_exact():
-    """Under autocast the classifier is fast; the crowd's side must not lose its digits."""
+    """Autocast may speed up the classifier, but the aggregator and the forecast must keep their digits."""
     model = make_pair(head_on_pictures)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = outputs(model)
@@ -398,7 +398,7 @@ def test_autocast_leaves_aggregator_and_forecast_exact():
 
 
 def test_gradient_checkpointing_is_the_classifiers(make_args):
-    """A flag that is set on the wrapper and reaches no layer saves no memory."""
+    """A flag that is set on the wrapper but reaches no layer saves no memory."""
     model = make_pair(vit)
     assert model.supports_gradient_checkpointing
     model.activation_checkpointing_enable()
@@ -420,7 +420,7 @@ def test_gradient_checkpointing_is_the_classifiers(make_args):
 
 
 def test_text_and_audio_classifiers_come_back_as_what_they_are(tmp_path):
-    """A pair that always builds picture classifiers could save text but not load it."""
+    """A model that always builds picture classifiers could save a text classifier but not load it."""
     bert = BertForSequenceClassification(
         BertConfig(
             vocab_size=11,
@@ -451,7 +451,7 @@ def test_text_and_audio_classifiers_come_back_as_what_they_are(tmp_path):
 
 
 def test_foreign_module_is_refused():
-    """A bare network has no config to save."""
+    """A plain module has no config to save."""
     with pytest.raises(TypeError, match="of transformers or timm, got Linear"):
         MaxMIGModel.from_classifier(nn.Linear(3, 2), num_annotators=2)
     with pytest.raises(TypeError, match="model for one of"):
@@ -461,7 +461,7 @@ def test_foreign_module_is_refused():
 
 
 def test_interrupted_save_leaves_the_last_one_whole(tmp_path, monkeypatch):
-    """Disk full, or a kill, in the middle of the weights: the old checkpoint must still load."""
+    """After a full disk or a kill in the middle of writing the weights, the old checkpoint must still load."""
     old = make_pair(resnet)
     old.save_pretrained(tmp_path)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
@@ -487,7 +487,10 @@ def test_interrupted_save_leaves_the_last_one_whole(tmp_path, monkeypatch):
 
 
 def test_saving_in_shards_leaves_no_stale_weights(tmp_path):
-    """`from_pretrained` prefers `model.safetensors`: left from an earlier save it would shadow the new shards."""
+    """`from_pretrained` prefers `model.safetensors`.
+
+    Left over from an earlier save, it would shadow the new shards.
+    """
     model = make_pair(resnet)
     model.save_pretrained(tmp_path)
     nn.init.zeros_(model.aggregator.table)
@@ -512,7 +515,7 @@ def test_weights_are_safetensors_with_few_kinds_of_keys(tmp_path):
 
 @pytest.mark.slow
 def test_model_loads_as_remote_code_without_the_package(tmp_path):
-    """Whoever pulls the model from the Hub may not have the package."""
+    """Users who load the model from the Hub may not have this package."""
     pairs = [
         (resnet, "weighted_average"), (head_on_backbone, "interaction"), (timm_model, "weighted_average"),
         (head_on_pictures, "factored"),
@@ -555,7 +558,7 @@ def test_model_loads_as_remote_code_without_the_package(tmp_path):
 
 
 def test_pipeline_classifies_a_picture(tmp_path):
-    """The first thing anyone tries."""
+    """This is the first thing that anyone tries."""
     model = make_pair(resnet, id2label=dict(enumerate("abcde")))
     model.save_pretrained(tmp_path)
     processor = ViTImageProcessor(size={"height": 32, "width": 32})
@@ -572,7 +575,7 @@ def test_pipeline_classifies_a_picture(tmp_path):
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
 @pytest.mark.parametrize("make_classifier", CLASSIFIERS, ids=lambda f: f.__name__)
 def test_outputs_are_reordered_in_the_last_layer(make_classifier, aggregator):
-    """Naming classes must hold in the classifier's own weights, for any classifier."""
+    """The reordering must be written into the classifier's own weights, for any classifier."""
     model = make_pair(make_classifier, aggregator=aggregator)
     before = outputs(model)
     order = torch.tensor([3, 0, 1, 4, 2])
@@ -583,7 +586,10 @@ def test_outputs_are_reordered_in_the_last_layer(make_classifier, aggregator):
 
 
 def test_frozen_backbone_stays_frozen(tmp_path):
-    """Training through a backbone whose features were computed once would part the two; batch norm would drift."""
+    """The features were computed once.
+
+    If the backbone were trained, or its batch norm drifted, they would no longer match.
+    """
     model = make_pair(head_on_backbone)
     model.save_pretrained(tmp_path)
     for pair in (model, AutoModel.from_pretrained(tmp_path)):
@@ -595,7 +601,7 @@ def test_frozen_backbone_stays_frozen(tmp_path):
 
 
 def test_new_model_starts_like_torch_and_the_crowd_at_zero():
-    """Meta-device construction leaves what `_init_weights` forgets uninitialised."""
+    """Meta-device construction leaves whatever `_init_weights` forgets uninitialised."""
     torch.manual_seed(0)
     classifier = cnn()
     for module in classifier.modules():

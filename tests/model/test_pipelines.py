@@ -1,4 +1,4 @@
-"""`pipeline("crowd-forecast")`: votes by name go in, what the model itself forecasts comes out."""
+"""`pipeline("crowd-forecast")`: votes by name go in, and the model's own forecast comes out."""
 
 import base64
 import json
@@ -33,7 +33,7 @@ VOTES = [
     {"ann": "cat", "dee": "dog"},
     [("bob", "emu"), ("bob", "dog"), ("ann", "emu"), ("cyd", "cat")],  # bob votes twice
     None,
-    {"eve": "dog", "cyd": "emu"},  # nobody knows eve
+    {"eve": "dog", "cyd": "emu"},  # eve is unknown
     {},
 ]
 NUMBERS = (
@@ -73,7 +73,7 @@ def pictures():
 
 @pytest.fixture
 def saved(tmp_path):
-    """A pair for pictures and its processor, on disk."""
+    """Return the folder of a saved picture model and its processor."""
     torch.manual_seed(0)
     config = ResNetConfig(
         embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", num_labels=3
@@ -89,14 +89,17 @@ def saved(tmp_path):
 
 
 def table(answers):
-    """(B, C) scores by class number."""
+    """Return (B, C) scores, ordered by class number."""
     rows = [{a["label"]: a["score"] for a in answer["forecast"]} for answer in answers]
     return torch.tensor([[row[name] for name in CLASSES] for row in rows])
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 8])
 def test_forecasts_are_the_models_own_in_batches_of_any_size(model, items, expected, batch_size):
-    """Padded with 0, as transformers pads, a missing vote is one by the first annotator; dropout left on."""
+    """Transformers pads with 0, which would be a vote by the first annotator.
+
+    Dropout left on would also show here.
+    """
     assert (expected.argmax(1) != expected[2].argmax()).any()
     answers = pipeline(TASK, model=model)(items, batch_size=batch_size)
     torch.testing.assert_close(table(answers), expected)
@@ -106,7 +109,7 @@ def test_forecasts_are_the_models_own_in_batches_of_any_size(model, items, expec
 
 
 def test_one_item_and_a_generator_are_answered_as_a_list_is(model, items, expected):
-    """Three ways through transformers' `__call__`, one of which never batches."""
+    """These are three ways through transformers' `__call__`, one of which never batches."""
     forecast = pipeline(TASK, model=model, batch_size=2)
     torch.testing.assert_close(table([forecast(item) for item in items]), expected)
     torch.testing.assert_close(table(forecast(item for item in items)), expected)
@@ -114,7 +117,7 @@ def test_one_item_and_a_generator_are_answered_as_a_list_is(model, items, expect
 
 
 def test_answers_say_who_was_heard(model, items):
-    """A forecast without the votes that one sent looks like one with them."""
+    """Otherwise a forecast that ignored the user's votes would look like one that used them."""
     answers = pipeline(TASK, model=model)(items, batch_size=2)
     assert [answer["heard"] for answer in answers] == [
         [("ann", "cat"), ("dee", "dog")],
@@ -127,7 +130,7 @@ def test_answers_say_who_was_heard(model, items):
 
 
 def test_unknown_annotators_are_told_once_a_call(model, items, features, caplog):
-    """A misspelt name costs its votes; a warning an item would drown the log."""
+    """A misspelt name loses its votes. One warning per item would drown the log."""
     forecast = pipeline(TASK, model=model)
     with caplog.at_level(logging.WARNING):
         forecast(items[:3])
@@ -140,7 +143,7 @@ def test_unknown_annotators_are_told_once_a_call(model, items, features, caplog)
 
 
 def test_votes_of_unknown_annotators_alone_leave_the_classifiers_answer(model, items, features):
-    """They are neither padding that is looked up nor a reason to fall back to the prior."""
+    """They must neither be looked up as padding nor make the forecast fall back to the prior."""
     forecast = pipeline(TASK, model=model)
     answers = forecast(
         [{"features": features[0], "votes": {"eve": "dog"}}, {"features": features[0]}]
@@ -152,7 +155,7 @@ def test_votes_of_unknown_annotators_alone_leave_the_classifiers_answer(model, i
 
 @pytest.mark.parametrize("position", [0, 3])
 def test_unknown_class_is_an_error_that_names_the_item(model, items, position):
-    """Left out in silence, the vote of a misspelt class would be gone."""
+    """If it were skipped silently, the vote for a misspelt class would be lost."""
     items[position] = {**items[position], "votes": [("ann", "cat"), ("bob", "dgo")]}
     message = f"'dgo' by 'bob' at item {position} (did you mean 'dog'?): the model knows 'cat', 'dog', 'emu'."
     with pytest.raises(ValueError, match="must name one of the 3 classes") as caught:
@@ -162,13 +165,13 @@ def test_unknown_class_is_an_error_that_names_the_item(model, items, position):
 
 @pytest.mark.parametrize("votes", ["cat", ["cat", "dog"], [("ann", "cat", 1)], [{"ann": "cat"}]])
 def test_votes_of_another_form_are_refused(model, features, votes):
-    """A text of two letters unpacks into an annotator and a class."""
+    """A string of two letters would unpack into an annotator and a class."""
     with pytest.raises(TypeError, match="must be a mapping from annotator to class, or a list"):
         pipeline(TASK, model=model)({"features": features[0], "votes": votes})
 
 
 def test_items_of_another_form_are_refused(model, features):
-    """Crowd columns by number, unheard, would give the classifier's answer for the forecast."""
+    """Crowd columns given by number would be ignored, and the classifier's answer returned as the forecast."""
     forecast = pipeline(TASK, model=model)
     with pytest.raises(ValueError, match="must come by name, as `votes`, got 'annotators'"):
         forecast({"features": features[0], "annotators": [0], "annotations": [1]})
@@ -185,7 +188,7 @@ def test_items_of_another_form_are_refused(model, features):
 
 
 def test_top_k_leaves_the_likeliest(model, items, expected):
-    """Sorted the wrong way round, the least likely classes would be left."""
+    """Sorted the wrong way round, the least likely classes would be kept."""
     answers = pipeline(TASK, model=model, top_k=2)(items)
     best = expected.topk(2).indices.tolist()
     assert [[a["label"] for a in answer["forecast"]] for answer in answers] == [
@@ -195,13 +198,13 @@ def test_top_k_leaves_the_likeliest(model, items, expected):
 
 
 def test_gold_labels_of_an_item_are_not_looked_at(model, items):
-    """A row of a labelled data set must give the answer of an unlabelled one."""
+    """A row of a labelled data set must give the same answer as an unlabelled one."""
     forecast = pipeline(TASK, model=model)
     assert forecast({**items[1], "label": 0, "labels": "any"}) == forecast(items[1])
 
 
 def test_annotators_without_names_go_by_number(make_model, features):
-    """Old checkpoints, and crowds that are numbered, have no names."""
+    """Old checkpoints and numbered crowds have no names."""
     named = draw_crowd(make_model())
     model = MaxMIGModel.from_classifier(
         named.classifier, num_annotators=4, id2label=dict(enumerate(CLASSES))
@@ -218,7 +221,7 @@ def test_annotators_without_names_go_by_number(make_model, features):
 
 
 def test_model_with_hashed_names_hears_the_plain_ones_by_its_salt(model, items, expected):
-    """Shared without names, a model would be deaf to the people who trained it."""
+    """Without the salt, a model shared with hashed names would ignore the people who trained it."""
     salt = "not this one, please"
     model.hash_annotators(salt)
     deaf = pipeline(TASK, model=model)
@@ -229,7 +232,7 @@ def test_model_with_hashed_names_hears_the_plain_ones_by_its_salt(model, items, 
 
 
 def test_method_without_a_forecaster_says_that_votes_are_of_no_use(make_model, features, caplog):
-    """The classifier's answer beside `heard` votes would be taken for a forecast."""
+    """The classifier's answer next to `heard` votes would be taken for a forecast."""
     model = peer("crowd_layer", make_model().classifier, annotators=ANNOTATORS)
     with caplog.at_level(logging.WARNING):
         answer = pipeline(TASK, model=model)({"features": features[0], "votes": {"ann": "cat"}})
@@ -242,7 +245,7 @@ def test_method_without_a_forecaster_says_that_votes_are_of_no_use(make_model, f
 
 
 def test_saved_model_forecasts_from_pictures_and_files(saved, pictures, tmp_path):
-    """The whole way of who pulls a model: folder in, pictures and votes in, names out."""
+    """Runs the user's whole path: from a folder, pictures and votes to class names."""
     forecast = pipeline(TASK, model=str(saved), batch_size=3)
     assert type(forecast) is ForecastPipeline
     items = [{"image": p, "votes": v} for p, v in zip(pictures, VOTES, strict=True)]
@@ -264,12 +267,12 @@ def test_saved_model_forecasts_from_pictures_and_files(saved, pictures, tmp_path
 def test_model_says_where_its_pipeline_is_and_nobody_with_the_package_has_to_trust_it(
     saved, pictures, tmp_path
 ):
-    """A task that the config names is refused without trust, even where the package has it."""
+    """Transformers refuses a task named in the config without `trust_remote_code`, even if the package provides it."""
     first = pipeline(TASK, model=str(saved))
     first.save_pretrained(tmp_path / "again")
     for folder in (saved, tmp_path / "again"):
-        told = json.loads((folder / "config.json").read_text())["custom_pipelines"]
-        assert told[TASK]["impl"] == "pipelines.ForecastPipeline"
+        config = json.loads((folder / "config.json").read_text())["custom_pipelines"]
+        assert config[TASK]["impl"] == "pipelines.ForecastPipeline"
         assert (folder / "pipelines.py").is_file()
     assert not hasattr(first.model.config, "custom_pipelines")
     item = {"image": pictures[1], "votes": VOTES[1]}
@@ -279,7 +282,7 @@ def test_model_says_where_its_pipeline_is_and_nobody_with_the_package_has_to_tru
 
 
 def test_half_precision_model_takes_float32_pixels(saved, pictures):
-    """A pair saved in bfloat16 would meet pixels of another type."""
+    """A model saved in bfloat16 would be given pixels of another type."""
     half = pipeline(TASK, model=str(saved), dtype=torch.bfloat16)
     assert half.dtype == torch.bfloat16
     item = {"image": pictures[1], "votes": VOTES[1]}
@@ -288,7 +291,7 @@ def test_half_precision_model_takes_float32_pixels(saved, pictures):
 
 
 def test_texts_of_different_lengths_are_padded_by_the_tokenizer(tokenizer):
-    """The core knows no pictures: a model around a text classifier goes through the same door."""
+    """The core knows nothing about pictures: a text classifier must work in the same pipeline."""
     model = text_pair()
     texts = [[1, 2, 3], [4, 5, 6, 7, 8]]
     forecast = pipeline(TASK, model=model, tokenizer=tokenizer)
@@ -314,23 +317,23 @@ def test_classifier_without_a_crowd_is_refused():
 
 def forecast_with_workers(folder, items):
     forecast = pipeline(TASK, model=str(folder), batch_size=2)
-    told = [forecast(items, num_workers=2), forecast((i for i in items), num_workers=2)]
-    torch.save([table(answers) for answers in told], folder / "told.pt")
+    results = [forecast(items, num_workers=2), forecast((i for i in items), num_workers=2)]
+    torch.save([table(answers) for answers in results], folder / "scores.pt")
 
 
 @pytest.mark.slow
 @needs_fork  # a generator cannot be sent to a worker
 def test_workers_keep_the_order(model, items, expected, tmp_path):
-    """Several processes open the pictures; a stream read by each of them would come twice."""
+    """Several processes open the pictures. A stream that each of them reads would come twice."""
     model.save_pretrained(tmp_path)
     log = tmp_path / "log"
     assert run(log, forecast_with_workers, tmp_path, items) == 0, log.read_text()
-    for told in torch.load(tmp_path / "told.pt"):
-        torch.testing.assert_close(told, expected)
+    for scores in torch.load(tmp_path / "scores.pt"):
+        torch.testing.assert_close(scores, expected)
 
 
 def test_votes_are_numbered_as_the_model_numbers(features):
-    """The pure half of the pipeline, item by item."""
+    """Tests the pure half of the pipeline, item by item."""
     who, said = number_votes(VOTES, ANNOTATORS, CLASSES)
     torch.testing.assert_close(who, NUMBERS[0])
     torch.testing.assert_close(said, NUMBERS[1])
@@ -342,7 +345,7 @@ def test_votes_are_numbered_as_the_model_numbers(features):
 
 
 def test_texts_are_taken_as_they_are(tokenizer):
-    """A text was asked to have its column renamed."""
+    """A plain text used to be refused with advice to rename its column."""
     model = text_pair()
     forecast = pipeline(TASK, model=model, tokenizer=tokenizer)
     texts = ["a good film", "bad"]
@@ -375,7 +378,7 @@ def test_texts_are_taken_as_they_are(tokenizer):
 
 
 def test_what_makes_the_inputs_is_missed_at_construction(tokenizer):
-    """After the pictures of an hour is late to hear that there is no tokenizer."""
+    """It would be too late to learn after an hour of reading pictures that the tokenizer is missing."""
     with pytest.raises(
         ValueError, match="`tokenizer` must be given for a classifier of texts, got none"
     ):
@@ -401,7 +404,7 @@ def sound_pair():
 
 
 def test_sounds_are_taken_from_files_and_as_a_data_set_has_them(tmp_path):
-    """A sound file was opened as a picture."""
+    """A sound file used to be opened as a picture."""
     extractor = ASTFeatureExtractor(max_length=64, num_mel_bins=16)
     samples = np.sin(np.arange(8000) / 10).astype(np.float32)
     samples = np.round(samples * 2**14) / 2**15
@@ -446,7 +449,7 @@ def test_sounds_are_taken_from_files_and_as_a_data_set_has_them(tmp_path):
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
 @pytest.mark.parametrize("rate", [8000, 16000, 44100])
 def test_sounds_of_any_rate_and_width_are_read_without_a_library(width, rate, tmp_path):
-    """Played twice as fast, a sound is another one: the classifier would answer all the same."""
+    """At twice the rate a sound is another one, and the classifier would answer all the same."""
     heard = np.sin(2 * np.pi * 440 * np.arange(rate) / rate) / 2
     numbers = np.round(heard * (2 ** (8 * width - 1) - 1)).astype("<i8")
     if width == 1:
@@ -461,7 +464,7 @@ def test_sounds_of_any_rate_and_width_are_read_without_a_library(width, rate, tm
     for content in (path, stored, {"array": heard, "sampling_rate": np.int64(rate)}):
         samples = opened_sound(content, 16000, number=0)
         assert (samples.dtype, samples.shape) == (np.float32, (16000,))
-        # But for the ends, where a filter has nothing to go by.
+        # Except at the ends, where the filter has no neighbouring samples.
         np.testing.assert_allclose(samples[200:-200], same[200:-200], atol=0.02)
     whole = stored["bytes"]
     with pytest.raises(ValueError, match="item 7 must be a sound that can be read, .*ends after"):
@@ -469,7 +472,7 @@ def test_sounds_of_any_rate_and_width_are_read_without_a_library(width, rate, tm
 
 
 def test_other_sounds_are_left_to_a_library_and_asked_for_by_name(monkeypatch):
-    """Compressed sounds lie inside a data set as bytes, which no library takes as they are."""
+    """Compressed sounds are stored in a data set as bytes, and no library reads those as they are."""
     stored = {"bytes": b"fLaC and so on", "path": "a.flac"}
     seen = []
 
@@ -490,7 +493,7 @@ def test_other_sounds_are_left_to_a_library_and_asked_for_by_name(monkeypatch):
 
 
 def test_pictures_that_cannot_be_opened_are_named(saved, tmp_path):
-    """`UnidentifiedImageError` names no item, and a text looks like a file that is missing."""
+    """`UnidentifiedImageError` does not name the item, and a plain text looks like a missing file."""
     forecast = pipeline(TASK, model=str(saved))
     (tmp_path / "sound.wav").write_bytes(b"RIFF....WAVE")
     good = Image.new("RGB", (8, 8))
@@ -508,7 +511,7 @@ def test_pictures_that_cannot_be_opened_are_named(saved, tmp_path):
 
 
 def test_a_table_of_numbers_is_told_how_to_come(model, features):
-    """In which order 124 columns were trained on is known to nobody but who trained."""
+    """Only the person who trained the model knows the order of its 124 columns."""
     forecast = pipeline(TASK, model=model)
     row = {f"x{i}": float(value) for i, value in enumerate(features[0])}
     with pytest.raises(
@@ -529,7 +532,7 @@ def test_a_table_of_numbers_is_told_how_to_come(model, features):
 
 
 def test_options_are_checked_before_an_item_is_read(model, features):
-    """The loader says "batch_size should be a positive integer" after the model was loaded."""
+    """The loader would say "batch_size should be a positive integer" only after the model was loaded."""
     forecast = pipeline(TASK, model=model)
     for options, error in (
         ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),

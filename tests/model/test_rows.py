@@ -1,4 +1,4 @@
-"""Tests of rows of a table on their way into a pipeline: `hf_maxmig.model.items` and `pipelines`."""
+"""Tests of table rows in a pipeline: `hf_maxmig.model.items` and `pipelines`."""
 
 import logging
 import math
@@ -52,7 +52,7 @@ def scores(answers):
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
 def test_rows_are_forecast_as_their_features_are(model, processor, rows, batch_size):
-    """A column in another place, or a row without its votes, would give other forecasts and no error."""
+    """A column in another place, or a row without its votes, would give other forecasts without an error."""
     assert None in [row["height"] for row in rows]
     features = processor(rows)["features"]
     by_row = pipeline(TASK, model=model, feature_extractor=processor, batch_size=batch_size)
@@ -65,12 +65,12 @@ def test_rows_are_forecast_as_their_features_are(model, processor, rows, batch_s
     torch.testing.assert_close(scores(answers), scores(expected))
     assert [answer["heard"] for answer in answers] == [answer["heard"] for answer in expected]
     assert scores(answers)[0].argmax() != scores(by_row(rows))[0].argmax()
-    # Other keys, the order of the keys, and gold labels play no part.
+    # Other keys, the order of the keys and gold labels have no effect.
     other = [dict(reversed(row.items())) | {"name": "rex", "label": 1} for row in rows]
     torch.testing.assert_close(scores(by_row(other)), scores(by_row(rows)))
     one = by_row(items[0])
     torch.testing.assert_close(scores([one]), scores(answers[:1]))
-    # The features themselves are taken too.
+    # The features themselves are accepted too.
     torch.testing.assert_close(scores(by_row([{"features": features[1]}])), scores(answers[1:2]))
 
 
@@ -86,14 +86,14 @@ def test_rows_are_forecast_as_their_features_are(model, processor, rows, batch_s
     ],
 )  # fmt: skip
 def test_bad_cell_is_refused_by_column_and_item(model, processor, rows, changes, error, message):
-    """A batch fails as a whole; the message must say which item to mend."""
+    """A batch fails as a whole, so the message must say which item to fix."""
     forecast = pipeline(TASK, model=model, feature_extractor=processor, batch_size=3)
     with pytest.raises(error, match=message):
         forecast([*rows[:2], rows[2] | changes])
 
 
 def test_item_that_is_no_row_is_refused_with_what_is_expected(model, processor, rows):
-    """Missing columns are named, and other kinds of items."""
+    """The message names missing columns, and other kinds of items."""
     forecast = pipeline(TASK, model=model, feature_extractor=processor)
     short = {name: value for name, value in rows[1].items() if name != "weight"}
     with pytest.raises(ValueError, match="must have the column 'weight', got .* at item 1"):
@@ -106,7 +106,7 @@ def test_item_that_is_no_row_is_refused_with_what_is_expected(model, processor, 
 
 
 def test_unseen_colour_is_told_once(model, rows, caplog):
-    """It says nothing of the item, and the forecast is made of the rest."""
+    """An unseen category carries no information: the forecast uses the other columns, with one warning."""
     processor = fitted_table_processor(make_table())
     forecast = pipeline(TASK, model=model, feature_extractor=processor)
     with caplog.at_level(logging.WARNING):
@@ -116,7 +116,7 @@ def test_unseen_colour_is_told_once(model, rows, caplog):
 
 
 def test_model_of_tables_without_a_processor_takes_features(rows):
-    """A row cannot be read then, and the message says what is missing."""
+    """Without a processor a row cannot be read, and the message says what is missing."""
     reader = ItemReader(TableClassifier(TableConfig(input_size=7)), "tabular-classification")
     assert reader({"features": [0] * 7}, 0)["features"].tolist() == [0.0] * 7
     assert reader.expected == "a dict with `features`, 7 numbers, and `votes`"

@@ -1,4 +1,4 @@
-"""Saturated posteriors, small priors, half precision: a loss and a gradient are finite, or refused."""
+"""Saturated posteriors, small priors, half precision: loss and gradient are finite, or the input is refused."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ CASES = list(itertools.product(SIZES, SIZES, (5, 64)))
 
 
 def loss_of(logits, scores, log_p, divergence):
-    """A training step's loss, of (N, C) logits and (N, C) what the votes add up to."""
+    """The loss of a training step from (N, C) logits and the (N, C) sums of the votes' weights."""
     log_h = widen(logits).log_softmax(dim=-1)
     log_g = (scores + log_p).log_softmax(dim=-1)
     return -mutual_information_gain(log_h, log_g, log_p, divergence)
@@ -29,10 +29,10 @@ def loss_of(logits, scores, log_p, divergence):
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda t: str(t)[6:])
 @pytest.mark.parametrize("divergence", DIVERGENCES)
 def test_loss_and_gradient_are_finite_wherever_the_prior_is_taken(divergence, dtype):
-    """Of such combinations a twelfth had a loss or a gradient that was not finite, without a word."""
+    """A twelfth of such combinations used to have a loss or gradient that silently was not finite."""
     draw = torch.Generator().manual_seed(0)
     tried = refused = overflowed = 0
-    for log_last, (sure, told, number) in itertools.product(LOG_PRIORS, CASES):
+    for log_last, (sure, evidence, number) in itertools.product(LOG_PRIORS, CASES):
         prior = [1.0, 1.0, math.exp(log_last)]
         if log_last < -26:
             refused += 1
@@ -42,16 +42,16 @@ def test_loss_and_gradient_are_finite_wherever_the_prior_is_taken(divergence, dt
         tried += 1
         signs = torch.randn(2, number, 3, generator=draw).sign()
         logits = (signs[0] * sure).to(dtype).requires_grad_()
-        scores = (signs[1] * told).requires_grad_()
+        scores = (signs[1] * evidence).requires_grad_()
         free = torch.tensor(check_prior(prior, 3)).log().requires_grad_()
         loss = loss_of(logits, scores, free.log_softmax(dim=-1), divergence)
         loss.backward()
-        case = (log_last, sure, told, number)
+        case = (log_last, sure, evidence, number)
         assert loss.isfinite(), case
         assert scores.grad.isfinite().all(), case
         assert free.grad.isfinite().all(), case
         if not logits.grad.isfinite().all():
-            # Beyond 65,504 a gradient in fp16 is infinite; the trainer, or its loss scale, sees it.
+            # Beyond 65,504 a gradient in fp16 is infinite; the trainer or its loss scaler notices.
             assert dtype == torch.float16, case
             overflowed += 1
     assert tried == 4 * len(CASES)
@@ -60,7 +60,7 @@ def test_loss_and_gradient_are_finite_wherever_the_prior_is_taken(divergence, dt
 
 
 def test_gradient_beyond_fp16_stops_a_training(crowd, make_model, make_args):
-    """A step with an infinite gradient makes all weights NaN."""
+    """A step with an infinite gradient would make all weights NaN."""
 
     class Half(MaxMIGTrainer):
         def compute_loss(self, model, inputs, *args, **kwargs):
@@ -78,7 +78,7 @@ def test_gradient_beyond_fp16_stops_a_training(crowd, make_model, make_args):
      [1e308, 1e308], [1.0, 5e-324], [1.0, 0.0], [1.0, -1.0]],
 )  # fmt: skip
 def test_prior_that_float32_cannot_hold_is_refused(prior):
-    """Its log is minus infinity, or its inverse is: the first step makes all weights NaN."""
+    """If its log is -inf or its inverse infinite, the first step makes all weights NaN."""
     for make in (
         lambda: check_prior(prior, num_classes=2),
         lambda: ClassPrior(2, prior),
@@ -90,7 +90,7 @@ def test_prior_that_float32_cannot_hold_is_refused(prior):
 
 @given(st.lists(st.floats(LEAST_PRIOR * 10, 1.0), min_size=2, max_size=6))
 def test_prior_that_is_taken_is_finite_in_float32(values):
-    """Any other prior must stay what it is, however uneven."""
+    """Every other prior must be used as given, however uneven."""
     log_p = ClassPrior(len(values), values)()
     assert log_p.isfinite().all()
     torch.testing.assert_close(log_p.exp().sum(), torch.tensor(1.0))
@@ -100,7 +100,7 @@ def test_prior_that_is_taken_is_finite_in_float32(values):
 
 
 def test_widest_type_is_that_of_the_gain():
-    """A classifier in float64 met W in float32: an error of torch's about a product."""
+    """A float64 classifier with a float32 W used to fail with torch's error about a matrix product."""
     log_h = torch.randn(5, 3, dtype=torch.float64).log_softmax(-1)
     who, said = torch.zeros(5, 1, dtype=torch.int64), torch.arange(5)[:, None] % 3
     log_p = torch.full((3,), 1 / 3).log()
@@ -114,7 +114,7 @@ def test_widest_type_is_that_of_the_gain():
 
 
 def test_classifier_in_float64_trains(crowd, make_model, make_args):
-    """What `from_pretrained(dtype="float64")` gives has to meet W in float32 in every place."""
+    """A classifier loaded with `from_pretrained(dtype="float64")` meets a float32 W in several places."""
     pair = make_model()
     pair.classifier.double()
     rows = crowd.map(lambda row: row)
@@ -128,20 +128,20 @@ def test_classifier_in_float64_trains(crowd, make_model, make_args):
 @pytest.mark.parametrize("dtype", TYPES[:3], ids=lambda t: str(t)[6:])
 @pytest.mark.parametrize("divergence", DIVERGENCES)
 def test_class_without_mass_is_finite_too(divergence, dtype):
-    """What nobody voted for has a prior far below any that can be given."""
+    """A class that nobody voted for has a prior far below any that a user can pass."""
     draw = torch.Generator().manual_seed(1)
-    for sure, told, number in CASES:
+    for sure, evidence, number in CASES:
         signs = torch.randn(2, number, 3, generator=draw).sign()
         logits = (signs[0] * sure).to(dtype).requires_grad_()
-        scores = (signs[1] * told).requires_grad_()
+        scores = (signs[1] * evidence).requires_grad_()
         log_p = torch.tensor([math.log(0.5), math.log(0.5), NO_MASS])
         log_g = posterior_of(scores + log_p, log_p)
         log_h = widen(logits).log_softmax(dim=-1)
         loss = -mutual_information_gain(log_h, log_g, log_p, divergence)
         loss.backward()
-        assert loss.isfinite(), (sure, told, number)
-        assert scores.grad.isfinite().all(), (sure, told, number)
-        assert logits.grad.isfinite().all() or dtype == torch.float16, (sure, told, number)
+        assert loss.isfinite(), (sure, evidence, number)
+        assert scores.grad.isfinite().all(), (sure, evidence, number)
+        assert logits.grad.isfinite().all() or dtype == torch.float16, (sure, evidence, number)
 
 
 @pytest.mark.parametrize("drift", [-45.0, -60.0, -1e4, -float("inf"), float("nan")])
@@ -149,7 +149,10 @@ def test_class_without_mass_is_finite_too(divergence, dtype):
 def test_learned_prior_that_drifts_away_is_finite_or_stops(
     divergence, drift, crowd, make_model, make_args
 ):
-    """It is trained, so no check of what was given sees it; a saved model must not have it."""
+    """A learned prior bypasses the checks of the arguments.
+
+    A saved model must not contain one that is not finite.
+    """
     pair = make_model(prior="learned", divergence=divergence)
     args = make_args(init="keep", num_train_epochs=1, name_classes=False)
     trainer = MaxMIGTrainer(model=pair, args=args, train_dataset=crowd)
@@ -161,7 +164,7 @@ def test_learned_prior_that_drifts_away_is_finite_or_stops(
         trainer.train()
     except ValueError as error:
         stopped = "must be finite" in str(error)
-    # On a CPU it stops before the step: what was finite still is.
+    # On a CPU it stops before the step, so every finite parameter is still finite.
     lost = [name for name, t in pair.state_dict().items() if not t.isfinite().all()]
     assert lost == ([] if math.isfinite(drift) else ["prior.logits"])
     assert stopped or not lost

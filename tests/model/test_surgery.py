@@ -1,4 +1,4 @@
-"""Surgery on classifiers: what an output layer reads, whatever the architecture and the batch are, and its outputs."""
+"""Surgery on classifiers: the features that an output layer reads, for any architecture and batch, and its outputs."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 
 
 def words(number, size):
-    """Tokens of an item, without padding."""
+    """Return the tokens of an item, without padding."""
     generator = torch.Generator().manual_seed(number)
     tokens = torch.randint(2, 40, (size,), generator=generator)
     tokens[-1] = EOS
@@ -48,7 +48,7 @@ def words(number, size):
 
 
 def padded_words(items, side, width):
-    """A batch of items, padded at one side."""
+    """Return a batch of items, padded on one side."""
     ids = torch.full((len(items), width), PAD)
     mask = torch.zeros_like(ids)
     for i, item in enumerate(items):
@@ -67,7 +67,7 @@ TEXT = {
     "gpt2": (
         GPT2ForSequenceClassification,
         GPT2Config(vocab_size=40, n_embd=16, n_layer=2, n_head=2),
-        ("right",),  # left padding shifts its positions
+        ("right",),  # padding on the left would shift positions
     ),
     "llama": (
         LlamaForSequenceClassification,
@@ -101,7 +101,7 @@ def build():
 
 
 def logits_again(model, features):
-    """What the output layer makes of features."""
+    """Apply the output layer to features."""
     layer = output_layers(model, C)[-1]
     if isinstance(layer, nn.Conv2d):
         features = features[:, :, None, None]
@@ -110,7 +110,7 @@ def logits_again(model, features):
 
 @pytest.mark.parametrize(("name", "side"), [(n, s) for n, (*_, sides) in TEXT.items() for s in sides])  # fmt: skip
 def test_features_of_a_text_do_not_depend_on_the_padding_of_its_batch(name, side, build):
-    """An average over padding says how long the longest text of the batch is."""
+    """An average that includes padding depends on the longest text of the batch."""
     kind, config, _ = TEXT[name]
     model = build(kind, config)
     items = [words(number, size) for number, size in enumerate((3, 9, 5))]
@@ -151,7 +151,10 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_features_of_pictures_and_sounds_are_what_the_logits_are_a_line_of(name):
-    """And of each item by itself."""
+    """The output layer applied to the features gives the logits.
+
+    An item's features do not depend on its batch.
+    """
     torch.manual_seed(0)
     model, inputs = OTHERS[name]()
     model.eval()
@@ -165,7 +168,7 @@ def test_features_of_pictures_and_sounds_are_what_the_logits_are_a_line_of(name)
 
 
 def test_features_of_sounds_do_not_depend_on_the_padding_of_their_batch(build):
-    """As the logits do not: frames of silence that was put behind a sound are left out."""
+    """As for the logits, frames of silence added after a sound must be left out."""
     config = Wav2Vec2Config(
         conv_dim=(8, 8), conv_kernel=(5, 3), conv_stride=(5, 2), num_feat_extract_layers=2, vocab_size=40,
         feat_extract_norm="layer", num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2,
@@ -187,7 +190,7 @@ def test_features_of_sounds_do_not_depend_on_the_padding_of_their_batch(build):
 
 
 class OfPlaces(nn.Module):
-    """A classifier whose output layer reads each of several places, and what is made of their scores."""
+    """A classifier whose output layer reads several positions, whose scores are then pooled."""
 
     def __init__(self, pool, output=None):
         super().__init__()
@@ -212,7 +215,7 @@ def masked_mean(scores, mask):
     ids=["mean", "scaled", "normalised", "one"],
 )
 def test_places_count_as_much_as_in_the_logits(pool, expected):
-    """Whatever comes after the layer; what is masked may even be no number."""
+    """Positions are weighted as in the logits, whatever follows the layer. Masked positions may even be NaN."""
     torch.manual_seed(0)
     places, mask = torch.randn(4, 5, 6), torch.ones(4, 5)
     mask[:, 3:] = 0
@@ -223,7 +226,7 @@ def test_places_count_as_much_as_in_the_logits(pool, expected):
 
 @pytest.mark.parametrize("shape", [(4, 5, 6), (4, 2, 3, 6)], ids=["tokens", "a map"])
 def test_places_of_a_map_are_read_in_the_layers_own_axis(shape):
-    """A linear layer reads the last axis, also where there are four."""
+    """A linear layer reads the last axis, even of four."""
     places = torch.randn(shape)
     model = OfPlaces(lambda s, m: s.flatten(1, -2).mean(dim=1))
     found = penultimate_features(model, {"places": places, "mask": None}, C)
@@ -231,7 +234,7 @@ def test_places_of_a_map_are_read_in_the_layers_own_axis(shape):
 
 
 def test_a_convolution_of_several_places_gives_their_mean():
-    """Its outputs lie between them."""
+    """Its output positions lie between those of its input."""
     places = torch.randn(4, 6, 5, 5)
     model = OfPlaces(lambda s, m: s.mean(dim=(2, 3)), nn.Conv2d(6, C, 3))
     found = penultimate_features(model, {"places": places, "mask": None}, C)
@@ -248,7 +251,7 @@ def test_a_convolution_of_several_places_gives_their_mean():
     ids=["not from it", "none counts", "other items"],
 )
 def test_no_features_where_the_logits_do_not_come_from_the_layer(pool):
-    """What it reads says nothing about the item then."""
+    """Then the layer's input says nothing about the item."""
     inputs = {"places": torch.randn(4, 5, 6), "mask": None}
     assert penultimate_features(OfPlaces(pool), inputs, C) is None
     assert not torch.is_inference_mode_enabled()
@@ -256,7 +259,7 @@ def test_no_features_where_the_logits_do_not_come_from_the_layer(pool):
 
 
 def test_logits_that_are_no_numbers_give_features_that_are_none():
-    """Whether a layer reads items must not depend on the items: other processes would wait for those of this one."""
+    """Whether a layer reads items must not depend on their values: other processes would wait for this one."""
     places = torch.randn(4, 5, 6)
     places[2] = torch.nan
     model = OfPlaces(lambda s, m: s.mean(dim=1).softmax(-1))
@@ -266,7 +269,7 @@ def test_logits_that_are_no_numbers_give_features_that_are_none():
 
 @pytest.mark.parametrize(("name", "side"), [(n, s) for n, (*_, sides) in TEXT.items() for s in sides])  # fmt: skip
 def test_mean_of_an_encoder_stands_beside_what_the_output_layer_reads(name, side, build):
-    """Its pooling layers may be new: half of a small BERT's accuracy is lost in them."""
+    """Pooling layers may be untrained: in them a small BERT loses half of its accuracy."""
     kind, config, _ = TEXT[name]
     model = build(kind, config)
     items = [words(number, size) for number, size in enumerate((3, 9, 5, 7))]
@@ -301,7 +304,7 @@ def test_mean_of_an_encoder_stands_beside_what_the_output_layer_reads(name, side
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_features_of_pictures_and_sounds_are_found_for_the_start(name):
-    """Where the encoder's states are no places of the item, what the output layer reads stands alone."""
+    """If the encoder's states are not positions of an item, the output layer's input is used alone."""
     torch.manual_seed(0)
     model, inputs = OTHERS[name]()
     number = len(next(iter(inputs.values())))
@@ -312,7 +315,7 @@ def test_features_of_pictures_and_sounds_are_found_for_the_start(name):
 
 
 def test_outputs_of_two_heads_are_reordered_together():
-    """A distilled model averages two heads: one of them alone would mix the classes."""
+    """A distilled model averages two heads. Reordering one of them alone would mix up the classes."""
     config = DeiTConfig(
         hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=32, patch_size=8,
         num_labels=5,
@@ -329,7 +332,7 @@ def test_outputs_of_two_heads_are_reordered_together():
 
 
 class Layered(nn.Module):
-    """A classifier whose last layer is of one's choice, and what is done to its logits."""
+    """A classifier with a last layer of one's choice, and a function applied to its logits."""
 
     def __init__(self, output, after=None):
         super().__init__()
@@ -355,7 +358,7 @@ class Layered(nn.Module):
     ids=str,
 )
 def test_outputs_are_scaled_in_the_last_layer(output, has_bias):
-    """So that the native checkpoint of the classifier is as sure as it should be."""
+    """The scale must be in the weights, so that the classifier's native checkpoint is as confident as it should be."""
     model, x = Layered(output), torch.randn(5, 4)
     before = model(x).logits.detach()
     shift = torch.tensor([0.5, -0.25, 0.0])
@@ -366,7 +369,7 @@ def test_outputs_are_scaled_in_the_last_layer(output, has_bias):
 
 
 class Cosine(nn.Module):
-    """What does not follow when logits are stretched."""
+    """A layer whose output does not follow when its input is scaled."""
 
     def forward(self, logits):
         return logits / logits.norm(dim=1, keepdim=True)
@@ -376,9 +379,9 @@ class Cosine(nn.Module):
     "model", [Layered(nn.Linear(6, 3), Cosine()), Layered(nn.Sequential(nn.Linear(6, 4)), nn.Sequential(nn.Softmax(-1), nn.Linear(4, 3), nn.Tanh()))]
 )  # fmt: skip
 def test_outputs_that_cannot_be_scaled_stay_as_they_are(model):
-    """A classifier that was half scaled would be another one."""
+    """A classifier that was scaled only in part would be another one."""
     torch.manual_seed(0)
-    with torch.no_grad():  # small weights would leave Tanh all but a line
+    with torch.no_grad():  # small weights would leave Tanh almost linear
         for parameter in model.parameters():
             parameter.normal_()
     before = {name: t.clone() for name, t in model.state_dict().items()}
@@ -389,7 +392,7 @@ def test_outputs_that_cannot_be_scaled_stay_as_they_are(model):
 
 
 def test_features_are_what_the_output_layer_reads():
-    """What its logits are a line of."""
+    """The output layer applied to the features must give the logits."""
     x = torch.randn(5, 4)
     model = Layered(nn.Linear(6, 3))
     with torch.no_grad():

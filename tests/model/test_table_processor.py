@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.model.table_processor`: cells of every kind, and what is saved."""
+"""Tests of `hf_maxmig.model.table_processor`: cells of every type, and what is saved."""
 
 import json
 import logging
@@ -32,7 +32,7 @@ def read(processor, **changes):
 
 
 def test_row_becomes_the_features_that_their_names_say(processor):
-    """Features in another order than in training classify as nonsense, and nothing fails."""
+    """Features in another order than in training would give nonsense without an error."""
     assert dict(zip(processor.feature_names, read(processor), strict=True)) == {
         "age": 0.5, "age is missing": 0.0, "works": 1.5,
         "job = clerk": 0.0, "job = nurse": 1.0, "job is missing": 0.0,
@@ -47,7 +47,7 @@ def test_row_becomes_the_features_that_their_names_say(processor):
 
 @pytest.mark.parametrize("nothing", [None, math.nan, np.float64("nan")])
 def test_missing_value_is_the_mean_or_a_category_of_its_own(processor, nothing):
-    """NaN in a feature makes all weights NaN."""
+    """A NaN feature would make all weights NaN."""
     assert read(processor, age=nothing)[:2] == [0.0, 1.0]
     assert read(processor, works=nothing)[2] == 0.0
     assert read(processor, job=nothing)[3:6] == [0.0, 0.0, 1.0]
@@ -55,7 +55,7 @@ def test_missing_value_is_the_mean_or_a_category_of_its_own(processor, nothing):
 
 
 def test_pandas_own_nothing_is_missing(processor):
-    """A frame with nullable columns gives rows with `pandas.NA`."""
+    """A data frame with nullable columns yields rows with `pandas.NA`."""
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({**{n: [v] for n, v in ROW.items()}, "age": pandas.array([None], "Int64")})  # fmt: skip
     assert processor(frame.to_dict("records"))["features"][0, :2].tolist() == [0.0, 1.0]
@@ -72,7 +72,7 @@ def test_pandas_own_nothing_is_missing(processor):
     ],
 )
 def test_value_is_read_in_every_form_of_it(processor, name, same):
-    """Rows come from JSON, from pandas, from torch and from data sets."""
+    """Rows come from JSON, pandas, torch and data sets."""
     for value in same:
         assert read(processor, **{name: value}) == FEATURES, repr(value)
 
@@ -108,7 +108,7 @@ def test_value_of_another_kind_is_refused_by_column_and_item(processor, changes,
 
 
 def test_missing_column_is_refused_by_name(processor):
-    """A column left out by mistake is not the same as a value that is not known."""
+    """A column left out by mistake differs from a value that is not known."""
     row = {name: value for name, value in ROW.items() if name not in ("age", "job")}
     with pytest.raises(ValueError, match=r"must have the columns 'age', 'job', got .* at item 1"):
         processor([ROW, row])
@@ -128,7 +128,7 @@ def test_missing_column_is_refused_by_name(processor):
 
 
 def test_unseen_category_becomes_zeros_with_one_warning_a_column(processor, caplog):
-    """A warning per item would drown the log; none would hide that the column says nothing."""
+    """A warning per item would drown the log. No warning would hide that the column is ignored."""
     rows = [ROW, ROW | {"job": "pilot"}, ROW | {"job": "smith", "size": "middle", "code": 3}]
     with caplog.at_level(logging.WARNING):
         found = processor(rows, items=[4, 5, 6])["features"]
@@ -139,13 +139,13 @@ def test_unseen_category_becomes_zeros_with_one_warning_a_column(processor, capl
     assert "Column 'job' has 'pilot' at item 5" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        assert read(processor, size=None)[6:8] == [0.0, 0.0]  # training had none
+        assert read(processor, size=None)[6:8] == [0.0, 0.0]  # training had no missing values
         assert read(processor, size=-1)[6:8] == [0.0, 0.0]  # as a data set stores it
-    assert not caplog.records  # this column has been spoken of
+    assert not caplog.records  # this column has already been warned about
 
 
 def test_columns_are_read_as_rows_are(processor):
-    """A data set's batches come as arrays, a pipeline's items one by one."""
+    """A data set's batches come as arrays, the items of a pipeline one by one."""
     rows = [ROW, ROW | {"age": 48.5, "works": False, "job": None, "size": "small", "code": 1}]
     columns = {name: [row[name] for row in rows] for name in ROW}
     arrays = columns | {
@@ -164,7 +164,7 @@ def test_columns_are_read_as_rows_are(processor):
 
 
 def test_integers_beyond_a_float_keep_their_order():
-    """A column of nanoseconds must not be cut to 32 bits before its mean is taken off."""
+    """A column of nanoseconds must not be cut to 32 bits before its mean is subtracted."""
     column = AGE | {"mean": 1e15, "scale": 1e3, "missing": False}
     processor = TableProcessor([column])
     values = np.array([10**15, 10**15 + 2000])
@@ -173,8 +173,8 @@ def test_integers_beyond_a_float_keep_their_order():
 
 
 def test_saved_processor_is_json_and_loads_by_the_auto_class(processor, tmp_path):
-    """A pickle would run whatever code is in it."""
-    processor([ROW | {"job": "pilot"}])  # what was warned of is not saved
+    """A pickle would run whatever code it contains."""
+    processor([ROW | {"job": "pilot"}])  # the warnings already given are not saved
     processor.save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "preprocessor_config.json").read_text())
     assert saved["columns"] == [AGE, WORKS, JOB, SIZE, CODE]
@@ -187,7 +187,7 @@ def test_saved_processor_is_json_and_loads_by_the_auto_class(processor, tmp_path
     assert (tmp_path / "again" / "preprocessor_config.json").read_bytes() == (
         tmp_path / "preprocessor_config.json"
     ).read_bytes()
-    # A pipeline that looks for an image processor there neither finds one nor asks for trust.
+    # A pipeline that looks for an image processor there finds none, and does not ask for trust.
     with pytest.raises(ValueError, match="Unrecognized image processor"):
         AutoImageProcessor.from_pretrained(tmp_path)
 

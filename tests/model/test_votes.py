@@ -1,4 +1,4 @@
-"""Votes with weights and without, as one value."""
+"""Votes with and without weights, as one value."""
 
 import copy
 import pickle
@@ -14,7 +14,7 @@ WEIGHTS = torch.tensor([[0.5, 0.0, 1.0], [1.0, 1.0, 0.0]])
 
 
 def test_votes_unpack_to_two_and_refuse_to_lose_their_weights() -> None:
-    """Code that knows of no weights would otherwise count an unsure vote in full, without a word."""
+    """Code that ignores weights would otherwise silently count an uncertain vote in full."""
     who, said = Votes(WHO, SAID)
     assert who is WHO
     assert said is SAID

@@ -1,4 +1,4 @@
-"""What is saved is whole, and what is not is refused."""
+"""Saved models are complete, and incomplete ones are refused."""
 
 import errno
 import json
@@ -68,7 +68,7 @@ SAVES = {
 
 
 def killed_at(number, kind, folder):
-    """Save the new model, in a process that is gone before its n-th step on the disk."""
+    """Save the new model in a process that dies before its n-th disk operation."""
     make, save, *_ = SAVES[kind]
     new, done = make(1), 0
 
@@ -85,7 +85,7 @@ def killed_at(number, kind, folder):
     for name in ("replace", "rename", "link", "unlink", "rmdir"):
         setattr(os, name, counted(getattr(os, name)))
     save(new, folder)
-    os._exit(0)  # an end of its own would take steps too
+    os._exit(0)  # a normal exit would also touch the disk
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def killed_at(number, kind, folder):
     "kind", ["in parts", "classifier", pytest.param("pair", marks=pytest.mark.full)]
 )
 def test_save_that_is_killed_leaves_the_old_or_the_new_model(kind, tmp_path):
-    """New weights under the old names of annotators or classes are another model that loads."""
+    """New weights under the old names of annotators or classes would load as another model."""
     make, save, load, told_of = SAVES[kind]
     old, new = make(0), make(1)
     save(old, tmp_path / "old")
@@ -109,7 +109,7 @@ def test_save_that_is_killed_leaves_the_old_or_the_new_model(kind, tmp_path):
         assert code in (0, 9), (tmp_path / "log").read_text()
         ended = code == 0
         outcomes.append(expected.index(told_of(load(folder))))
-        save(old, folder)  # the next save clears up
+        save(old, folder)  # the next save cleans up
         assert not list(folder.glob("_switching-*"))
         assert told_of(load(folder)) == expected[0]
         shutil.rmtree(folder)
@@ -148,17 +148,17 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("told", DAMAGE)
-def test_weights_that_are_not_the_models_are_refused_without_a_manifest_too(told, saved):
-    """What a file lacks would start at random, and the model that loads looks like any other."""
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_weights_that_are_not_the_models_are_refused_without_a_manifest_too(damage, saved):
+    """A tensor missing from the file would start at random, and the model would look like any other."""
     (saved / MANIFEST).unlink()
-    DAMAGE[told](saved)
-    with pytest.raises(ValueError, match=f"weights must be those of the model.*got {told}"):
+    DAMAGE[damage](saved)
+    with pytest.raises(ValueError, match=f"weights must be those of the model.*got {damage}"):
         AutoModel.from_pretrained(saved)
 
 
 def test_model_without_a_manifest_and_with_a_readme_of_ones_own_loads(saved):
-    """Of an older version, from the Hub, or put together by hand, it is as good; texts are edited."""
+    """Older models, models from the Hub or assembled by hand are valid too, and people edit READMEs."""
     (saved / "README.md").write_text("# Mine")
     AutoModel.from_pretrained(saved)
     (saved / MANIFEST).unlink()
@@ -172,13 +172,13 @@ def flipped(path, place):
 
 
 def test_one_flipped_bit_is_found(saved):
-    """The size is right and each tensor is there: other numbers, and nothing says so."""
+    """The size is right and every tensor is present, so nothing but the digest shows the change."""
     flipped(saved / WEIGHTS, -3)
     with pytest.raises(
         ValueError, match=r"`model\.safetensors` must be as it was saved, got other"
     ):
         AutoModel.from_pretrained(saved)
-    (saved / MANIFEST).unlink()  # as the message says
+    (saved / MANIFEST).unlink()  # as the message advises
     AutoModel.from_pretrained(saved)
 
 
@@ -193,7 +193,7 @@ def test_one_flipped_bit_is_found(saved):
     ],
 )  # fmt: skip
 def test_config_may_gain_and_lose_fields_but_not_say_something_else(change, loads, saved):
-    """Users add fields of their own, older versions lack some; a changed one is another model."""
+    """Users add fields and older versions lack some, but a changed value makes another model."""
     path = saved / "config.json"
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
     if loads:
@@ -206,7 +206,7 @@ def test_config_may_gain_and_lose_fields_but_not_say_something_else(change, load
 
 
 def test_damaged_manifest_is_no_manifest(saved):
-    """Taken as it is, it would refuse what is right or let pass what is not."""
+    """If it were trusted, it would refuse a good model or accept a damaged one."""
     for content in (b"", b"{}", b"[]", b"\xff", b"[" * 100_000):
         (saved / MANIFEST).write_bytes(content)
         with pytest.raises(ValueError, match="must be as it was saved, got other content"):
@@ -214,7 +214,7 @@ def test_damaged_manifest_is_no_manifest(saved):
 
 
 def test_digests_are_computed_once_where_they_were_just_now(saved):
-    """A large checkpoint is read twice else: before it is resumed from, and as it is."""
+    """Otherwise a large checkpoint would be read twice: before resuming and while loading."""
     with already_checked(saved):
         flipped(saved / WEIGHTS, -3)
         check_whole(saved)
@@ -224,7 +224,7 @@ def test_digests_are_computed_once_where_they_were_just_now(saved):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 def test_full_or_locked_disk_is_told_and_the_old_model_stays(number, saved, monkeypatch):
-    """Whatever wrote last says it in its own words, and somebody has to clear up."""
+    """The error of whichever library wrote last does not say that somebody has to free or unlock the disk."""
     before = {path.name: path.read_bytes() for path in saved.iterdir()}
 
     def refuse(tensors, filename, metadata=None):

@@ -1,4 +1,4 @@
-"""What is wrapped comes back as what it was, or is refused when it is wrapped."""
+"""A wrapped classifier comes back as what it was, or is refused when it is wrapped."""
 
 import pytest
 import timm
@@ -55,7 +55,7 @@ def check_same_logits(model, again, **inputs):
 
 
 def test_class_that_its_auto_class_does_not_choose_comes_back(tmp_path, memory_of_nan):
-    """DeiT with a teacher came back without one, with a head that nobody trained."""
+    """DeiT with a teacher used to come back without one, with an untrained head."""
     model, again = come_back(DeiTForImageClassificationWithTeacher(DeiTConfig(**SMALL)), tmp_path)
     check_same_logits(model, again, pixel_values=pictures())
     assert model.config.classifier_class == "DeiTForImageClassificationWithTeacher"
@@ -77,7 +77,7 @@ def test_class_that_its_auto_class_does_not_choose_comes_back(tmp_path, memory_o
     ],
 )  # fmt: skip
 def test_timm_model_with_arguments_of_its_own_comes_back(name, arguments, tmp_path, memory_of_nan):
-    """Built anew by its name alone it had other logits, or no place for its weights."""
+    """Rebuilt by name alone it had other logits, or no place for its weights."""
     torch.manual_seed(0)
     network = timm.create_model(name, num_classes=5, **arguments)
     network.requires_grad_(False)
@@ -97,7 +97,7 @@ def test_timm_model_with_arguments_of_its_own_comes_back(name, arguments, tmp_pa
 
 @pytest.mark.parametrize("change", ["layer", "rate"])
 def test_timm_model_that_was_changed_by_hand_is_refused(change):
-    """No argument of timm says so: it would come back without the change."""
+    """No argument of timm describes the change, so the model would come back without it."""
     network = timm.create_model("test_resnet", num_classes=5)
     if change == "layer":
         network.fc = nn.Sequential(nn.Linear(96, 8), nn.ReLU(), nn.Linear(8, 5))
@@ -114,7 +114,7 @@ def test_timm_model_without_a_head_is_refused():
 
 
 def test_remedy_for_a_timm_model_works(tmp_path):
-    """The way that the refusal names must lead somewhere."""
+    """The remedy that the refusal names must work."""
     network = timm.create_model("test_resnet", num_classes=5, stem_width=16)
     config = TimmWrapperConfig(
         architecture="test_resnet", num_labels=5, model_args={"stem_width": 16}
@@ -128,7 +128,7 @@ def test_remedy_for_a_timm_model_works(tmp_path):
 @pytest.mark.parametrize("kind", ["timm", "transformers"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_type_of_the_weights_comes_back(kind, dtype, tmp_path):
-    """Rebuilt in float32 a model takes twice the memory, and other inputs."""
+    """Rebuilt in float32, a model takes twice the memory and other inputs."""
     network = timm.create_model("test_vit", num_classes=5) if kind == "timm" else vit()
     model, again = come_back(network.to(dtype), tmp_path)
     assert again.classifier.dtype == dtype
@@ -137,7 +137,7 @@ def test_type_of_the_weights_comes_back(kind, dtype, tmp_path):
 
 
 def test_weights_of_two_types_are_refused():
-    """They would come back in one: a head in float32 rounded to bfloat16."""
+    """They would all come back as one type: a float32 head rounded to bfloat16."""
     classifier = vit()
     classifier.vit.to(torch.bfloat16)
     with pytest.raises(ValueError, match=r"one type, got bfloat16 and float32.*classifier\.float"):
@@ -147,7 +147,7 @@ def test_weights_of_two_types_are_refused():
 
 @pytest.mark.parametrize("method", ["max_mig", "aggnet", "crowd_layer"])
 def test_what_is_frozen_stays_so_over_saves(method, tmp_path):
-    """Loaded again and trained on, a frozen backbone was trained with the rest."""
+    """A frozen backbone that was saved and loaded used to be trained with the rest."""
     classifier = vit()
     classifier.vit.embeddings.requires_grad_(False)
     classifier.vit.layernorm.bias.requires_grad_(False)
@@ -167,7 +167,7 @@ def test_what_is_frozen_stays_so_over_saves(method, tmp_path):
 
 
 def test_layer_that_its_config_does_not_say_is_refused():
-    """A head of one's own came back as the usual one, drawn at random."""
+    """A custom head used to come back as the standard one, with random weights."""
     classifier = vit()
     classifier.classifier = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 5))
     with pytest.raises(ValueError, match="come back as another model .*classifier: class 'Sequ"):
@@ -179,13 +179,13 @@ def test_layer_that_its_config_does_not_say_is_refused():
 
 
 class OwnConfig(PreTrainedConfig):
-    """Of a classifier of one's own."""
+    """The config of a user's own classifier."""
 
     model_type = "one_of_my_own"
 
 
 class Own(PreTrainedModel):
-    """A classifier of one's own, as its author would write it."""
+    """A user's own classifier, as its author would write it."""
 
     config_class = OwnConfig
 
@@ -200,7 +200,7 @@ class Own(PreTrainedModel):
 
 
 class OwnViT(ViTForImageClassification):
-    """One of transformers' classes, with another forward."""
+    """One of transformers' classes with another forward pass."""
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ def forget():
     ],
 )
 def test_classifier_of_ones_own_is_taken_once_it_is_registered(auto_class, tmp_path, forget):
-    """Saved without that it could not be loaded, after the training."""
+    """Without registration, the model could be saved after the training but never loaded."""
     own = Own(OwnConfig(num_labels=3))
     with pytest.raises(TypeError, match="Own, which no Auto class builds: register it"):
         MaxMIGModel.from_classifier(own, num_annotators=2)
@@ -257,7 +257,7 @@ def test_classifier_of_ones_own_is_taken_once_it_is_registered(auto_class, tmp_p
     ],
 )
 def test_what_would_come_back_as_something_else_is_refused(classifier, message):
-    """A subclass of a class of transformers came back as its parent, with another forward."""
+    """A subclass of a transformers class used to come back as its parent, with another forward pass."""
     with pytest.raises(TypeError, match=message):
         MaxMIGModel.from_classifier(classifier(), num_annotators=2)
 
@@ -276,7 +276,10 @@ def crowd_of_pictures():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", ["vit", "timm", "pair"])
 def test_classifier_in_half_precision_is_trained_in_float32(kind, dtype, make_args, monkeypatch):
-    """Transformers loads a checkpoint in the type it was saved in: training it ended in torch's bare error."""
+    """Transformers loads a checkpoint in the type it was saved in.
+
+    Training it used to fail with torch's bare error.
+    """
     torch.manual_seed(0)
     network = timm.create_model("test_resnet", num_classes=5) if kind == "timm" else vit()
     network = network.to(dtype)
@@ -300,7 +303,7 @@ def test_classifier_in_half_precision_is_trained_in_float32(kind, dtype, make_ar
 
 
 def test_model_in_half_precision_takes_inputs_in_float32():
-    """A data set's numbers are in float32: a forward pass ended in torch's bare error."""
+    """Data sets hold float32 numbers. A forward pass used to fail with torch's bare error."""
     model = MaxMIGModel.from_classifier(
         HeadClassifier(HeadConfig(input_size=4, num_labels=3)).to(torch.bfloat16), num_annotators=2
     ).eval()
@@ -312,7 +315,7 @@ def test_model_in_half_precision_takes_inputs_in_float32():
 
 
 def test_text_in_half_precision_is_left_alone_by_what_does_not_train(tmp_path):
-    """Numbers of tokens are no fractions, and a model that only predicts keeps its type."""
+    """Token ids are not fractions, and a model that only predicts keeps its type."""
     config = BertConfig(vocab_size=11, num_labels=3, **{k: v for k, v in SMALL.items() if k not in ("image_size", "patch_size", "num_labels")})  # fmt: skip
     model, again = come_back(BertForSequenceClassification(config).bfloat16(), tmp_path)
     check_same_logits(model, again, input_ids=torch.tensor([[1, 2, 3]]))
