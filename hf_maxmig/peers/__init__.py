@@ -13,6 +13,7 @@ from ..model.modeling_maxmig import CrowdModel
 from ..model.wrapping import AUTO_CLASSES
 from .aggnet import AggNetConfig, AggNetModel
 from .aggregated import ALGORITHMS, AggregatedConfig, AggregatedModel
+from .confusion import ConfusionConfig, ConfusionModel
 from .crowd_layer import CrowdLayerConfig, CrowdLayerModel
 from .doctor_net import DoctorNetConfig, DoctorNetModel
 from .majority_vote import MajorityVoteConfig, MajorityVoteModel
@@ -29,6 +30,10 @@ PEERS: dict[str, tuple[type[CrowdModel], dict[str, Any]]] = {
     "crowd_layer_vote_share": (CrowdLayerModel, {"start": "vote_share"}),
     "doctor_net": (DoctorNetModel, {}),
     "doctor_net_weighted": (DoctorNetModel, {"average": "learned"}),
+    "spee_lfc": (ConfusionModel, {"regulariser": "none"}),
+    "trace": (ConfusionModel, {"regulariser": "trace"}),
+    "geo_f": (ConfusionModel, {"regulariser": "geo_f"}),
+    "geo_w": (ConfusionModel, {"regulariser": "geo_w"}),
     "aggnet": (AggNetModel, {}),
     "mbem": (MBEMModel, {}),
     "raykar": (RaykarModel, {}),
@@ -86,6 +91,8 @@ __all__ = [
     "AggNetModel",
     "AggregatedConfig",
     "AggregatedModel",
+    "ConfusionConfig",
+    "ConfusionModel",
     "CrowdLayerConfig",
     "CrowdLayerModel",
     "DoctorNetConfig",

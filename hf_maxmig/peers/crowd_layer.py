@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from ..model.aggregators import Float32Module, WeightedAverageAggregator
 from ..model.configuration_maxmig import MaxMIGConfig
 from ..model.cross_entropy import against_annotations
 from ..model.functional import widen
-from ..model.kept_gradients import TableRows
 from ..model.modeling_maxmig import CrowdModel
 from ..model.outputs import Gather, MaxMIGOutput
 from ..model.votes import Votes
+from .annotator_matrices import AnnotatorMatrices
 
 STARTS = ("identity", "vote_share")
 
@@ -49,37 +48,6 @@ class CrowdLayerConfig(MaxMIGConfig):
             raise ValueError(f"`start` must be one of {', '.join(STARTS)}, got {self.start!r}.")
 
 
-class AnnotatorMatrices(Float32Module):
-    """One matrix per annotator, from the classifier's probabilities to the annotator's votes.
-
-    Args:
-        num_annotators: M.
-        num_classes: C.
-
-    Example:
-        >>> matrices = AnnotatorMatrices(num_annotators=3, num_classes=2)
-        >>> sure = torch.tensor([[1.0, 0.0]])
-        >>> matrices(sure, torch.tensor([[2, 0]])).tolist()  # one logit more for what is true
-        [[[1.0, 0.0], [1.0, 0.0]]]
-    """
-
-    of_annotators = ("table",)
-
-    def __init__(self, num_annotators: int, num_classes: int) -> None:
-        super().__init__()
-        # annotator, reported class, true class: an annotator's matrix is one contiguous block
-        self.table = nn.Parameter(torch.eye(num_classes).repeat(num_annotators, 1, 1))
-        self.read = TableRows()
-
-    def forward(self, h: Tensor, annotators: Tensor) -> Tensor:
-        """Turn (B, C) probabilities and (B, K) annotators into (B, K, C) logits, meaningless at -1."""
-        num_annotators, num_classes, _ = self.table.shape
-        with torch.autocast(h.device.type, enabled=False):
-            rows = self.read(annotators.clamp(min=0), self.table.view(num_annotators, -1))
-            matrices = widen(rows).view(*annotators.shape, num_classes, num_classes)
-            return (matrices @ widen(h)[:, None, :, None]).squeeze(-1)
-
-
 class CrowdLayerModel(CrowdModel):
     """Fit each annotator's votes with their own matrix on top of the classifier.
 
@@ -99,8 +67,9 @@ class CrowdLayerModel(CrowdModel):
     Relations:
         `aggnet` has matrices too, but of probabilities, estimated in closed form. With
         `start="vote_share"` both start the same: softmax(W^m e_c) is the annotator's confusion row c.
-        `doctor_net` gives each annotator a head on the features instead. There is no g: the layer
-        predicts the annotators' votes, not the class of an item.
+        `spee_lfc` reads the matrices as confusion matrices: softmax(W^m h(x)) here is no mixture of
+        the rows of one. `doctor_net` gives each annotator a head on the features instead. There is
+        no g: the layer predicts the annotators' votes, not the class of an item.
 
     Example:
         >>> from hf_maxmig import HeadClassifier, HeadConfig
@@ -143,9 +112,7 @@ class CrowdLayerModel(CrowdModel):
         if self.config.start == "identity":
             table.copy_(torch.eye(self.config.num_labels).expand_as(table))
             return
-        start = WeightedAverageAggregator(table.shape[0], table.shape[1])
-        start.initialize(batches, smoothing)
-        table.copy_(start.table)
+        self.crowd_layer.start_from_votes(batches, smoothing)
 
     def crowd_loss(
         self,

@@ -64,6 +64,10 @@ METHODS = {
     # as people call them, in the order of the rows
     **{name: model.method for name, (model, _) in PEERS.items() if isinstance(model.method, str)},
     "crowd_layer_vote_share": "Crowd Layer, eq. 2 start",
+    "spee_lfc": "SpeeLFC",
+    "trace": "Trace Regularisation",
+    "geo_f": "GeoCrowdNet-F",
+    "geo_w": "GeoCrowdNet-W",
     "doctor_net_weighted": "Doctor Net, learned weights",
     "dawid_skene": "Dawid-Skene",
     "one_coin_dawid_skene": "One-coin Dawid-Skene",

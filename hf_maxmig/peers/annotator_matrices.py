@@ -1,0 +1,132 @@
+"""Matrices of annotators behind a classifier, trained together with it, and the models that have them.
+
+`crowd_layer`, `confusion`, `union_net` and others read a matrix differently; how it is stored, read and
+started is the same, and lives here.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from ..model.aggregators import Float32Module, WeightedAverageAggregator
+from ..model.configuration_maxmig import MaxMIGConfig
+from ..model.functional import widen
+from ..model.kept_gradients import TableRows
+from ..model.modeling_maxmig import CrowdModel
+from ..model.votes import Votes
+
+STARTS = ("authors", "vote_share")
+
+
+class AnnotatorMatrices(Float32Module):
+    """One matrix per annotator, from the classifier's probabilities to the annotator's votes.
+
+    Args:
+        num_annotators: M.
+        num_classes: C.
+
+    Example:
+        >>> matrices = AnnotatorMatrices(num_annotators=3, num_classes=2)
+        >>> sure = torch.tensor([[1.0, 0.0]])
+        >>> matrices(sure, torch.tensor([[2, 0]])).tolist()  # one logit more for what is true
+        [[[1.0, 0.0], [1.0, 0.0]]]
+    """
+
+    of_annotators: ClassVar[tuple[str, ...]] = ("table",)
+
+    def __init__(self, num_annotators: int, num_classes: int) -> None:
+        super().__init__()
+        # annotator, reported class, true class: an annotator's matrix is one contiguous block
+        self.table = nn.Parameter(torch.eye(num_classes).repeat(num_annotators, 1, 1))
+        self.read = TableRows()
+
+    def of(self, annotators: Tensor) -> Tensor:
+        """Read the matrices of (B, K) annotators: (B, K, C, C) reported by true, meaningless at -1."""
+        num_annotators, num_classes, _ = self.table.shape
+        rows = self.read(annotators.clamp(min=0), self.table.view(num_annotators, -1))
+        return widen(rows).view(*annotators.shape, num_classes, num_classes)
+
+    def forward(self, h: Tensor, annotators: Tensor) -> Tensor:
+        """Turn (B, C) probabilities and (B, K) annotators into (B, K, C) logits, meaningless at -1."""
+        with torch.autocast(h.device.type, enabled=False):
+            return (self.of(annotators) @ widen(h)[:, None, :, None]).squeeze(-1)
+
+    @torch.no_grad()
+    def start_from_votes(self, batches: Iterable[Votes], smoothing: float) -> None:
+        """Set each matrix to equation 2 of the Max-MIG paper: logs of P(reported class | vote share).
+
+        Args:
+            batches: the training crowd, part by part.
+            smoothing: pseudo-labels added to each cell of a confusion matrix.
+        """
+        start = WeightedAverageAggregator(*self.table.shape[:2])
+        start.initialize(batches, smoothing)
+        self.table.copy_(start.table)
+
+
+class MatricesConfig(MaxMIGConfig):
+    """Configuration of a `MatricesModel`.
+
+    Args:
+        start: how the matrices start: `"authors"`, as the method's authors do, or `"vote_share"`,
+            equation 2 of the Max-MIG paper.
+
+    Raises:
+        ValueError: if `start` is neither.
+    """
+
+    _auto_class = None
+    start: str = "authors"
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        if self.start not in STARTS:
+            raise ValueError(f"`start` must be one of {', '.join(STARTS)}, got {self.start!r}.")
+
+
+class MatricesModel(CrowdModel):
+    """A classifier and one trained C x C matrix per annotator: what several methods share.
+
+    A method defines `crowd_loss`, and `authors_start` unless its authors start at the identity.
+
+    Args:
+        config: the model's configuration; `start` says how the matrices start.
+        classifier: h, if already built; see `from_classifier`.
+    """
+
+    matrices_class: ClassVar[type[AnnotatorMatrices]] = AnnotatorMatrices
+    matrices: AnnotatorMatrices
+    _keep_in_fp32_modules_strict = ["matrices"]
+
+    def build_crowd(self, config: MaxMIGConfig) -> None:
+        """Build the matrices."""
+        self.matrices = self.matrices_class(cast(int, config.num_annotators), config.num_labels)
+
+    def authors_start(self) -> Tensor:
+        """Return the (C, C) scores, reported by true, that every annotator has at the authors' start."""
+        return torch.eye(self.config.num_labels)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, AnnotatorMatrices):
+            init.copy_(module.table, self.authors_start().expand_as(module.table))
+
+    def crowd_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the matrices."""
+        yield from (p for p in self.matrices.parameters() if p.requires_grad)
+
+    @torch.no_grad()
+    def initialize_crowd(
+        self,
+        batches: Iterable[Votes],
+        smoothing: float = 0.01,
+        voted: Tensor | None = None,
+    ) -> None:
+        """Initialise the matrices as the config says."""
+        if self.config.start == "vote_share":
+            self.matrices.start_from_votes(batches, smoothing)
+        else:
+            self.matrices.table.copy_(self.authors_start().expand_as(self.matrices.table))
