@@ -1,4 +1,4 @@
-"""Crowds beside a classifier that is as sure as it is right."""
+"""Crowds with a calibrated classifier."""
 
 import torch
 
@@ -19,10 +19,10 @@ def draw(right, num_items=600, num_classes=3, seed=0, certainty=3.0):
 
 
 def everyone(said):
-    """The annotators of (N, M) votes that everyone gave."""
+    """Return annotator numbers for (N, M) votes in which everyone voted on every item."""
     return torch.arange(said.shape[1]).repeat(len(said), 1)
 
 
 def weight_of(confusion):
-    """The weight that a confusion matrix asks for."""
+    """Return the weight W that suits a confusion matrix."""
     return confusion.clamp(min=1e-3).log()

@@ -1,4 +1,4 @@
-"""Reports and relabelled items made up, and the page of them as its readers and screen readers see it."""
+"""Made-up reports and relabelled items, and their page as readers and screen readers get it."""
 
 import dataclasses
 import io
@@ -55,7 +55,7 @@ def make_report(names=NAMES, classes=CLASSES, **changes):
 
 
 def without_pictures(report=None):
-    """The same report with nothing to draw: for tests that read what is said beside."""
+    """The same report with nothing to plot, for tests of the text alone."""
     report = make_report() if report is None else report
     return dataclasses.replace(
         report,
@@ -83,7 +83,7 @@ def tone(seconds=1.0, rate=8000, pitch=440.0, channels=1, width=2):
 
 
 def make_items(names=NAMES, classes=CLASSES, number=12, gold=True, own=None, kinds=None, **changes):
-    """Make twelve items; the first four are suspect, the last has no votes, every second a gold label."""
+    """Make twelve items: the first four are suspect, the last has no votes, every second has a gold label."""
     rng = np.random.default_rng(1)
     posterior = rng.dirichlet(np.ones(len(classes)), size=number).astype("float32")
     best = posterior.argmax(axis=1)

@@ -1,4 +1,4 @@
-"""Who copies whom, on crowds where it is known."""
+"""Who copies whom, on crowds where the answer is known."""
 
 import dataclasses
 import time
@@ -18,7 +18,7 @@ def pairs(copies):
 
 
 def test_exact_copy_is_found_among_honest_annotators():
-    """Someone paid twice for the same labels counts twice."""
+    """Someone who is paid twice for the same labels would count twice."""
     log_h, _, confusion, said = draw([0.7, 0.8, 0.6, 0.75, 0.65])
     said = torch.cat([said, said[:, 2:3]], dim=1)
     weight = weight_of(torch.cat([confusion, confusion[2:3]]))
@@ -31,7 +31,7 @@ def test_exact_copy_is_found_among_honest_annotators():
 
 
 def test_copy_in_part_is_found():
-    """Who changes one label in five would pass for honest if only equal columns were looked for."""
+    """A copier who changes one label in five would pass for honest if only identical columns were looked for."""
     log_h, truth, confusion, said = draw([0.7, 0.8, 0.6, 0.75, 0.65, 0.7])
     generator = torch.Generator().manual_seed(5)
     copies = torch.rand(len(truth), generator=generator) < 0.8
@@ -43,10 +43,13 @@ def test_copy_in_part_is_found():
 
 
 def test_large_groups_of_copies_do_not_pass_for_the_truth():
-    """Seven equal votes drown three honest ones: left in, each copy's mistake looks like the truth."""
+    """Seven equal votes outnumber three honest ones.
+
+    Unless they are left out, a mistake of a copy looks like the truth.
+    """
     log_h, _, confusion, said = draw([0.6, 0.7, 0.65, 0.7, 0.75, 0.6, 0.7], certainty=4.0)
     said = torch.cat([said, said[:, :1].expand(-1, 6)], dim=1)
-    # What training finds: the weight of a group is shared among its members.
+    # As after training: the weight of a group is shared among its members.
     weight = weight_of(confusion)
     weight[0] /= 7
     weight = torch.cat([weight, weight[:1].expand(6, -1, -1)])
@@ -60,7 +63,7 @@ def test_large_groups_of_copies_do_not_pass_for_the_truth():
     [([1.0, 1.0, 0.7, 0.8], 60), ([0.97] * 4, 600), ([0.99, 0.99, 0.5, 0.5, 0.5], 600)],
 )
 def test_agreement_that_the_truth_explains_is_no_copying(right, num_items):
-    """The two best annotators agree the most: they would be the first to be accused."""
+    """The two best annotators agree the most and would be accused first."""
     log_h, _, confusion, said = draw(right, num_items)
     assert torch.equal(said[:, 0], said[:, 1]) == (right[0] == 1)
     assert find_copies(log_h, weight_of(confusion), [(everyone(said), said)]) == []
@@ -68,7 +71,7 @@ def test_agreement_that_the_truth_explains_is_no_copying(right, num_items):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_few_items_on_which_an_easy_crowd_agrees_are_no_copying(seed):
-    """Where everyone is right 98 times of 100, pairs never disagree on 30 items."""
+    """Where everyone is right 98 times in 100, pairs never disagree on 30 items."""
     log_h, _, confusion, said = draw([0.98] * 12, num_items=30, seed=seed)
     same = sum(bool((said[:, a] == said[:, b]).all()) for a in range(12) for b in range(a))
     assert same > 0
@@ -76,14 +79,14 @@ def test_few_items_on_which_an_easy_crowd_agrees_are_no_copying(seed):
 
 
 def test_constant_annotators_do_not_copy_one_another():
-    """They agree on every item, mistakes included, and none has seen the other."""
+    """They agree on every item, mistakes included, although neither has seen the other's answers."""
     log_h, _, confusion, said = draw([0.7, 0.8, 0.6, 0.7, 0.7, 0.7])
     said[:, 3:] = 1
     assert find_copies(log_h, weight_of(confusion), [(everyone(said), said)]) == []
 
 
 def test_annotators_with_the_same_bias_do_not_copy_one_another():
-    """Both take emus for dogs; their shared mistakes are a habit, not a secret."""
+    """Both take emus for dogs. Mistakes that two annotators share need not be copied."""
     _, truth, _, said = draw([0.7, 0.8, 0.6, 0.7, 0.7], certainty=30.0)
     log_h = torch.eye(3)[truth].mul(0.97).add(0.01).log()
     generator = torch.Generator().manual_seed(1)
@@ -95,7 +98,7 @@ def test_annotators_with_the_same_bias_do_not_copy_one_another():
 
 
 def test_hard_items_alone_accuse_nobody():
-    """On one item in eight everyone is as good as lost and leans to the same wrong class."""
+    """On one item in eight everyone guesses, and leans to the same wrong class."""
     log_h, truth, confusion, said = draw([0.85] * 6, num_items=800)
     generator = torch.Generator().manual_seed(2)
     hard = torch.rand(len(truth), generator=generator) < 1 / 8
@@ -105,7 +108,7 @@ def test_hard_items_alone_accuse_nobody():
 
 
 def test_copies_are_named_after_the_one_with_most_right_labels_wherever_they_stand():
-    """The source would be whoever happens to have the lowest number."""
+    """Otherwise the source would be whoever has the lowest number."""
     log_h, truth, confusion, said = draw([0.7, 0.8, 0.6, 0.75, 0.65])
     part = torch.rand(len(truth), generator=torch.Generator().manual_seed(0)) < 0.5
     # Annotator 0 copied 2, on half of the items.
@@ -118,7 +121,7 @@ def test_copies_are_named_after_the_one_with_most_right_labels_wherever_they_sta
 
 
 def test_permuted_annotators_give_permuted_copies():
-    """A result that depends on the numbering is no property of the crowd."""
+    """The result must not depend on the numbering of the annotators."""
     log_h, truth, confusion, said = draw([0.7, 0.8, 0.6, 0.75, 0.65, 0.7, 0.7])
     generator = torch.Generator().manual_seed(5)
     for junior, senior in ((5, 2), (6, 1)):
@@ -133,7 +136,7 @@ def test_permuted_annotators_give_permuted_copies():
 
 
 def test_labelling_an_item_twice_is_not_copying_oneself():
-    """A pair of an annotator with themselves would be the clearest copy of all."""
+    """An annotator paired with themselves would be the clearest copy of all."""
     log_h, _, confusion, said = draw([0.7, 0.8, 0.6])
     who = torch.cat([everyone(said), everyone(said)[:, :1]], dim=1)
     twice = torch.cat([said, said[:, :1]], dim=1)
@@ -143,10 +146,10 @@ def test_labelling_an_item_twice_is_not_copying_oneself():
 @pytest.mark.parametrize("number", [2, 3, 7])
 @pytest.mark.parametrize("knows", ["nothing", "everything"])
 def test_who_never_disagrees_is_named_with_nobody_else_to_compare_with(number, knows):
-    """Three identical answers passed for three opinions: each was confirmed by the two others."""
+    """Three identical annotators used to pass for three opinions, each confirmed by the other two."""
     log_h, _, confusion, said = draw([0.9], num_items=120)
     said = said.expand(-1, number)
-    if knows == "everything":  # a classifier that learned the labels is no second witness
+    if knows == "everything":  # a classifier that learned the labels is no independent witness
         log_h = torch.eye(3)[said[:, 0]].mul(0.97).add(0.01).log()
     weight = weight_of(confusion.expand(number, -1, -1))
     copies = find_copies(log_h, weight, [(everyone(said), said)])
@@ -157,10 +160,10 @@ def test_who_never_disagrees_is_named_with_nobody_else_to_compare_with(number, k
 
 
 def test_who_never_disagrees_is_named_where_others_of_them_meet_seldom():
-    """Pairs with hardly a common item agree on all of it: that is no sign of an easy crowd."""
+    """Pairs with only a few common items agree on all of them, which does not make the crowd an easy one."""
     _, _, confusion, said = draw([0.8], num_items=400)
     who = torch.arange(5).repeat(400, 1)
-    who[:200, 3] = who[205:, 3] = who[:390, 4] = -1  # 3 and 4 meet the others on 5 or 10 items
+    who[:200, 3] = who[205:, 3] = who[:390, 4] = -1  # 3 and 4 share 5 or 10 items
     log_h = torch.zeros(400, 3).log_softmax(-1)
     crowd = [(who, torch.where(who >= 0, said, -1))]
     copies = find_copies(log_h, weight_of(confusion.expand(5, -1, -1)), crowd)
@@ -168,7 +171,7 @@ def test_who_never_disagrees_is_named_where_others_of_them_meet_seldom():
 
 
 def test_two_annotators_alone_who_disagree_are_not_accused():
-    """With nobody to compare with, how much honest people share is not known."""
+    """With only two annotators, it is unknown how much honest ones agree."""
     log_h, _, confusion, said = draw([0.7, 0.7])
     said[:500, 1] = said[:500, 0]
     assert (said[:, 0] == said[:, 1]).float().mean() > 0.9
@@ -176,16 +179,16 @@ def test_two_annotators_alone_who_disagree_are_not_accused():
 
 
 def test_who_never_disagrees_is_named_among_honest_annotators():
-    """Two who are always right, and two of whom one copies the other: the votes cannot tell."""
+    """Two may always be right, or one may copy the other: the votes cannot tell."""
     log_h, _, confusion, said = draw([1.0, 1.0, 0.7, 0.8, 0.75])
     (copy,) = find_copies(log_h, weight_of(confusion), [(everyone(said), said)])
     assert {copy.annotator, copy.source} == {0, 1}
-    assert copy.expected == pytest.approx(570, abs=0.5)  # not 600: what was tested
+    assert copy.expected == pytest.approx(570, abs=0.5)  # not 600, the bound that was tested
 
 
 @pytest.mark.parametrize("num_items", [0, 5])
 def test_crowd_without_votes_has_no_copies(num_items):
-    """A data set not yet labelled must not crash the report."""
+    """A data set without labels must not crash the report."""
     nobody = torch.full((num_items, 1), -1)
     log_h = torch.zeros(num_items, 3).log_softmax(-1)
     assert find_copies(log_h, torch.zeros(4, 3, 3), [(nobody, nobody)]) == []
@@ -193,7 +196,7 @@ def test_crowd_without_votes_has_no_copies(num_items):
 
 
 def test_shapes_that_do_not_fit_are_told():
-    """A transposed weight would be read as another crowd's."""
+    """A transposed weight would pass for that of another crowd."""
     with pytest.raises(ValueError, match=r"`log_h` must have shape \(N, C\) = \(N, 3\), got"):
         find_copies(torch.zeros(5, 2), torch.zeros(4, 3, 3), [])
     with pytest.raises(ValueError, match=r"`weight` must have shape \(M, C, C\), got \(4, 3\)"):
@@ -201,17 +204,17 @@ def test_shapes_that_do_not_fit_are_told():
 
 
 def test_sampling_items_still_finds_copies(monkeypatch):
-    """The limit on work is met only by crowds too large for a test."""
+    """Only crowds too large for a test reach the limit at which items are sampled."""
     log_h, _, confusion, said = draw([0.7, 0.8, 0.6, 0.75, 0.65])
     said[:, 4] = said[:, 2]
     monkeypatch.setattr(module, "MOST_MEETINGS", 2000)
     (copy,) = find_copies(log_h, weight_of(confusion), [(everyone(said), said)])
     assert {copy.annotator, copy.source} == {2, 4}
-    assert copy.common == 150  # 10 meetings on each of 600 items: every fourth is looked at
+    assert copy.common == 150  # 10 meetings on each of 600 items, of which every fourth is sampled
 
 
 def test_small_blocks_give_the_same_copies(monkeypatch):
-    """Every loop over blocks runs once in a small test: a wrong offset would never show."""
+    """In a small test each loop over blocks runs once, so a wrong offset would never show."""
     log_h, _, confusion, said = draw([0.7, 0.8, 0.6, 0.75, 0.65])
     said[:, 4] = said[:, 2]
     whole = find_copies(log_h, weight_of(confusion), [(everyone(said), said)])
@@ -226,7 +229,7 @@ def test_small_blocks_give_the_same_copies(monkeypatch):
 
 @pytest.mark.slow
 def test_five_thousand_annotators_take_seconds():
-    """A product of all pairs, 25 million, would take the memory and the evening."""
+    """A product over all 25 million pairs would exhaust memory and take hours."""
     rng = np.random.default_rng(0)
     num_items, width, num_annotators = 20_000, 10, 5000
     truth = rng.integers(10, size=num_items)
@@ -236,7 +239,7 @@ def test_five_thousand_annotators_take_seconds():
     said = np.where(
         rng.random((num_items, width)) < 0.7, truth[:, None], rng.integers(10, size=who.shape)
     )
-    # In each of the first ten shifts, annotator 1 copies 0 wherever both are asked; and is asked too.
+    # In each of the first ten shifts, annotator 1 copies 0 wherever both label an item.
     for s in range(10):
         rows = np.flatnonzero((shift == s) & (who == 50 * s).any(axis=1))
         for i in rows:

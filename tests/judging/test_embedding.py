@@ -1,4 +1,4 @@
-"""What is embedded in the page: small, whole enough to judge by, and never the end of the page."""
+"""What is embedded in the page: small, complete enough to judge an item, and never the cause of a failure."""
 
 import base64
 import io
@@ -27,7 +27,7 @@ def stored(picture, kind="PNG", **settings):
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "I;16", "RGB"])
 def test_thumbnails_of_every_kind_are_small_and_in_colour(mode):
-    """A 16 bit X-ray clipped to white, or an icon on black, cannot be judged."""
+    """A 16-bit X-ray clipped to white, or an icon on black, cannot be judged."""
     size = (400, 100)
     ramp = np.tile(np.linspace(0, 1, size[0]), (size[1], 1))
     if mode == "I;16":
@@ -43,7 +43,7 @@ def test_thumbnails_of_every_kind_are_small_and_in_colour(mode):
 
 
 def test_thumbnail_is_turned_upright_and_transparent_is_white():
-    """Telephones store pictures lying on their side."""
+    """Phones store pictures lying on their side."""
     exif = Picture.Exif()
     exif[0x0112] = 6
     assert opened(thumbnail(stored(picture(size=(40, 20)), "JPEG", exif=exif))).size == (80, 160)
@@ -57,7 +57,7 @@ def test_thumbnail_is_turned_upright_and_transparent_is_white():
 
 
 def played(embedded):
-    """Samples, rate and channels of what a browser gets."""
+    """Return the samples, rate and channels that a browser would play."""
     kind, _, content = embedded[0].partition(",")
     assert kind == "data:audio/wav;base64"
     with wave.open(io.BytesIO(base64.b64decode(content))) as sound:
@@ -67,12 +67,12 @@ def played(embedded):
 
 
 def pitch(samples, rate):
-    """The strongest frequency, in Hz."""
+    """Return the strongest frequency, in Hz."""
     return np.abs(np.fft.rfft(samples)).argmax() * rate / len(samples)
 
 
 def test_small_files_are_embedded_as_they_are():
-    """Read and written again, a file would lose what the crowd heard, and need a decoder that is not installed."""
+    """Decoding and encoding again would change what the annotators heard, and needs a decoder that may be missing."""
     small = tone(seconds=1, rate=16000)
     uri, remark = player({"bytes": small, "path": None})
     assert base64.b64decode(uri.partition(",")[2]) == small
@@ -89,7 +89,7 @@ def test_small_files_are_embedded_as_they_are():
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
 def test_long_sounds_keep_their_pitch_and_lose_their_end(width, tmp_path):
-    """Half a minute of music in stereo is 5 MB; played at another rate it is another song."""
+    """Half a minute of stereo music is 5 MB. Played at a wrong rate, it would be another song."""
     path = tmp_path / "long.wav"
     path.write_bytes(tone(seconds=12.4, rate=44100, pitch=440, channels=2, width=width))
     embedded = player(str(path))
@@ -102,14 +102,14 @@ def test_long_sounds_keep_their_pitch_and_lose_their_end(width, tmp_path):
 
 
 def test_what_is_too_high_for_the_low_rate_is_not_heard_as_another_tone():
-    """Every sixth sample of a whistle at 7 kHz is a hum at 1 kHz."""
+    """If only every sixth sample of a whistle at 7 kHz is kept, it becomes a hum at 1 kHz."""
     samples, rate, _ = played(player({"bytes": tone(12, 48000, pitch=7000), "path": None}))
     assert rate == 8000
     assert np.abs(samples[100:-100]).max() < 0.01
 
 
 def test_short_sounds_keep_as_high_a_rate_as_fits():
-    """Two seconds have room for what ten have not."""
+    """A sound of two seconds has room for a higher rate than one of ten."""
     stereo = {"bytes": tone(2, 44100, pitch=9000, channels=2), "path": None}
     samples, rate, _ = played(player(stereo))
     assert rate == 22050
@@ -117,7 +117,7 @@ def test_short_sounds_keep_as_high_a_rate_as_fits():
 
 
 def test_arrays_are_played_at_their_own_rate():
-    """Data sets hold sounds that are decoded already."""
+    """Data sets also hold sounds that are already decoded."""
     wave_ = 0.5 * np.sin(2 * math.pi * 300 * np.arange(4000) / 2000)
     samples, rate, _ = played(player({"array": wave_.tolist(), "sampling_rate": 2000}))
     assert (rate, len(samples)) == (2000, 4000)
@@ -125,7 +125,7 @@ def test_arrays_are_played_at_their_own_rate():
 
 
 def test_other_kinds_of_large_files_go_through_the_decoder(monkeypatch):
-    """A song of five minutes as MP3 is not embedded whole, and the standard library cannot cut it."""
+    """A song of five minutes in MP3 is too large to embed, and the standard library cannot cut it."""
     asked = []
     monkeypatch.setattr(
         "hf_maxmig.model.opening.load_audio",
@@ -149,5 +149,5 @@ def test_other_kinds_of_large_files_go_through_the_decoder(monkeypatch):
     ids=str,
 )  # fmt: skip
 def test_what_is_no_sound_costs_only_its_own_player(content):
-    """One broken file among a hundred thousand must not cost the report."""
+    """One broken file among a hundred thousand must not cost the whole report."""
     assert player(content) is None

@@ -1,4 +1,4 @@
-"""What is known of the items, without the votes that it is to judge."""
+"""The forecast of each item without the votes that it is used to judge."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tests.judging.calibrated_crowds import draw, everyone
 
 
 def random_crowd(num_items=23, num_annotators=7, num_classes=4, width=5, seed=3):
-    """Ragged, with unknown annotators, an empty item and an annotator who labels an item twice."""
+    """Draw ragged votes, with unknown annotators, an empty item and an annotator who labels an item twice."""
     generator = torch.Generator().manual_seed(seed)
     who = torch.randint(-1, num_annotators, (num_items, width), generator=generator)
     said = torch.randint(num_classes, (num_items, width), generator=generator)
@@ -23,7 +23,7 @@ def random_crowd(num_items=23, num_annotators=7, num_classes=4, width=5, seed=3)
 
 
 def test_forecast_without_own_votes_is_the_forecast_of_a_crowd_that_never_had_them():
-    """A random annotator is flattered by a forecast that their own vote is part of."""
+    """A forecast that includes an annotator's own vote makes even a random annotator look good."""
     log_h, weight, who, said = random_crowd()
     votes = FlatVotes.read([(who, said)])
     groups = torch.tensor([0, 1, 1, 3, 4, 5, 6])  # 1 and 2 are left out together
@@ -32,18 +32,18 @@ def test_forecast_without_own_votes_is_the_forecast_of_a_crowd_that_never_had_th
     fast = evidence.without_own(groups, slice(0, len(votes)))
     pair = evidence.without_pair(groups, torch.arange(len(votes)), torch.arange(len(votes)))
     assert torch.equal(fast, pair)
-    assert (groups[votes.annotator] != votes.annotator).any()  # a group is left out at all
+    assert (groups[votes.annotator] != votes.annotator).any()  # some group is left out
     for v in range(len(votes)):
         i, m = votes.item[v], votes.annotator[v]
         if groups[m] != 1 and {1, 2} <= set(who[i].tolist()):
-            continue  # to others a group speaks once, see below
+            continue  # for others, a group counts once: see below
         others = torch.where((who[i] >= 0) & (groups[who[i]] != groups[m]), who[i], -1)
         log_g = aggregate(weight, log_p, others[None], said[i][None])
         torch.testing.assert_close(fast[v], forecast(log_h[i][None], log_g, log_p)[0])
 
 
 def test_forecast_without_a_pair_lacks_both_of_them():
-    """With the other one's vote left in, a copy's agreement is explained by itself."""
+    """If the other vote stayed in, the agreement of a copy would seem explained by the forecast."""
     log_h, weight, who, said = random_crowd()
     votes = FlatVotes.read([(who, said)])
     evidence, alone = Evidence(log_h, weight, votes), torch.arange(7)
@@ -60,7 +60,7 @@ def test_forecast_without_a_pair_lacks_both_of_them():
 
 
 def test_confusions_do_not_blur_where_the_forecast_is_unsure():
-    """Counting by the forecast alone, someone always right on items the model is 80 % sure of looks 80 % right."""
+    """If unsure forecasts were counted as they are, an annotator who is always right would look only 80 % right."""
     log_h, _, confusion, said = draw([1.0, 0.8, 1 / 3], num_items=3000, certainty=1.5)
     assert log_h.exp().amax(dim=1).mean() < 0.75  # the forecast is unsure
     evidence = Evidence(log_h, torch.zeros(3, 3, 3), FlatVotes.read([(everyone(said), said)]))
@@ -70,10 +70,10 @@ def test_confusions_do_not_blur_where_the_forecast_is_unsure():
 
 
 def test_a_group_of_copies_speaks_once_of_an_item():
-    """Five copies would outvote three honest annotators in what these are judged by."""
+    """Five copies would otherwise outvote three honest annotators in the forecast that judges them."""
     log_h, weight, who, said = random_crowd()
     votes = FlatVotes.read([(who, said)])
-    # The voice of 1, 2 and 5 is the mean of the columns of W that they pick.
+    # The vote of 1, 2 and 5 together is the mean of the columns of W that they select.
     groups, once = torch.tensor([0, 1, 1, 3, 4, 1, 6]), torch.zeros(len(who), 4).double()
     met = 0
     for i in range(len(who)):

@@ -1,4 +1,4 @@
-"""Pictures that stand in a page: well-formed, in its colours, and of the numbers given."""
+"""Plots embedded in a page: well-formed, in the page's colours, and showing the given numbers."""
 
 import re
 import sys
@@ -38,7 +38,7 @@ NAMES = [
 
 
 def pictures(names):
-    """One of each kind, by name."""
+    """Return one plot of each kind, by name."""
     number = len(names)
     rng = np.random.default_rng(0)
     table = rng.dirichlet(np.ones(number), size=number)
@@ -63,12 +63,12 @@ def pictures(names):
 
 @pytest.fixture(scope="module")
 def hostile():
-    """The pictures of all of `NAMES`."""
+    """Return the plots with all of `NAMES`."""
     return pictures(NAMES)
 
 
 def test_pictures_of_hostile_names_are_the_elements_of_plain_ones(hostile):
-    """A name that becomes a tag runs on the reader's machine, in a file that is passed on."""
+    """A name that becomes a tag could run code on the reader's machine, in a file that is passed on."""
     plain = pictures([f"name {i}" for i in range(len(NAMES))])
     assert "&lt;script" in "".join(hostile.values())
     for name, text in hostile.items():
@@ -79,7 +79,7 @@ def test_pictures_of_hostile_names_are_the_elements_of_plain_ones(hostile):
 
 
 def test_names_reach_the_picture_as_text(hostile):
-    """Read as mathematics a dollar sign is an error; as outlines, Japanese would be boxes."""
+    """Parsed as mathematics, a dollar sign is an error; drawn as outlines, Japanese would be boxes."""
     for text in (hostile[name] for name in ("information", "map-0", "agreement")):
         written = {element.text for element in ElementTree.fromstring(text).iter("text")}
         assert written & {NAMES[1]}
@@ -87,7 +87,7 @@ def test_names_reach_the_picture_as_text(hostile):
 
 
 def test_ids_are_unique_across_a_page(hostile):
-    """Two pictures with one id clip or mark each other's lines."""
+    """Two plots that use the same id clip or mark each other's lines."""
     page = "".join(hostile.values())
     ids = re.findall(r' id="([^"]*)"', page)
     assert len(ids) == len(set(ids)) > 10
@@ -97,7 +97,7 @@ def test_ids_are_unique_across_a_page(hostile):
 
 
 def test_pictures_take_the_colours_of_the_page(hostile):
-    """A colour of their own may not be seen in the dark."""
+    """Fixed colours may be invisible in dark mode."""
     for text in hostile.values():
         root = ElementTree.fromstring(text)
         assert not re.search("#[0-9a-f]{6}", " ".join(e.get("style", "") for e in root.iter()))
@@ -108,7 +108,7 @@ def test_pictures_take_the_colours_of_the_page(hostile):
 
 
 def test_pictures_are_the_same_each_time_whatever_the_user_has_set(hostile):
-    """Random ids or a date make every page differ; a user's own style must neither enter nor be lost."""
+    """Random ids or a date would change the page each time. A user's style must be neither used nor lost."""
     import matplotlib
 
     with matplotlib.rc_context({"text.color": "red", "svg.fonttype": "path", "axes.grid": True}):
@@ -126,14 +126,14 @@ def draw():
 @pytest.mark.slow
 @needs_fork
 def test_drawing_leaves_pyplot_alone(tmp_path):
-    """The pyplot module chooses a backend and keeps figures; on a server without a display that fails."""
+    """Pyplot chooses a backend and keeps figures, which fails on a server without a display."""
     log = tmp_path / "log"
     assert run(log, draw) == 0, log.read_text()
     assert log.read_text() == "False False\n"
 
 
 def test_information_plot_draws_whom_it_can():
-    """One annotator, or one without labels, must not stop the page."""
+    """A single annotator, or one without labels, must not stop the page."""
     text = information_plot(
         np.array([0, 5, 5]), np.array([np.nan, 0.2, np.nan]), np.array([1, 0, 0]), ["a", "b", "c"]
     )
@@ -143,7 +143,7 @@ def test_information_plot_draws_whom_it_can():
 
 
 def test_information_plot_of_many_stays_small():
-    """A mark for each of 20,000 annotators makes a page that a phone cannot open."""
+    """With a mark for each of 20,000 annotators, a phone could not open the page."""
     rng = np.random.default_rng(0)
     many = 20_000
     text = information_plot(
@@ -154,7 +154,7 @@ def test_information_plot_of_many_stays_small():
 
 
 def test_confusion_plot_shows_the_shares_and_caps_the_classes():
-    """A hundred rows in a picture of a hand's breadth are no rows; a share in a wrong cell misleads."""
+    """A hundred rows do not fit into a small picture, and a share in the wrong cell misleads."""
     text, shown = confusion_plot(
         "m", np.array([[0.75, 0.25], [0.0, 1.0]]), np.eye(2), ["cat", "dog"]
     )
@@ -171,14 +171,14 @@ def test_confusion_plot_shows_the_shares_and_caps_the_classes():
 
 
 def themes():
-    """The page's colours by name, one dictionary each for light, dark and print."""
+    """Return the page's colours by name: one dictionary each for light, dark and print."""
     page = files("hf_maxmig.judging").joinpath("report.html").read_text(encoding="utf-8")
     blocks = re.findall(r":root {(.*?)}", page, re.S)
     return [dict(re.findall(r"(--[\w-]+): (#\w{6})", block)) for block in blocks]
 
 
 def mixed(colours, parts):
-    """Colours painted over each other, the first at the bottom: red, green and blue from 0 to 1."""
+    """Blend colours painted over each other, the first at the bottom: red, green and blue from 0 to 1."""
     out = np.zeros(3)
     for colour, part in zip(colours, parts, strict=True):
         rgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
@@ -187,7 +187,7 @@ def mixed(colours, parts):
 
 
 def luminance(rgb):
-    """Relative luminance of WCAG 2.2."""
+    """Return the relative luminance of WCAG 2.2."""
     red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
@@ -198,7 +198,7 @@ def contrast(one, other):
 
 
 def test_numbers_of_a_confusion_plot_contrast_with_their_cells():
-    """On a mid tone neither the page's ink nor its card reaches 4.5, the least that WCAG AA allows."""
+    """On a mid tone, neither the page's ink nor its card reaches 4.5, the minimum contrast of WCAG AA."""
     shares = np.linspace(0.01, 1, 36).reshape(6, 6)
     text, _ = confusion_plot("m", shares, np.eye(6), list("abcdef"))
     drawn = ElementTree.fromstring(text)
@@ -217,7 +217,7 @@ def test_numbers_of_a_confusion_plot_contrast_with_their_cells():
     for theme in (light, dark, printed):
         for style, opacity in zip(numbers, opacities, strict=True):
             colour = re.search(r"fill: (?:var\((--[\w-]+)\)|(#\w{6}))", style)
-            # Matplotlib leaves out black, which is what an SVG fills with by default.
+            # Matplotlib omits black, the default fill of an SVG.
             number = "#000000" if colour is None else colour[2] or theme[colour[1]]
             under = [theme["--card"], theme["--line"], theme["--ink"]]
             cell = mixed(under, [1, *empty, opacity])
@@ -226,7 +226,7 @@ def test_numbers_of_a_confusion_plot_contrast_with_their_cells():
 
 
 def test_graph_of_copies_has_a_row_for_each():
-    """Two annotators in one place look like one; the original comes before its copies."""
+    """Two annotators drawn in one place look like one. The original comes before its copies."""
     pairs = [(0, 1), (2, 1), (3, 1), (5, 6), (7, 8), (8, 9), (9, 7)]
     rows = _rows(pairs)
     assert rows.keys() == {0, 1, 2, 3, 5, 6, 7, 8, 9}
@@ -239,7 +239,7 @@ def test_graph_of_copies_has_a_row_for_each():
 
 
 def _boxes(text):
-    """Left, right, top and bottom of each line of text in a picture, and what it says."""
+    """Return left, right, top, bottom and content of each line of text in a plot."""
     found = []
     for element in ElementTree.fromstring(text).iter("text"):
         style = element.get("style", "")
@@ -267,7 +267,7 @@ def _boxes(text):
     [(0, 40)],
 ])  # fmt: skip
 def test_graph_of_copies_prints_nothing_over_anything(pairs):
-    """Numbers in the middle of a line lay on the names at its ends."""
+    """Numbers in the middle of a line used to overlap the names at its ends."""
     copies = [Copy(a, b, 1200, 1100, 700.0, 1e-6) for a, b in pairs]
     boxes = _boxes(
         agreement_plot(copies, [f"annotator no. {m:02}" for m in range(40)] + ["注釈者" * 9])
@@ -285,7 +285,7 @@ def test_graph_of_copies_prints_nothing_over_anything(pairs):
 
 
 def _marks(text):
-    """Places of the marks of a scatter plot: those of the same class in one group."""
+    """Return the places of the marks of a scatter plot, grouped by class."""
     groups = ElementTree.fromstring(text).iter("g")
     return np.array([
         (float(use.get("x")), float(use.get("y")))
@@ -295,7 +295,7 @@ def _marks(text):
 
 @pytest.mark.parametrize("votes", [[1078] * 10, [1000, 1010, 1020] * 3, [50] * 6 + [100] * 6])
 def test_annotators_with_equally_many_votes_do_not_make_one_column(votes):
-    """Ten marks one above the other, with all the rest of the picture empty."""
+    """Ten marks used to be stacked in one column while the rest of the plot was empty."""
     number = len(votes)
     names = [f"w{m}" for m in range(number)]
     information = np.linspace(0.2, 1.5, number)
@@ -309,7 +309,7 @@ def test_annotators_with_equally_many_votes_do_not_make_one_column(votes):
 
 
 def test_ties_are_spread_without_changing_places_with_others():
-    """An annotator with 5 votes right of one with 6 would be a wrong picture."""
+    """An annotator with 5 votes must not be drawn to the right of one with 6."""
     votes = np.array([1, 1, 1, 2, 2, 2, 2, 5, 5, 6, 40] * 4)
     for logarithmic in (False, True):
         place = _spread_ties(votes, logarithmic)
@@ -321,7 +321,7 @@ def test_ties_are_spread_without_changing_places_with_others():
 
 
 def test_quality_plot_counts_each_item_once():
-    """A label of quality 1 falls off the last bar if that is open at the right."""
+    """A label of quality 1 would be lost if the last bar did not include its right edge."""
     text = quality_plot(np.array([0.0, 0.01, 0.5, 1.0, 1.0, 1.0]))
     root = ElementTree.fromstring(text)
     bars = [
@@ -338,7 +338,7 @@ def test_quality_plot_counts_each_item_once():
 
 
 def test_short_and_legible_keep_what_can_be_kept():
-    """Joined emoji and right-to-left names are names; only what breaks or turns a page must go."""
+    """Joined emoji and right-to-left names are valid. Only characters that break or mirror the page must go."""
     family, hebrew = "\U0001f468\u200d\U0001f469", "\u05d3\u05d5\u05d3"
     assert legible(f"{family} {hebrew}\n\t") == f"{family} {hebrew}\n\t"
     assert legible("\u202e\u2066\x0b\x85\ufffe\udc00") == "\ufffd" * 6

@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.judging.relabel`: posteriors become labels, suspects and a file."""
+"""Tests of `hf_maxmig.judging.relabel`: from posteriors to labels, suspects and files."""
 
 import csv
 
@@ -21,7 +21,7 @@ from hf_maxmig.judging.relabel import (
 )
 
 CLASSES = ["cat", "dog", "emu"]
-# N = 5: outvoted by the forecast, agreed, a tie, nobody voted, a tie that the forecast is not in.
+# N = 5: the forecast contradicts the votes, agrees, a tie, no votes, a tie without the forecast.
 VOTES = [[1, 1, 0], [0], [0, 2], [], [1, 2, 2, 1]]
 FORECAST = np.array(
     [[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.5, 0.1, 0.4], [0.2, 0.2, 0.6], [0.9, 0.06, 0.04]]
@@ -35,30 +35,30 @@ def items(votes=VOTES, **columns):
     return Dataset.from_dict({"annotators": who, "annotations": votes, **columns})
 
 
-def tell(dataset, forecast=FORECAST):
+def relabel(dataset, forecast=FORECAST):
     log = np.log(forecast)
     uniform = np.full_like(log, -np.log(3))
     return relabelled(dataset, uniform, np.log(forecast[::-1]), log, CrowdCollator(4, 3), CLASSES)
 
 
 def test_expected_precision_of_suspects_is_of_suspects_alone():
-    """Over all items the forecast is right on 90 %; of those it disputes, on half."""
-    told = tell(items())
-    assert told["suspect"][:] == [True, False, False, False, True]
-    found = Suspects.of(told)
+    """Over all items the forecast may be right on 90 %, but on the items it disputes only on half."""
+    result = relabel(items())
+    assert result["suspect"][:] == [True, False, False, False, True]
+    found = Suspects.of(result)
     assert found.number == 2
     assert found.forecast == pytest.approx((0.7 + 0.9) / 2)
     assert found.crowd == pytest.approx((0.2 + (0.06 + 0.04)) / 2)  # at a tie either may be right
     assert found.take_forecasts
     unsure = np.array([[0.5, 0.3, 0.2], *FORECAST[1:4], [0.5, 0.3, 0.2]])
-    assert not Suspects.of(tell(items(), unsure)).take_forecasts  # as often wrong as right
+    assert not Suspects.of(relabel(items(), unsure)).take_forecasts  # wrong as often as right
 
 
 def test_without_suspects_no_forecast_is_to_be_taken():
-    """A mean of nothing is NaN, with a warning, and greater than nothing."""
+    """The mean of no items is NaN, with a warning, and must not count as good enough."""
     for votes in ([[0], [1]], [[], []]):
-        told = tell(items(votes), np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]]))
-        found = Suspects.of(told)
+        result = relabel(items(votes), np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]]))
+        found = Suspects.of(result)
         assert found.number == 0
         assert np.isnan([found.forecast, found.crowd]).all()
         assert not found.take_forecasts
@@ -66,117 +66,120 @@ def test_without_suspects_no_forecast_is_to_be_taken():
 
 def test_relabelled_names_the_likeliest_class_and_how_sure_it_is():
     """A class off by one would relabel the whole data set wrongly."""
-    told = tell(items(name=list("abcde")))
-    assert told["name"][:] == list("abcde")
-    assert told["forecast"][:] == ["cat", "cat", "cat", "emu", "cat"]
-    assert told["confidence"][:] == pytest.approx([0.7, 0.6, 0.5, 0.6, 0.9])
-    assert np.array(told["forecast_posterior"][:]) == pytest.approx(FORECAST)
-    assert np.array(told["aggregator_posterior"][:]) == pytest.approx(FORECAST[::-1])
-    assert np.array(told["classifier_posterior"][:]) == pytest.approx(np.full((5, 3), 1 / 3))
+    result = relabel(items(name=list("abcde")))
+    assert result["name"][:] == list("abcde")
+    assert result["forecast"][:] == ["cat", "cat", "cat", "emu", "cat"]
+    assert result["confidence"][:] == pytest.approx([0.7, 0.6, 0.5, 0.6, 0.9])
+    assert np.array(result["forecast_posterior"][:]) == pytest.approx(FORECAST)
+    assert np.array(result["aggregator_posterior"][:]) == pytest.approx(FORECAST[::-1])
+    assert np.array(result["classifier_posterior"][:]) == pytest.approx(np.full((5, 3), 1 / 3))
 
 
 def test_relabelled_suspects_where_forecast_and_plurality_differ():
-    """A tie that holds the forecast is no contradiction; without votes there is none to contradict."""
-    told = tell(items())
-    assert told["plurality"][:] == ["dog", "cat", None, None, None]
-    assert told["suspect"][:] == [True, False, False, False, True]
+    """A tie that includes the forecast is no contradiction, and an item without votes has none to contradict."""
+    result = relabel(items())
+    assert result["plurality"][:] == ["dog", "cat", None, None, None]
+    assert result["suspect"][:] == [True, False, False, False, True]
     expected = [0.8, 0.4, 0.1, None, 0.9]
-    assert told["suspicion"][:] == [x if x is None else pytest.approx(x) for x in expected]
+    assert result["suspicion"][:] == [x if x is None else pytest.approx(x) for x in expected]
 
 
 def test_label_quality_is_the_forecasts_probability_of_the_crowds_label():
-    """Sorted by it, the labels to correct come first; taken of the forecast's own class, none would."""
-    told = tell(items())
-    expected = [0.2, 0.6, 0.5, None, 0.06]  # at a tie the likelier of the tied
-    assert told["label_quality"][:] == [x if x is None else pytest.approx(x) for x in expected]
+    """Sorted by it, the labels to correct come first.
+
+    The probability of the forecast's own class would hide them.
+    """
+    result = relabel(items())
+    expected = [0.2, 0.6, 0.5, None, 0.06]  # at a tie, the likelier of the tied classes
+    assert result["label_quality"][:] == [x if x is None else pytest.approx(x) for x in expected]
     for quality, confidence, suspect in zip(
-        told["label_quality"], told["confidence"], told["suspect"], strict=True
+        result["label_quality"], result["confidence"], result["suspect"], strict=True
     ):
         assert quality is None or (quality < confidence) == suspect
 
 
 def test_difficulty_is_the_share_of_the_votes_expected_to_be_wrong():
-    """Of the classes instead of the votes, an item that all voters got right would be hard."""
+    """Counted over classes and not over votes, an item that all voters got right would seem hard."""
     expected = []
     for votes, row in zip(VOTES, FORECAST, strict=True):
         wrong = [1 - row[said] for said in votes]
         expected.append(pytest.approx(sum(wrong) / len(wrong)) if votes else None)
-    assert tell(items())["difficulty"][:] == expected
+    assert relabel(items())["difficulty"][:] == expected
 
 
 @pytest.mark.parametrize("votes", ["without", "with", "some"])
 def test_relabelled_works_with_votes_without_and_with_some(votes):
-    """New data has no votes, and must come out in the same columns of the same types."""
+    """New data has no votes, and must come out with the same columns of the same types."""
     dataset = {
         "with": items([[0]] * 5),
         "some": items(),
         "without": Dataset.from_dict({"name": list("abcde")}),
     }[votes]
-    told = tell(dataset)
+    result = relabel(dataset)
     for name in ("suspicion", "label_quality", "difficulty"):
-        assert told.features[name].dtype == "float32"
-    assert told.features["plurality"].dtype == "string"
+        assert result.features[name].dtype == "float32"
+    assert result.features["plurality"].dtype == "string"
     missing = {"with": 0, "some": 1, "without": 5}[votes]
     for name in ("suspicion", "label_quality", "difficulty"):
-        assert told[name][:].count(None) == missing
+        assert result[name][:].count(None) == missing
 
 
 def test_relabelled_takes_dense_votes():
-    """A dense row has -1 where nobody voted, which is no class."""
+    """A dense row has -1 where nobody voted, which is not a class."""
     dense = Dataset.from_dict({"annotations": [[1, -1, 1, 0], [-1, -1, -1, -1]]})
-    told = relabelled(dense, *[np.log(FORECAST[:2])] * 3, CrowdCollator(4, 3), CLASSES)
-    assert told["plurality"][:] == ["dog", None]
+    result = relabelled(dense, *[np.log(FORECAST[:2])] * 3, CrowdCollator(4, 3), CLASSES)
+    assert result["plurality"][:] == ["dog", None]
 
 
 def test_relabelled_overwrites_nothing():
-    """A column of the owner's with our name would be lost."""
+    """A user's column with one of our names would be lost."""
     with pytest.raises(ValueError, match="must not have a column 'confidence' yet"):
-        tell(items(confidence=[1.0] * 5))
+        relabel(items(confidence=[1.0] * 5))
 
 
 def test_relabelled_refuses_posteriors_of_other_items():
-    """Rows cut off or shifted would put a label at the wrong item."""
+    """Missing or shifted rows would attach labels to the wrong items."""
     with pytest.raises(ValueError, match=r"\(N, C\) = \(5, 3\), got \(4, 3\)"):
-        tell(items(), FORECAST[:4])
+        relabel(items(), FORECAST[:4])
 
 
 def test_most_suspect_first_puts_contradictions_on_top():
-    """Suspects by falling suspicion, then the others, then those without votes."""
-    told = most_suspect_first(tell(items(name=list("abcde"))))
-    assert told["name"][:] == ["e", "a", "b", "c", "d"]
+    """Suspects come first, by falling suspicion, then the other items, then those without votes."""
+    result = most_suspect_first(relabel(items(name=list("abcde"))))
+    assert result["name"][:] == ["e", "a", "b", "c", "d"]
 
 
 def test_most_suspect_first_keeps_the_order_of_equals():
-    """An unstable sort would shuffle a data set that nothing is suspect in."""
-    told = most_suspect_first(tell(items([[]] * 5, name=list("abcde"))))
-    assert told["name"][:] == list("abcde")
+    """An unstable sort would shuffle a data set without suspects."""
+    result = most_suspect_first(relabel(items([[]] * 5, name=list("abcde"))))
+    assert result["name"][:] == list("abcde")
 
 
 def test_write_parquet_holds_the_pictures_and_comes_back(tmp_path):
-    """A file that only points at pictures elsewhere is no data set."""
+    """A file that only points at pictures elsewhere is not a complete data set."""
     picture = Picture.new("RGB", (4, 3), "red")
     picture.save(tmp_path / "red.png")
     dataset = Dataset.from_dict({"image": [str(tmp_path / "red.png")] * 5}).cast_column(
         "image", Image()
     )
-    told = tell(dataset.add_column("annotations", VOTES).add_column("annotators", VOTES))
-    write_parquet(told, tmp_path / "new" / "told.parquet")
+    result = relabel(dataset.add_column("annotations", VOTES).add_column("annotators", VOTES))
+    write_parquet(result, tmp_path / "new" / "new.parquet")
     (tmp_path / "red.png").unlink()
     back = load_dataset(
-        "parquet", data_files=str(tmp_path / "new" / "told.parquet"), split="train",
+        "parquet", data_files=str(tmp_path / "new" / "new.parquet"), split="train",
         cache_dir=str(tmp_path / "cache"),
     )  # fmt: skip
-    assert back.features == told.features
+    assert back.features == result.features
     assert back["image"][0].getpixel((0, 0)) == (255, 0, 0)
-    assert back["forecast"][:] == told["forecast"][:]
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["told.parquet"]
+    assert back["forecast"][:] == result["forecast"][:]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["new.parquet"]
 
 
 def test_write_parquet_leaves_the_old_file_when_interrupted(tmp_path, monkeypatch):
-    """Half a file in place of a whole one is a loss."""
-    path = tmp_path / "told.parquet"
-    told = tell(items())
-    write_parquet(told, path)
+    """Half a file in place of a whole one would be a loss."""
+    path = tmp_path / "new.parquet"
+    result = relabel(items())
+    write_parquet(result, path)
     before = path.read_bytes()
 
     def die(table):
@@ -184,15 +187,15 @@ def test_write_parquet_leaves_the_old_file_when_interrupted(tmp_path, monkeypatc
 
     monkeypatch.setattr("hf_maxmig.judging.relabel.embed_table_storage", die)
     with pytest.raises(KeyboardInterrupt):
-        write_parquet(told.select([0]), path)
+        write_parquet(result.select([0]), path)
     assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["told.parquet"]
+    assert [p.name for p in tmp_path.iterdir()] == ["new.parquet"]
 
 
 def test_names_stand_where_there_were_numbers():
     """Whoever opens the file cannot know that annotator 3 is dee and class 1 a dog."""
     features = crowd_features(["ann", "bob", "cyd"], ["cat", "dog"])
-    features["label"] = ClassLabel(names=["dog", "cat"])  # in an order of its own
+    features["label"] = ClassLabel(names=["dog", "cat"])  # in another order
     dataset = Dataset.from_dict(
         {
             "annotators": [[2, 0], [], [1]],
@@ -202,7 +205,7 @@ def test_names_stand_where_there_were_numbers():
         },
         features=Features({**features, "name": Value("string")}),
     )
-    named = with_names(dataset.select([2, 0, 1]))  # out of their order
+    named = with_names(dataset.select([2, 0, 1]))  # in another order
     assert named["annotators"][:] == [["bob"], ["cyd", "ann"], []]
     assert named["annotations"][:] == [["dog"], ["cat", "dog"], []]
     assert named["label"][:] == ["cat", "dog", None]
@@ -210,7 +213,7 @@ def test_names_stand_where_there_were_numbers():
 
 
 def test_dense_votes_and_unnamed_ones_are_named_too():
-    """A dense column has -1 where an annotator said nothing; not every data set carries names."""
+    """A dense column has -1 where an annotator did not vote, and not every data set carries names."""
     dataset = Dataset.from_dict({"annotations": [[0, -1], [1, 1]]})
     assert with_names(dataset, None, ["cat", "dog"])["annotations"][:] == [
         ["cat", None],
@@ -221,25 +224,25 @@ def test_dense_votes_and_unnamed_ones_are_named_too():
 
 
 def test_csv_shows_what_a_spreadsheet_can(tmp_path):
-    """Pictures and posteriors fill its cells, and a name may be a formula."""
+    """Pictures and posteriors do not fit into its cells, and a name may be a formula."""
     features = crowd_features(["=ann", "bob"], ["cat", "dog"])
     rows = {"annotators": [[0, 1], []], "annotations": [[0, 1], []], "name": ["=1+1", 'a "b", c']}
     dataset = Dataset.from_dict(rows, features=Features({**features, "name": Value("string")}))
-    told = with_names(
+    result = with_names(
         relabelled(dataset, LOG_TWO, LOG_TWO, LOG_TWO, CrowdCollator(2, 2), ["cat", "dog"])
     )
-    write_csv(told, tmp_path / "told.csv")
-    with (tmp_path / "told.csv").open(newline="", encoding="utf-8") as file:
+    write_csv(result, tmp_path / "new.csv")
+    with (tmp_path / "new.csv").open(newline="", encoding="utf-8") as file:
         first, second = csv.DictReader(file)
     assert list(first) == ["name", "votes", "forecast", "confidence", "plurality", "label_quality", "suspect", "suspicion", "difficulty"]  # fmt: skip
     assert (first["name"], first["votes"]) == ("'=1+1", "'=ann: cat; bob: dog")
     assert (second["name"], second["votes"], second["suspicion"]) == ('a "b", c', "", "")
-    assert float(first["label_quality"]) == pytest.approx(0.7)  # of the two tied
+    assert float(first["label_quality"]) == pytest.approx(0.7)  # of the two tied classes
     assert first["forecast"] == "dog"
 
 
 def test_csv_shows_text_rows_and_the_paths_of_sounds(tmp_path):
-    """A sound in a cell is nothing to read, and the number of a colour is no colour."""
+    """Sounds have no readable form in a cell, and a category must appear by name, not by number."""
     sound = {"bytes": Value("binary"), "path": Value("string")}
     features = Features(
         {
@@ -254,9 +257,9 @@ def test_csv_shows_text_rows_and_the_paths_of_sounds(tmp_path):
     }  # fmt: skip
     dataset = Dataset.from_dict(rows, features=features).cast_column("clip", Audio())
     hidden = dataset.with_format("numpy", columns=["annotators", "annotations"])
-    told = relabelled(hidden, LOG_TWO, LOG_TWO, LOG_TWO, CrowdCollator(2, 2), ["cat", "dog"])
-    save_relabelled(told, None, ["cat", "dog"], tmp_path / "told.parquet")
-    with (tmp_path / "told.csv").open(newline="", encoding="utf-8") as file:
+    result = relabelled(hidden, LOG_TWO, LOG_TWO, LOG_TWO, CrowdCollator(2, 2), ["cat", "dog"])
+    save_relabelled(result, None, ["cat", "dog"], tmp_path / "new.parquet")
+    with (tmp_path / "new.csv").open(newline="", encoding="utf-8") as file:
         first, second = csv.DictReader(file)
     assert list(first)[:5] == ["text", "'=1+1", "colour", "clip", "votes"]
     assert [*first.values()][:5] == [rows["text"][0], "14.38", "'=red", "'-a/b.wav", "ann: cat; bob: dog"]  # fmt: skip
@@ -264,12 +267,12 @@ def test_csv_shows_text_rows_and_the_paths_of_sounds(tmp_path):
 
 
 def test_sounds_in_files_stay_in_their_files(tmp_path):
-    """Half a gigabyte of sounds would be written again beside the labels; one that is gone would cost them all."""
+    """Otherwise half a gigabyte of sounds is written a second time, and one missing file fails the whole export."""
     content = {"clip": [{"bytes": None, "path": "gone.wav"}, {"bytes": b"x", "path": None}]}
     features = Features({"clip": {"bytes": Value("binary"), "path": Value("string")}})
     dataset = Dataset.from_dict(content, features=features).cast_column("clip", Audio())
-    write_parquet(dataset.add_column("name", ["a", "b"]), tmp_path / "told.parquet")
-    back = Dataset.from_parquet(str(tmp_path / "told.parquet"), cache_dir=str(tmp_path / "cache"))
+    write_parquet(dataset.add_column("name", ["a", "b"]), tmp_path / "new.parquet")
+    back = Dataset.from_parquet(str(tmp_path / "new.parquet"), cache_dir=str(tmp_path / "cache"))
     assert back.features["clip"] == Audio()
     assert back.column_names == ["clip", "name"]
     stored = back.cast_column("clip", Audio(decode=False))["clip"][:]
@@ -277,15 +280,15 @@ def test_sounds_in_files_stay_in_their_files(tmp_path):
 
 
 def test_files_leave_out_what_a_processor_made(tmp_path):
-    """Ten minutes of sound as numbers are forty times the recording, which is there by its path."""
+    """Ten minutes of sound as features take forty times the space of the recording, whose path is there."""
     made = {"input_values": [[0.5]] * 5, "input_ids": [[1, 2]] * 5, "attention_mask": [[1, 1]] * 5}
     sounds = items(**made, clip=[{"bytes": b"x", "path": None}] * 5).cast_column("clip", Audio())
     texts = items(**made, text=["Good."] * 5)
     for dataset, kept in (
         (sounds, {"input_ids", "clip"}),
         (texts, {"input_values", "text"}),
-        (items(**made), {*made}),  # there is nothing else to tell the items by
+        (items(**made), {*made}),  # there is nothing else to identify the items by
     ):
-        save_relabelled(tell(dataset), None, CLASSES, tmp_path / "told.parquet")
-        names = {*pq.read_schema(tmp_path / "told.parquet").names}
+        save_relabelled(relabel(dataset), None, CLASSES, tmp_path / "new.parquet")
+        names = {*pq.read_schema(tmp_path / "new.parquet").names}
         assert names & {*made, "clip", "text"} == kept

@@ -1,4 +1,4 @@
-"""The page: what it says is what was found, and nothing in the data can make it do anything."""
+"""The page says what was found, and nothing in the data can inject anything into it."""
 
 import dataclasses
 import os
@@ -31,7 +31,7 @@ _DRAWN = {"path", "use", "text", "g", "defs", "clippath", "rect"}
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """Of everything, items without pictures."""
+    """The page of everything, with items without pictures."""
     own = {"file_name": [f"{i}.jpg" for i in range(12)], "text": ["t"] * 12}
     return write(
         tmp_path_factory.mktemp("page"),
@@ -43,7 +43,7 @@ def page(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def images_page(tmp_path_factory):
-    """Of everything, items with pictures."""
+    """The page of everything, with pictures."""
     return write(
         tmp_path_factory.mktemp("images_page"),
         relabelled=make_items(own={"image": [picture()] * 12}),
@@ -52,7 +52,7 @@ def images_page(tmp_path_factory):
 
 
 def test_page_says_what_was_found(page):
-    """A figure that is not the one measured sends the owner after the wrong people."""
+    """A wrong figure would make the owner act on the wrong people."""
     items = make_items()
     expected = f"{100 * np.mean(items['confidence'][:]):.1f} %"
     quality = f"{100 * np.mean(items['label_quality'][:11]):.1f} %"
@@ -85,8 +85,9 @@ def test_page_says_what_was_found(page):
 
 
 def test_gold_labels_are_measured_against_on_the_items_that_allow_it(page):
-    """The crowd's share right without its suspects, or a missing label taken for class 0, flatters."""
-    # Gold on items 1, 3, 5, 7, 9, 11, equal to the forecast; 1 and 3 are suspect, 11 has no votes.
+    """Leaving suspects out of the accuracy, or counting a missing label as class 0, would flatter the crowd."""
+    # Gold labels on items 1, 3, 5, 7, 9 and 11 equal the forecast; 1 and 3 are suspect, 11 has no
+    # votes.
     assert "plurality of the votes 60.0 % 5" in page.words
     assert "aggregator 100.0 % 5" in page.words
     assert "forecast 100.0 % 6" in page.words
@@ -100,13 +101,13 @@ def test_gold_labels_are_measured_against_on_the_items_that_allow_it(page):
 def test_forecasts_are_advised_only_where_they_are_right_more_often_than_not(
     tmp_path, confidence, gold, take
 ):
-    """On 329 items of which the forecast was right on 48 %, the page advised to take the forecasts."""
+    """The page once advised taking the forecasts on 329 items where they were right on only 48 %."""
     items = make_items(
         gold=False,
         confidence=[confidence] * 4 + [0.99] * 8,
         suspicion=[0.7] * 4 + [0.0] * 7 + [None],
     )
-    if gold is not None:  # measured speaks before expected
+    if gold is not None:  # a measured value takes precedence over an expected one
         best = np.argmax(items["forecast_posterior"][:], axis=1)
         label = [int(c) if gold else int(c + 1) % len(CLASSES) for c in best[:4]] + [None] * 8
         items = items.add_column("label", label).cast_column(
@@ -125,7 +126,7 @@ def test_forecasts_are_advised_only_where_they_are_right_more_often_than_not(
 
 @pytest.mark.slow
 def test_sections_appear_only_with_content(tmp_path):
-    """An empty plot or a heading above nothing looks like a mistake."""
+    """An empty plot, or a heading above nothing, looks like an error."""
     full = write(tmp_path, relabelled=make_items(), log_history=LOG)
     optional = {
         "information",
@@ -161,7 +162,7 @@ def test_sections_appear_only_with_content(tmp_path):
 
 
 def test_links_lead_somewhere_on_the_page_and_nowhere_else(images_page):
-    """A page that asks a server for anything tells it who reads about whom."""
+    """A page that loads anything from a server reveals who reads about whom."""
     assert len(images_page.sources) > 10
     for source in images_page.sources:
         assert source.startswith("data:image/jpeg;base64,") or source[1:] in images_page.ids
@@ -172,7 +173,7 @@ def test_links_lead_somewhere_on_the_page_and_nowhere_else(images_page):
 
 
 def test_every_picture_has_words_and_every_table_headers(images_page):
-    """Without them a screen reader has nothing to read."""
+    """Without them, a screen reader has nothing to read."""
     tags = [tag for tag, _ in images_page.tags]
     assert (tags.count("img"), tags.count("table")) == (4, 4)
     assert tags.count("svg") >= 5 + 5
@@ -181,7 +182,7 @@ def test_every_picture_has_words_and_every_table_headers(images_page):
 
 
 def test_names_from_the_data_add_no_tag_and_no_attribute(page, tmp_path):
-    """Annotators choose their names, and the page is opened by someone with rights."""
+    """Annotators choose their own names, and the page is opened by someone with access rights."""
     classes = ["<b>cat</b>", '" onload="x', "{{ 1 }}"]
     own = [f"{HOSTILE[i % 5]} {i}".encode("utf-8", "replace").decode() for i in range(12)]
     hostile = write(
@@ -208,7 +209,7 @@ def _attributes(page, tag):
 
 
 def test_long_names_break_wherever_they_stand(tmp_path):
-    """A name without a space widened the page beyond the window; tables heed `anywhere` alone."""
+    """A name without spaces used to widen the page beyond the window; in tables only `anywhere` helps."""
     names = [f"worker{'x' * 90}{m}" for m in range(5)]
     classes = [f"class{'y' * 90}{c}" for c in range(3)]
     own = {"file_name": [f"folder{'z' * 90}{i}" for i in range(12)]}
@@ -225,7 +226,7 @@ def test_long_names_break_wherever_they_stand(tmp_path):
 
 
 def test_max_annotators_shows_those_to_act_on_and_says_where_the_rest_is(tmp_path):
-    """Five thousand rows are not read; the one at random in row 4,000 is not found."""
+    """Nobody reads five thousand rows, or finds the random annotator in row 4,000."""
     items, report = make_items(), without_pictures()
     page = write(tmp_path, report, max_annotators=2, max_suspects=1, relabelled=items)
     table = page.words[page.words.index("Those to act on first") :]
@@ -246,7 +247,7 @@ def test_max_annotators_shows_those_to_act_on_and_says_where_the_rest_is(tmp_pat
     ],
 )  # fmt: skip
 def test_numbers_in_the_text_are_those_of_what_is_shown(tmp_path, most, words):
-    """The page said "245 more, shown below" above 60 items."""
+    """The page once said "245 more, shown below" above 60 items."""
     page = write(tmp_path, without_pictures(), relabelled=make_items(), max_suspects=most)
     asked = page.words[page.words.index("Ask again") :].partition("By the model")[0]
     named, in_brackets = re.fullmatch(r".*take the forecasts: (.*) \((.*)\)\. ", asked).groups()
@@ -259,7 +260,7 @@ def test_numbers_in_the_text_are_those_of_what_is_shown(tmp_path, most, words):
 
 
 def test_numbers_of_pairs_are_those_of_what_is_shown(tmp_path):
-    """Forty pairs of which twenty are drawn and twelve are listed are not forty to be seen."""
+    """If only 12 pairs are listed and 20 drawn, the text must not promise all 40."""
     names = [f"w{m}" for m in range(80)]
     copies = [Copy(m, m + 1, 30, 29, 9.0, 1e-5) for m in range(0, 80, 2)]
     report = make_report(
@@ -276,20 +277,20 @@ def test_numbers_of_pairs_are_those_of_what_is_shown(tmp_path):
 
 
 def test_one_plot_alone_keeps_its_size(page):
-    """Stretched over the page, one plot had letters as large as the title."""
+    """Stretched over the page, a single plot had letters as large as the title."""
     style = page.raw[: page.raw.index("</style>")]
     assert "auto-fill" in re.search(r"\.plots \{[^}]*\}", style)[0]
     assert re.search(r"\.plots \.plot \{ max-width: \d+rem; \}", style)
 
 
 def _maps_of(page):
-    """Names of the annotators whose confusion is shown, in order."""
+    """Return the names of the annotators whose confusion is shown, in order."""
     maps = page.raw[page.raw.index('<div class="maps">') :]
     return re.findall(r'<figure class="plot"><h3><bdi>(.*?)</bdi>', maps)
 
 
 def test_confusions_of_the_best_come_first(tmp_path):
-    """Eight of the doubtful, or the busiest of the ordinary, left no room for the experts."""
+    """Doubtful or merely busy annotators used to take all eight places, leaving none for the experts."""
     names = [f"w{m}" for m in range(30)]
     verdicts = ["random"] * 12 + ["ordinary"] * 8 + ["too few votes"] * 4 + ["expert"] * 6
     report = make_report(
@@ -305,7 +306,7 @@ def test_confusions_of_the_best_come_first(tmp_path):
 
 
 def test_copies_stand_beside_their_original(tmp_path):
-    """The original, with the fewest votes of all, was far down among those to act on."""
+    """An original with few votes used to be listed far below its copies."""
     names = [f"w{m}" for m in range(9)]
     verdicts = ["random"] + ["copied or copying"] * 5 + ["too few votes", "ordinary", "expert"]
     votes = np.array([90, 800, 700, 600, 40, 50, 70, 900, 30])
@@ -325,7 +326,7 @@ def test_copies_stand_beside_their_original(tmp_path):
 
 
 def test_console_says_what_the_page_says(page):
-    """Two sets of sentences part ways at the first change of one."""
+    """With separate texts for page and console, the first edit of one would make them differ."""
     report = make_report()
     lines = str(report).split("\n")
     assert lines[0] == report.overview()
@@ -346,7 +347,7 @@ def test_console_says_what_the_page_says(page):
 
 
 def test_hardest_items_are_listed_with_their_votes(tmp_path):
-    """They are where a guideline is missing; the easiest on top would hide them."""
+    """They show where the guidelines are incomplete. The easiest items on top would hide them."""
     items = make_items(difficulty=[0.1, 0.9, 0.3, *[0.0] * 8, None])
     page = write(tmp_path, without_pictures(), relabelled=items)
     table = page.words[
@@ -364,7 +365,7 @@ def test_hardest_items_are_listed_with_their_votes(tmp_path):
 
 
 def test_no_probability_claims_to_be_certain(tmp_path):
-    """A label quality of 0.0 % reads as proof."""
+    """A label quality of 0.0 % reads like proof."""
     items = make_items(label_quality=[0.0002, 0.9999, *[0.5] * 9, None])
     words = write(tmp_path, without_pictures(), relabelled=items).words
     assert "Label quality: under 0.1 %" in words
@@ -372,7 +373,7 @@ def test_no_probability_claims_to_be_certain(tmp_path):
 
 
 def test_gallery_shows_the_most_suspect_first_with_votes(tmp_path):
-    """Those on top are looked at; a vote under a wrong name accuses someone."""
+    """People look at the top of the list, and a vote under a wrong name accuses someone."""
     items = make_items(suspicion=[0.6, 0.9, 0.7, 1.0, *[0.1] * 7, None])
     page = write(tmp_path, without_pictures(), relabelled=items)
     gallery = page.words[page.words.index("The most suspect first") :]
@@ -387,7 +388,7 @@ def test_gallery_shows_the_most_suspect_first_with_votes(tmp_path):
 
 
 def test_items_without_pictures_show_their_text_or_their_row(tmp_path):
-    """Text data has suspects too; without an id, the row is the only way back to the item."""
+    """Text data has suspects too. Without an id, only the row number leads back to the item."""
     report = without_pictures()
     reviews = make_items(own={"review": ["so & so " * 99] * 12})
     words = write(tmp_path, report, relabelled=reviews).words
@@ -397,7 +398,7 @@ def test_items_without_pictures_show_their_text_or_their_row(tmp_path):
 
 
 def test_unreadable_image_is_said_and_does_not_stop_the_page(tmp_path):
-    """One broken file among a hundred thousand must not cost the report."""
+    """One broken file among a hundred thousand must not cost the whole report."""
     own = {"image": [{"bytes": b"no image", "path": "broken.jpg"}, None, *[picture()] * 10]}
     page = write(tmp_path, without_pictures(), relabelled=make_items(own=own))
     assert page.words.count("The image cannot be read.") == 2
@@ -406,7 +407,7 @@ def test_unreadable_image_is_said_and_does_not_stop_the_page(tmp_path):
 
 
 def test_unmeasured_figures_are_dashes(tmp_path):
-    """The word nan in a table of people is read as a grade."""
+    """In a table about people, the word nan reads like a grade."""
     nothing = np.full(5, np.nan)
     page = write(
         tmp_path,
@@ -422,7 +423,7 @@ def test_unmeasured_figures_are_dashes(tmp_path):
 
 @pytest.mark.parametrize("size", [2, 100])
 def test_page_is_written_for_few_and_for_many_classes(size, tmp_path):
-    """A hundred classes in every map would be megabytes, and grey."""
+    """A hundred classes in every confusion plot would be megabytes of unreadable grey."""
     classes = [f"class {c}" for c in range(size)]
     page = write(tmp_path, make_report(classes=classes), relabelled=make_items(classes=classes))
     assert ("the 12 of 100 classes they used most" in page.words) == (size == 100)
@@ -431,7 +432,7 @@ def test_page_is_written_for_few_and_for_many_classes(size, tmp_path):
 
 
 def test_dense_and_absent_crowd_columns_are_read(tmp_path):
-    """Other shapes that the trainer takes must not fail at the very end."""
+    """The other shapes that the trainer accepts must not fail at the very end."""
     items, report = make_items(own={}), without_pictures()
     names = ["annotators", "annotations"]
     bare = write(tmp_path, report, relabelled=items.remove_columns(names))
@@ -444,7 +445,7 @@ def test_dense_and_absent_crowd_columns_are_read(tmp_path):
 
 
 def test_tie_of_votes_counts_on_the_page_as_on_the_console(tmp_path):
-    """Left out here and counted there, one crowd was right on 76.9 % and on 72.7 %."""
+    """When only one of the two counted ties, the same crowd was right on 76.9 % and on 72.7 %."""
     votes = {"annotators": [[0, 1]] * 12, "annotations": [[i % 3, 2] for i in range(12)]}
     tied = make_items(own={}, plurality=[None] * 12, **votes)
     page = write(tmp_path, without_pictures(), relabelled=tied)
@@ -459,7 +460,7 @@ def test_tie_of_votes_counts_on_the_page_as_on_the_console(tmp_path):
 
 
 def test_set_format_and_chosen_rows_change_nothing(tmp_path):
-    """A format that hides columns, or rows in another order, would pair votes with another item."""
+    """A format that hides columns, or reordered rows, would pair votes with the wrong item."""
     items, report = make_items(), without_pictures()
     plain = write(tmp_path, report, relabelled=items).raw
     shuffled = items.select(range(11, -1, -1)).select(range(11, -1, -1))
@@ -468,7 +469,7 @@ def test_set_format_and_chosen_rows_change_nothing(tmp_path):
 
 
 def test_page_is_whole_or_not_there(tmp_path, monkeypatch):
-    """Half a page of a crash looks like a report; a page that was there before must survive."""
+    """Half a page after a crash looks like a report, and an earlier page must survive."""
     path = tmp_path / "new" / "report.html"
     report, settings = without_pictures(), {"title": "t", "summary": "s"}
     assert write_report(path, report, **settings) == path
@@ -481,7 +482,7 @@ def test_page_is_whole_or_not_there(tmp_path, monkeypatch):
 
 
 def test_without_matplotlib_nothing_is_written(tmp_path, monkeypatch):
-    """It is an extra: who lacks it must be told so, not of a module three levels down."""
+    """Matplotlib is optional: the error must name it, not a module three levels down."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'hf_maxmig\[plots\]'"):
         write_report(tmp_path / "report.html", make_report(), title="t", summary="s")
@@ -489,7 +490,10 @@ def test_without_matplotlib_nothing_is_written(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_shown_is_refused(tmp_path):
-    """A data set before `relabel` has no forecasts: an empty gallery would say that all is well."""
+    """A data set that `relabel` has not seen has no forecasts.
+
+    An empty gallery would suggest that all is well.
+    """
     with pytest.raises(ValueError, match="none called 'suspect'"):
         write(tmp_path, relabelled=make_items().remove_columns(["suspect"]))
     with pytest.raises(ValueError, match="`max_suspects` must be at least 0, got -1"):
@@ -498,7 +502,7 @@ def test_what_cannot_be_shown_is_refused(tmp_path):
 
 
 def test_every_verdict_is_acted_on_and_explained(page, tmp_path):
-    """A verdict that is new would stop the page, or go unexplained."""
+    """A new verdict would stop the page, or appear without an explanation."""
     reading = page.words[page.words.index("How to read this page", 200) :]
     for verdict in Verdict:
         assert verdict.value in reading
@@ -519,7 +523,7 @@ def test_every_verdict_is_acted_on_and_explained(page, tmp_path):
 
 
 def test_verdict_is_one_row(root):
-    """What is called twice may be called otherwise in one of the places: its page would lack it."""
+    """A verdict spelt out in a second place could differ there and drop off the page."""
     every = list(Verdict)
     assert len({verdict.turn for verdict in every}) == len(every)
     assert [v.group for v in sorted(every, key=lambda v: v.turn)] == sorted(
@@ -537,7 +541,7 @@ def test_verdict_is_one_row(root):
 
 @pytest.mark.slow
 def test_page_of_a_large_crowd_is_small(tmp_path):
-    """A page of a hundred megabytes opens nowhere."""
+    """No browser opens a page of a hundred megabytes."""
     number, many = 5000, 100_000
     names = [f"worker {m}" for m in range(number)]
     rng = np.random.default_rng(0)
@@ -555,7 +559,7 @@ def test_page_of_a_large_crowd_is_small(tmp_path):
 
 
 def test_curve_ends_with_the_last_epoch(monkeypatch, tmp_path):
-    """Measured once more at the end, of an earlier epoch or with a strength, it would jump there."""
+    """A later evaluation, of an earlier epoch or with another strength, would make the curve jump at its end."""
     drawn = []
     monkeypatch.setattr(
         "hf_maxmig.judging.report.gain_plot", lambda *given: drawn.append(given) or "<svg/>"

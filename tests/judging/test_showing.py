@@ -1,4 +1,4 @@
-"""What the page shows of an item, whatever it is, in one file that is not too large."""
+"""How the page shows items of every modality, in one file that is not too large."""
 
 import re
 
@@ -18,7 +18,7 @@ NUMBERS = {"height": Value("float32"), "age": Value("int16"), "colour": ClassLab
 
 @pytest.fixture(autouse=True)
 def _no_plots(monkeypatch):
-    """They take most of the time, and show no item."""
+    """Leave out the plots: they take most of the time and show no item."""
     monkeypatch.setattr("hf_maxmig.judging.report._plots", lambda *_: {})
 
 
@@ -32,7 +32,7 @@ def rows(**changes):
 
 
 def sounds(content, feature):
-    """Items with a column of sounds, as data sets are made where sounds cannot be written."""
+    """Return items with a column of sounds, built without writing any sound."""
     kind = {"bytes": Value("binary"), "path": Value("string")}
     items = make_items(own={"audio": content}, kinds={"audio": kind})
     return items.cast_column("audio", feature)
@@ -47,7 +47,7 @@ def cards(page):
 
 
 def everything(kind):
-    """Items of one modality, each with something that the page can leave out."""
+    """Return items of one modality, each with something that the page can leave out."""
     return {
         "picture": lambda: make_items(own={"image": [noise()] * 12}),
         "sound": lambda: sounds([{"bytes": tone(), "path": f"{i}.wav"} for i in range(12)], Audio()),
@@ -61,7 +61,10 @@ def everything(kind):
 
 @pytest.mark.parametrize("kind", ["picture", "sound", "text", "row"])
 def test_page_stays_within_its_size_and_says_what_it_leaves_out(kind, tmp_path, monkeypatch):
-    """A page of a hundred megabytes opens nowhere; an item that is silently missing was never looked at."""
+    """No browser opens a page of a hundred megabytes.
+
+    An item that is silently missing would not be looked at.
+    """
     report, items = without_pictures(), everything(kind)
     embedded = {
         "picture": "<img ", "sound": "<audio ", "text": "</details></blockquote>", "row": "<details>",
@@ -73,7 +76,7 @@ def test_page_stays_within_its_size_and_says_what_it_leaves_out(kind, tmp_path, 
     size = len(whole.raw.encode())
     assert whole.raw.count(embedded) == 4
     assert "leaves out" not in whole.words
-    note = 400  # bytes, of the sentence that would say what is left out
+    note = 400  # bytes of the sentence that would say what is left out
     monkeypatch.setattr("hf_maxmig.judging.report.MOST_BYTES", size + note)
     assert write(tmp_path, report, relabelled=items).raw == whole.raw
     monkeypatch.setattr("hf_maxmig.judging.report.MOST_BYTES", size - 1)
@@ -89,7 +92,7 @@ def test_page_stays_within_its_size_and_says_what_it_leaves_out(kind, tmp_path, 
 
 
 def test_long_text_is_one_click_away(tmp_path):
-    """A book in every card hides the other suspects; cut off, nobody can judge it."""
+    """A whole book in every card hides the other suspects, but a text cut short cannot be judged."""
     text = "word " * 2000 + "<b>end</b>" + "x" * 15_000
     page = write(tmp_path, without_pictures(), relabelled=make_items(own={"review": [text] * 12}))
     begins, rest = re.search(
@@ -104,14 +107,14 @@ def test_long_text_is_one_click_away(tmp_path):
 
 
 def test_texts_that_are_little_too_long_are_whole(tmp_path):
-    """To click for three words is a nuisance."""
+    """Nobody wants to click for three more words."""
     page = write(tmp_path, without_pictures(), relabelled=make_items(own={"review": ["ab " * 90] * 12}))  # fmt: skip
     assert "<details>" not in page.raw
     assert "ab " * 90 in page.raw
 
 
 def test_pairs_of_texts_are_told_apart(tmp_path):
-    """Which is the premise and which the hypothesis decides the answer."""
+    """The answer depends on which text is the premise and which the hypothesis."""
     own = {"id": list("abcdefghijkl"), "premise": [LONG] * 12, "hypothesis": ["It " * 20] * 12}
     page = write(tmp_path, without_pictures(), relabelled=make_items(own=own))
     assert re.search(r"[abcd] premise so & so.*hypothesis It It", gallery(page))
@@ -123,14 +126,14 @@ def test_pairs_of_texts_are_told_apart(tmp_path):
 
 
 def test_missing_and_empty_texts_are_said(tmp_path):
-    """A card without a word looks like a mistake of the page."""
+    """An empty card looks like an error of the page."""
     items = make_items(own={"text": ["", None] * 6})
     words = gallery(write(tmp_path, without_pictures(), relabelled=items))
     assert words.count("(empty text)") == words.count("(no text)") == 2
 
 
 def test_rows_are_shown_by_column(tmp_path):
-    """Class 1 is no colour, and NaN no height."""
+    """Class 1 must be shown as its colour, and NaN is not a height."""
     items = rows(kind=["oak"] * 12)
     page = write(tmp_path, without_pictures(), relabelled=items)
     assert re.search(r"row \d\s*height 1.5 age 30 colour blue kind oak", _spaced(page))
@@ -145,7 +148,7 @@ def _spaced(page):
 
 
 def test_missing_values_of_a_row_are_dashes(tmp_path):
-    """The word nan in a column of heights is read as a height."""
+    """In a column of heights, the word nan reads like a height."""
     items = make_items(
         own={"height": [float("nan")] * 12, "age": [None] * 12, "colour": [None] * 12}, kinds=NUMBERS
     )  # fmt: skip
@@ -154,7 +157,7 @@ def test_missing_values_of_a_row_are_dashes(tmp_path):
 
 
 def test_columns_beside_a_text_or_a_picture_are_folded(tmp_path):
-    """The text is what to judge; what else is known of it is one click away."""
+    """The text is what to judge; everything else about the item is one click away."""
     few, many = rows(text=[LONG] * 12), rows(text=[LONG] * 12, kind=["oak"] * 12)
     page = write(tmp_path, without_pictures(), relabelled=many)
     assert re.search(r"<blockquote.*<details><summary>4 columns</summary><dl", page.raw, re.S)
@@ -167,7 +170,7 @@ def test_columns_beside_a_text_or_a_picture_are_folded(tmp_path):
 
 
 def test_vectors_votes_and_results_are_no_row(tmp_path):
-    """A thousand features beside three columns hide the three."""
+    """A thousand features would hide the three columns that matter."""
     items = rows().add_column("features", [[0.5] * 50] * 12)
     items = items.add_column("tags", [["wild", "old"]] * 12)
     found = Showing.of(items, np.arange(4), None)
@@ -177,7 +180,7 @@ def test_vectors_votes_and_results_are_no_row(tmp_path):
 
 @pytest.mark.parametrize("feature", [Audio(), Audio(decode=False), Audio(sampling_rate=16000)])
 def test_sounds_have_a_player_without_a_decoder(feature, tmp_path):
-    """`datasets` decodes sounds only where torchcodec and FFmpeg are installed; a WAV needs neither."""
+    """`datasets` decodes sounds only with torchcodec and FFmpeg installed, which a WAV does not need."""
     (tmp_path / "b.wav").write_bytes(tone(pitch=300))
     content = [
         {"bytes": tone(), "path": "a.wav"}, {"bytes": None, "path": str(tmp_path / "b.wav")},
@@ -197,7 +200,7 @@ def test_sounds_have_a_player_without_a_decoder(feature, tmp_path):
 
 @pytest.mark.parametrize("kind", ["sound", "picture"])
 def test_columns_of_paths_are_opened(kind, tmp_path):
-    """Who keeps paths in a table still wants to hear and see."""
+    """Users who keep paths in a table also want to hear and see the items."""
     path = tmp_path / ("a.wav" if kind == "sound" else "a.png")
     if kind == "sound":
         path.write_bytes(tone())
@@ -222,7 +225,7 @@ def test_decoded_sounds_have_a_player(tmp_path):
 
 
 def test_what_a_format_hides_is_shown(tmp_path):
-    """Frozen features hide the pictures, texts and sounds that they were made of."""
+    """Frozen features hide the pictures, texts and sounds that they were computed from."""
     for items in (everything("sound"), make_items(own={"text": [LONG] * 12}), rows()):
         shown = [name for name in items.column_names if name not in ("audio", "text", "age")]
         hidden = items.with_format("torch", columns=shown)
@@ -233,7 +236,7 @@ def test_what_a_format_hides_is_shown(tmp_path):
 
 
 def test_content_adds_no_tag_and_no_attribute(tmp_path):
-    """Texts come from the internet, and the page is opened by someone with rights."""
+    """Texts come from the internet, and the page is opened by someone with access rights."""
     hostile = [f"{HOSTILE[i % 5]} {i}".encode("utf-8", "replace").decode() * 5 for i in range(12)]
     plain = [" ".join(["word"] * (len(text) // 5)) + "." for text in hostile]
     pages = [
@@ -255,7 +258,7 @@ def test_content_adds_no_tag_and_no_attribute(tmp_path):
 
 
 def test_show_names_columns_that_can_be_shown(tmp_path):
-    """A word misspelt would leave the cards empty, without a word."""
+    """A misspelt column would silently leave the cards empty."""
     items = rows().add_column("features", [[0.5]] * 12)
     with pytest.raises(TypeError, match="`show` must be a list of column names, got 'age'"):
         write(tmp_path, relabelled=items, show="age")
@@ -266,7 +269,7 @@ def test_show_names_columns_that_can_be_shown(tmp_path):
 
 
 def test_hardest_items_are_described(tmp_path):
-    """The number of a row tells nobody which question was hard."""
+    """A row number does not tell which question was hard."""
     hard = {"difficulty": [0.9] * 11 + [None]}
     for items, words in (
         (make_items(own={"text": ["What is it? " * 30] * 12}, **hard), "What is it? What is it?"),
@@ -279,7 +282,7 @@ def test_hardest_items_are_described(tmp_path):
 
 
 def test_items_are_called_as_the_data_calls_them(tmp_path):
-    """The number of a row changes with every sorting; what the owner searches for is the number of the song."""
+    """Row numbers change with every sorting. Owners search for the item's own id."""
     items = make_items(own={"song_id": [*range(70, 82)]}, kinds={"song_id": Value("int16")})
     page = write(tmp_path, without_pictures(), relabelled=items)
     assert "song_id 70 Crowd" in gallery(page)
@@ -288,7 +291,7 @@ def test_items_are_called_as_the_data_calls_them(tmp_path):
 
 
 def test_name_beside_a_picture_is_named(tmp_path):
-    """`b` beside a digit is read as what it shows, not as its scanner."""
+    """Without a caption, `b` beside a digit would be read as its class, not as its scanner."""
     items = make_items(own={"image": [picture()] * 12, "scanner": ["b"] * 12})
     page = write(tmp_path, without_pictures(), relabelled=items)
     assert "scanner b Crowd" in _spaced(page)
@@ -296,7 +299,7 @@ def test_name_beside_a_picture_is_named(tmp_path):
 
 
 def test_pictures_of_several_columns_are_all_shown(tmp_path):
-    """Before and after: one of them answers nothing."""
+    """Of a before-and-after pair, one picture alone does not help."""
     items = make_items(
         own={"before": [picture()] * 12, "after": [picture()] * 12},
         kinds={"before": Image(), "after": Image()},

@@ -1,4 +1,4 @@
-"""Verdicts on crowds drawn at random: who is condemned deserves it, and no sentence contradicts itself.
+"""Verdicts on randomly drawn crowds: nobody is condemned wrongly, and no sentence contradicts itself.
 
 The classifier of these worlds is calibrated by construction: it sees a noisy picture of the class
 and knows how noisy. The aggregator knows every annotator's confusion, or nothing at all.
@@ -18,7 +18,7 @@ from hf_maxmig.judging.verdicts import ENOUGH_TO_CONDEMN, Verdict
 CONDEMNED = ("random", "adversarial", "always says one class")
 KINDS = ["binary", "ten", "binary rare", "ten rare", "binary few", "ten few", "binary nobody",
          "ten nobody", "binary blind", "ten blind", "binary copies", "ten copies"]  # fmt: skip
-SEEDS = (8, 12)  # always, and in full
+SEEDS = (8, 12)  # always, and in full runs
 # right on 47% (39% to 55%), 50% expected by chance ... the 71% that would be of use
 SHARE = r"(\d+(?:\.\d+)?)%"
 
@@ -28,14 +28,14 @@ class World:
     report: AnnotatorReport
     gold: np.ndarray  # (N,)
     said: np.ndarray  # (N, M), -1 where not asked
-    skill: np.ndarray  # (M,), how often right
-    bad: np.ndarray  # (M,), what they are: random, adversary, constant or nothing
+    skill: np.ndarray  # (M,), accuracy
+    bad: np.ndarray  # (M,), kind of bad annotator: random, adversary, constant or nothing
     group: np.ndarray  # (M,), who copies whom
 
     def by_gold(self, m):
-        """Labels, right ones, chance, and the p-value of being better than chance."""
-        told = self.said[:, m] >= 0
-        gold, said = self.gold[told], self.said[told, m]
+        """Return the number of labels, of right ones, chance, and the p-value of being better than chance."""
+        voted = self.said[:, m] >= 0
+        gold, said = self.gold[voted], self.said[voted, m]
         number = 1 + max(self.gold.max(), self.said.max())
         shares = [np.bincount(x, minlength=number) / max(1, len(x)) for x in (gold, said)]
         chance, hits = float(min(1, shares[0] @ shares[1])), int((gold == said).sum())
@@ -44,7 +44,7 @@ class World:
 
 
 def draw(kind, seed):
-    """Draw a crowd of a kind, and what is said of it."""
+    """Draw a crowd of a kind, and its report."""
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     C = 2 if "binary" in kind else 10
     N, M = int(rng.integers(200, 700)), int(rng.integers(5, 30))
@@ -61,7 +61,7 @@ def draw(kind, seed):
     confusion[bad == "random"] = 1 / C
     confusion[bad == "adversary"] = np.eye(C)[:, np.r_[C - 1, 0 : C - 1]] * 0.85 + 0.15 / C
     confusion[bad == "constant"] = np.eye(C)[0]
-    # As `rng.choice` draws, a number for each vote, but of all votes at once.
+    # Like `rng.choice`, one random number per vote, but for all votes at once.
     until = confusion.cumsum(axis=2)[:, gold]
     until /= until[..., -1:]
     said = (until <= rng.random((M, N))[..., None]).sum(axis=2).T
@@ -74,7 +74,7 @@ def draw(kind, seed):
             group[m], confusion[m], skill[m] = first, confusion[first], skill[first]
     asked = rng.random((N, M)) < (0.1 if "few" in kind else rng.uniform(0.3, 1, M))
     said = np.where(asked, said, -1)
-    # A noisy picture of the class, and what follows from it.
+    # A noisy picture of the class, and the posterior that follows from it.
     seen = rng.normal(size=(N, C)) + (2.5 if "blind" not in kind else 0.5) * np.eye(C)[gold]
     log_h = torch.from_numpy(np.log(prior) + (2.5 if "blind" not in kind else 0.5) * seen)
     weight = torch.from_numpy(np.log(confusion.clip(1e-3)))
@@ -90,13 +90,13 @@ def draw(kind, seed):
 
 @pytest.fixture(scope="module", params=[SEEDS[0], pytest.param(SEEDS[1], marks=pytest.mark.full)])
 def worlds(request):
-    """All of them: half a minute would be too long to draw them again for each test."""
+    """All worlds, drawn once: drawing them for each test would take half a minute."""
     return {kind: [draw(kind, seed) for seed in range(request.param)] for kind in KINDS}
 
 
 @pytest.mark.slow
 def test_who_is_condemned_is_not_better_than_chance(worlds):
-    """Nine of 23 people not to be paid beat chance by gold; one was right on 24 labels of 30."""
+    """Of 23 people refused payment, nine beat chance by gold labels; one was right on 24 labels of 30."""
     condemned, wrong = 0, []
     for kind, drawn in worlds.items():
         for seed, world in enumerate(drawn):
@@ -113,7 +113,7 @@ def test_who_is_condemned_is_not_better_than_chance(worlds):
 @pytest.mark.slow
 @pytest.mark.parametrize("bad", ["random", "adversary", "constant"])
 def test_who_is_bad_is_found_where_there_are_votes_enough(worlds, bad):
-    """Who condemns nobody is never wrong."""
+    """A report that condemns nobody would never be wrong."""
     found = {False: 0, True: 0}
     for kind, drawn in worlds.items():
         if "rare" in kind or "blind" in kind or (bad == "adversary" and "ten" in kind):
@@ -128,7 +128,7 @@ def test_who_is_bad_is_found_where_there_are_votes_enough(worlds, bad):
 
 @pytest.mark.slow
 def test_everyone_random_gets_no_praise(worlds):
-    """A crowd that says nothing of the class looked informed to itself."""
+    """A crowd whose votes say nothing about the class used to look informed to itself."""
     for kind in ("binary nobody", "ten nobody"):
         reports = [world.report for world in worlds[kind]]
         verdicts = [v for report in reports for v in np.array(report.verdict)[report.votes >= 100]]
@@ -140,7 +140,7 @@ def test_everyone_random_gets_no_praise(worlds):
 
 @pytest.mark.slow
 def test_few_votes_condemn_nobody(worlds):
-    """Twelve labels are no evidence, whatever they are."""
+    """Twelve labels are not enough evidence for any verdict."""
     few = 0
     for world in [w for drawn in worlds.values() for w in drawn]:
         below = world.report.votes < ENOUGH_TO_CONDEMN
@@ -151,7 +151,7 @@ def test_few_votes_condemn_nobody(worlds):
 
 @pytest.mark.slow
 def test_copies_are_named_with_their_original(worlds):
-    """The original was most doubtful, and its copy to be trusted."""
+    """The original used to be called most doubtful and its copy trustworthy."""
     found = missed = 0
     for kind in ("binary copies", "ten copies"):
         for world in worlds[kind]:
@@ -168,7 +168,7 @@ def test_copies_are_named_with_their_original(worlds):
 
 
 def parsed(reason):
-    """The figures of a sentence: right, low, high, chance, useful (NaN for those it does not have)."""
+    """Parse the figures of a sentence: right, low, high, chance, useful (NaN for those missing)."""
     right = re.search(rf"{SHARE} \({SHARE} to {SHARE}\) of [\d,]+ votes are right", reason)
     chance = re.search(rf"{SHARE} expected by chance", reason)
     use = re.search(rf"{SHARE} needed to be useful", reason)
@@ -177,7 +177,7 @@ def parsed(reason):
 
 
 def contradictions(report):
-    """Sentences that their own numbers do not bear out, or that are not of the report's numbers."""
+    """Return the sentences that their own numbers, or the report's, contradict."""
     wrong = []
     for m, (verdict, reason) in enumerate(zip(report.verdict, report.reason, strict=True)):
         right, low, high, chance, use = parsed(reason)
@@ -192,7 +192,7 @@ def contradictions(report):
             fits &= bool((np.abs(shown - held) <= 0.5001).all() and low <= right <= high)
         if verdict == "random":
             fits &= known and low <= chance and high < use
-            # The first is of being better than chance, the second of being useful.
+            # The first p-value is of being better than chance, the second of being useful.
             fits &= len(p) == 2 and p[0] >= 0.05 and p[1] <= 0.05
         elif verdict == "adversarial":
             points = re.search(r"([\d.]+) points below the", reason)
@@ -229,7 +229,7 @@ def contradictions(report):
 
 @pytest.mark.slow
 def test_no_sentence_contradicts_its_interval(worlds):
-    """Right on 64 % (56 % to 70 %), no more than the 50 % by chance, said the page."""
+    """The page once called 64 % (56 % to 70 %) no better than the 50 % expected by chance."""
     said = [w.report for drawn in worlds.values() for w in drawn]
     assert {v for report in said for v in report.verdict} == {verdict.value for verdict in Verdict}
     assert [x for report in said for x in contradictions(report)] == []
@@ -237,7 +237,7 @@ def test_no_sentence_contradicts_its_interval(worlds):
 
 @pytest.mark.slow
 def test_a_contradiction_would_be_found(worlds):
-    """A parser that reads nothing finds nothing."""
+    """A parser that recognises nothing would find no contradiction."""
     sentences = {
         "random": "64% (56% to 70%) of 90 votes are right, against 50% expected by chance. This is not "
         "significantly better than chance (p = 0.2), and significantly below the 71% needed to be useful (p = 0.03).",
@@ -257,7 +257,7 @@ def test_a_contradiction_would_be_found(worlds):
 @pytest.mark.parametrize("knows", [True, False])
 @pytest.mark.parametrize("number", [2, 3, 6])
 def test_all_of_a_crowd_who_say_the_same_are_one_voice(classes, knows, number):
-    """Three people with the same 1,078 digits were called ordinary, and to be trusted."""
+    """Three people with the same 1,078 labels used to be called ordinary and trustworthy."""
     rng = np.random.default_rng(0)
     said = torch.from_numpy(rng.integers(classes, size=150))
     log_h = torch.eye(classes)[said] * 0.9 + 0.1 / classes if knows else torch.ones(150, classes)
