@@ -21,7 +21,7 @@ from ..model.kept_gradients import TableRows
 from ..model.modeling_maxmig import CrowdModel
 from ..model.outputs import Gather, MaxMIGOutput, PosteriorParts
 from ..model.votes import Votes
-from .output_layer import output_layer
+from .output_layer import logits_and_features, output_layer
 
 AVERAGES = ("equal", "learned")
 # With at most this many heads per vote of an item, computing all heads is faster than reading one per vote.
@@ -227,15 +227,9 @@ class DoctorNetModel(CrowdModel):
 
     def features(self, **classifier_inputs: Any) -> Tensor:
         """Return (B, D), the input of the classifier's output layer."""
-        seen: list[Tensor] = []
-        hook = self._output_layer().register_forward_pre_hook(
-            lambda module, inputs: seen.append(inputs[0])
-        )
-        try:
-            self.classifier(**classifier_inputs, return_dict=True)
-        finally:
-            hook.remove()
-        return seen[-1].flatten(1)
+        return logits_and_features(
+            self.classifier, self._output_layer(), classifier_inputs, self._asked
+        )[1]
 
     def crowd_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the weights of the average, if they are learned; the heads have the classifier's rate."""
