@@ -57,6 +57,31 @@ def against_targets(log_h: Tensor, targets: Tensor, gather: Gather) -> tuple[Ten
     return mean_of_given(total, taken.to(total.dtype), gather)
 
 
+def log_likelihoods(log_said: Tensor, votes: Votes) -> tuple[Tensor, Tensor]:
+    """Add up how probable an item's votes were.
+
+    Args:
+        log_said: (B, K, C), log-probabilities of the vote of the annotator at each place.
+        votes: of the batch.
+
+    Returns:
+        (B,) sums over an item's votes, in nats, and (B,) their number; a vote counts by its weight.
+
+    Example:
+        >>> log_said = torch.tensor([[[0.5, 0.5], [0.9, 0.1]]]).log()
+        >>> log_likelihoods(log_said, Votes(torch.tensor([[3, 2]]), torch.tensor([[1, 0]])))
+        (tensor([-0.7985]), tensor([2.]))
+    """
+    given = votes.given
+    index = torch.where(given, votes.annotations, 0)[..., None]
+    picked = torch.where(given, widen(log_said).gather(2, index)[..., 0], 0.0)
+    each = given.to(picked.dtype)
+    if votes.weights is not None:
+        each = torch.where(given, votes.weights.to(each), 0.0)
+        picked = picked * each
+    return picked.sum(dim=1), each.sum(dim=1)
+
+
 def against_annotations(log_said: Tensor, votes: Votes, gather: Gather) -> tuple[Tensor, Tensor]:
     """Compare each annotator's predicted vote with the vote they gave.
 
@@ -75,14 +100,8 @@ def against_annotations(log_said: Tensor, votes: Votes, gather: Gather) -> tuple
         >>> against_annotations(log_said, votes, lambda tensor: tensor)
         (tensor(0.6931), tensor(False))
     """
-    given = votes.given
-    index = torch.where(given, votes.annotations, 0)[..., None]
-    picked = torch.where(given, widen(log_said).gather(2, index)[..., 0], 0.0)
-    each = given.to(picked.dtype)
-    if votes.weights is not None:
-        each = torch.where(given, votes.weights.to(each), 0.0)
-        picked = picked * each
-    return mean_of_given(-picked.sum(dim=1), each.sum(dim=1), gather)
+    log_likelihood, counts = log_likelihoods(log_said, votes)
+    return mean_of_given(-log_likelihood, counts, gather)
 
 
 class TargetModel(CrowdModel):

@@ -21,6 +21,7 @@ from .mbem import MBEMConfig, MBEMModel
 from .raykar import RaykarConfig, RaykarModel
 from .soft_vote import SoftVoteConfig, SoftVoteModel
 from .true_labels import TrueLabelsConfig, TrueLabelsModel
+from .union_net import UnionNetConfig, UnionNetModel
 
 PEERS: dict[str, tuple[type[CrowdModel], dict[str, Any]]] = {
     # name: the model, and the fields of its config that make it this method
@@ -34,6 +35,8 @@ PEERS: dict[str, tuple[type[CrowdModel], dict[str, Any]]] = {
     "trace": (ConfusionModel, {"regulariser": "trace"}),
     "geo_f": (ConfusionModel, {"regulariser": "geo_f"}),
     "geo_w": (ConfusionModel, {"regulariser": "geo_w"}),
+    "union_net": (UnionNetModel, {}),
+    "union_net_b": (UnionNetModel, {"normalised": "columns"}),
     "aggnet": (AggNetModel, {}),
     "mbem": (MBEMModel, {}),
     "raykar": (RaykarModel, {}),
@@ -107,5 +110,7 @@ __all__ = [
     "SoftVoteModel",
     "TrueLabelsConfig",
     "TrueLabelsModel",
+    "UnionNetConfig",
+    "UnionNetModel",
     "peer",
 ]

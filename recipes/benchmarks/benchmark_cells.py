@@ -68,6 +68,8 @@ METHODS = {
     "trace": "Trace Regularisation",
     "geo_f": "GeoCrowdNet-F",
     "geo_w": "GeoCrowdNet-W",
+    "union_net": "Union-Net A",
+    "union_net_b": "Union-Net B",
     "doctor_net_weighted": "Doctor Net, learned weights",
     "dawid_skene": "Dawid-Skene",
     "one_coin_dawid_skene": "One-coin Dawid-Skene",
