@@ -3,7 +3,8 @@
 Data: the 1,797 handwritten digits, 8 x 8 grey, that come with scikit-learn (UCI, "Optical
 recognition of handwritten digits", CC BY 4.0); 1,078 to train, 719 to test. The crowd is simulated:
 the ten-class experts of the paper's Appendix B, with independent mistakes (case 4.1), a naive
-majority (4.2) or correlated mistakes (4.3), of high or low expertise.
+majority (4.2) or correlated mistakes (4.3), of high or low expertise; or a crowd beyond the paper's cases, sparse,
+of hard items, or tiring (`docs/results.md`).
 
     accelerate launch recipes/digits.py --output_dir out/digits
 

@@ -19,8 +19,9 @@ from datasets import (
 )
 from torch import nn
 
-from hf_maxmig import MaxMIGTrainingArguments, crowd_features, experts, simulate_crowd
+from hf_maxmig import MaxMIGTrainingArguments, crowd_features, experts
 from hf_maxmig.command.runs import Recipe
+from hf_maxmig.data.simulated.beyond import simulate_case
 from hf_maxmig.training.masking import masked_flags
 
 # Flags that say where things lie: nobody else's business.
@@ -39,13 +40,21 @@ class RealCrowdTrainingArguments(MaxMIGTrainingArguments):
 class SimulatedCrowdArguments:
     """Which crowd to simulate, and what to keep from training."""
 
-    case: Literal["independent", "naive_majority", "correlated"] = field(
+    case: Literal[
+        "independent", "naive_majority", "correlated", "sparse_one", "sparse_two", "hard_items", "tiring"
+    ] = field(
         default="correlated",
-        metadata={"help": "How the annotators' mistakes hang together (paper, cases 4.1-4.3)."},
-    )
+        metadata={
+            "help": "How the annotators' mistakes hang together: the paper's cases 4.1-4.3; or 300 annotators and one or two "
+            "votes per item; items that are hard for all; annotators who tire."
+        },
+    )  # fmt: skip
     expertise: Literal["high", "low"] = field(
         default="high",
-        metadata={"help": "How much the senior annotators know (paper, Appendix B)."},
+        metadata={
+            "help": "How much the senior annotators know (paper, Appendix B). Beyond the paper's cases, all annotators have "
+            "the seniors' matrices."
+        },
     )
     held_out_items: int = field(
         default=0,
@@ -112,6 +121,26 @@ def keep_back(train: Dataset, held_out_items: int) -> tuple[Dataset, Dataset | N
     return train.select(rows[held_out_items:]), train.select(rows[:held_out_items])
 
 
+def item_numbers(dataset: Dataset) -> np.ndarray:
+    """Give the numbers by which items are alike: (N, D), features or sounds as given, pictures at 8 x 8.
+
+    Raises:
+        ValueError: if the data set has none of these columns.
+    """
+    if "image" in dataset.column_names:
+        pictures = dataset.with_format(None).select_columns("image")
+        small = [np.asarray(row["image"].convert("RGB").resize((8, 8))) for row in pictures]
+        return np.stack(small).reshape(len(small), -1).astype("float32")
+    for name in ("features", "input_values"):
+        if name in dataset.column_names:
+            numbers = dataset.with_format("numpy").select_columns(name)[:][name]
+            return np.stack(numbers).reshape(len(dataset), -1)
+    raise ValueError(
+        "case hard_items must have items with features, image or input_values, got the columns "
+        f"{', '.join(dataset.column_names)}."
+    )
+
+
 def simulated(
     data: DatasetDict, dataset: str, arguments: SimulatedCrowdArguments, seed: int
 ) -> DatasetDict:
@@ -129,10 +158,11 @@ def simulated(
     generator = torch.Generator().manual_seed(seed)
     labelled = DatasetDict()
     for name in ("train", "test"):
-        crowd = simulate_crowd(
+        crowd = simulate_case(
             data[name].with_format(None)["label"][:],
             experts(dataset, arguments.expertise),
             arguments.case,
+            features=item_numbers(data[name]) if arguments.case == "hard_items" else None,
             generator=generator,
         )
         votes = Dataset.from_dict(

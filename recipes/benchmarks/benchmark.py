@@ -71,6 +71,7 @@ from hf_maxmig.command.flags import parse
 from hf_maxmig.command.runs import Recipe
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.data.columns import crowd_names, has_votes
+from hf_maxmig.data.simulated.beyond import MORE_CASES
 from hf_maxmig.data.simulated.simulation import CASES
 from hf_maxmig.metrics import accuracies
 from hf_maxmig.model.functional import forecast
@@ -100,7 +101,7 @@ class Source(NamedTuple):
     Args:
         recipe: its page.
         flags: of the page.
-        simulated: whether its crowd is one of the six simulated ones.
+        simulated: whether its crowd is simulated.
         num_classes: C.
     """
 
@@ -507,7 +508,13 @@ def main() -> None:
     add = parser.add_argument
     add("--dataset", choices=DATASETS, required=True)
     add("--methods", nargs="+", choices=METHODS, help="default: all")
-    add("--cases", nargs="+", choices=CASES, default=list(CASES), help="of a simulated crowd")
+    add(
+        "--cases",
+        nargs="+",
+        choices=(*CASES, *MORE_CASES),
+        default=list(CASES),
+        help="of a simulated crowd; default: the paper's",
+    )
     add("--expertise", nargs="+", choices=LEVELS, default=list(LEVELS))
     add("--seeds", type=int, default=5, help="runs, with seeds 0, 1, ...")
     add("--held_out", type=float, default=HELD_OUT, help="share of the training items kept back")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hf_maxmig import MaxMIGModel
+from hf_maxmig.data.simulated.beyond import MORE_CASES
 from hf_maxmig.data.simulated.simulation import CASES
 from hf_maxmig.peers import PEERS
 
@@ -28,6 +29,12 @@ CROWDS: dict[Crowd, str] = {
     (case, level): f"4.{number}({level[0].upper()})"
     for level in LEVELS
     for number, case in enumerate(CASES, start=1)
+}
+BEYOND: dict[Crowd, str] = {
+    # the paper's cases, in tables of their own
+    (case, level): f"{case.replace('_', ' ')} ({level[0].upper()})"
+    for level in LEVELS
+    for case in MORE_CASES
 }
 REAL: Crowd = (None, None)
 MEASURES = {
@@ -58,6 +65,7 @@ DATASETS = {
     "cifar10n": "CIFAR-10N",
     "cifar10n_features": "CIFAR-10N, given features",
 }
+BEYOND_PAPER = ", beyond the paper's cases"  # behind a data set's name
 BELOW = 1.0  # points by which a number is clearly below another
 CEILING = "true_labels"
 METHODS = {
@@ -212,9 +220,9 @@ def _cells_of(file: Path, named: bool) -> list[Cell]:
         )
     for cell in cells:
         crowd = (cell["case"], cell["expertise"])
-        if crowd not in CROWDS and crowd != REAL:
+        if crowd not in {*CROWDS, *BEYOND, REAL}:
             raise ValueError(
-                f"{file}: case and expertise must be one of {', '.join(CASES)} and one of "
+                f"{file}: case and expertise must be one of {', '.join((*CASES, *MORE_CASES))} and one of "
                 f"{', '.join(LEVELS)}, or null both, got {crowd[0]!r} and {crowd[1]!r}."
             )
     return cells
@@ -227,8 +235,8 @@ class Results(NamedTuple):
     """What was measured on a data set.
 
     Args:
-        dataset: its name.
-        crowds: the six simulated ones, or the real one.
+        dataset: its name; with `BEYOND_PAPER` behind it where the crowds are beyond the paper's cases.
+        crowds: the paper's six, those measured beyond its cases, or the real one.
         methods: those that have a cell, in the order of `METHODS`, without `true_labels`.
         numbers: by method, crowd and measure; `true_labels` has one for any crowd.
         items: which items forecaster and aggregator are measured on.
@@ -267,7 +275,7 @@ def results(cells: Iterable[Cell], pick: str = "last") -> list[Results]:
         pick: one of `PICKS`.
 
     Returns:
-        One for each data set, in the order of `DATASETS`.
+        One for each data set, in the order of `DATASETS`; then those of crowds beyond the paper's cases.
 
     Raises:
         ValueError: if there are no cells or no such pick, or a data set has cells of a simulated
@@ -280,9 +288,31 @@ def results(cells: Iterable[Cell], pick: str = "last") -> list[Results]:
         by_dataset[cell["dataset"]].append(cell)
     if not by_dataset:
         raise ValueError("`cells` must hold at least one cell, got none.")
-    return [
-        _results(dataset, by_dataset[dataset], pick) for dataset in ordered(by_dataset, DATASETS)
-    ]
+    groups = {}
+    for dataset, of_dataset in by_dataset.items():
+        groups |= _paper_and_beyond(dataset, of_dataset)
+    return [_results(dataset, groups[dataset], pick) for dataset in ordered(groups, DATASETS)]
+
+
+def _crowd(cell: Cell) -> Crowd:
+    return cell["case"], cell["expertise"]
+
+
+def _paper_and_beyond(dataset: str, cells: list[Cell]) -> dict[str, list[Cell]]:
+    """Take the cells of crowds beyond the paper's cases out; the ceiling is that of all crowds."""
+    compared = [cell for cell in cells if cell["method"] != CEILING]
+    ceiling = [cell for cell in cells if cell["method"] == CEILING]
+    of_crowd = {_crowd(cell) for cell in compared}
+    if REAL in of_crowd and len(of_crowd) > 1:
+        raise ValueError(
+            f"`cells` of {dataset} must all have a case and expertise or none of them (but for "
+            f"{CEILING}), got both."
+        )
+    beyond = [cell for cell in compared if _crowd(cell) in BEYOND]
+    others = [cell for cell in compared if _crowd(cell) not in BEYOND]
+    groups = {dataset: others, dataset + BEYOND_PAPER: beyond}
+    kept = {name: group + ceiling for name, group in groups.items() if group}
+    return kept or {dataset: ceiling}
 
 
 def _results(dataset: str, cells: list[Cell], pick: str) -> Results:
@@ -292,20 +322,17 @@ def _results(dataset: str, cells: list[Cell], pick: str) -> Results:
             value = (cell.get(pick) or {}).get(measure)
             if value is None:
                 continue
-            crowd = (cell["case"], cell["expertise"])
-            values[cell["method"], crowd, measure].append(100 * value)
+            values[cell["method"], _crowd(cell), measure].append(100 * value)
             if measure != "accuracy":
                 items.add(ITEMS[cell.get("forecast_items", "test")])
-    of_crowd = {(cell["case"], cell["expertise"]) for cell in cells if cell["method"] != CEILING}
-    if REAL in of_crowd and len(of_crowd) > 1:
-        raise ValueError(
-            f"`cells` of {dataset} must all have a case and expertise or none of them (but for "
-            f"{CEILING}), got both."
-        )
-    simulated = bool(of_crowd - {REAL})
+    of_crowd = {_crowd(cell) for cell in cells if cell["method"] != CEILING}
+    crowds: tuple[Crowd, ...] = (REAL,)
+    if of_crowd - {REAL}:
+        beyond = tuple(crowd for crowd in BEYOND if crowd in of_crowd)
+        crowds = beyond or tuple(CROWDS)
     return Results(
         dataset=dataset,
-        crowds=tuple(CROWDS) if simulated else (REAL,),
+        crowds=crowds,
         methods=ordered({cell["method"] for cell in cells} - {CEILING}, METHODS),
         numbers={key: _average(several) for key, several in values.items()},
         items=" and ".join(sorted(items)) or "test",
@@ -344,9 +371,15 @@ def method_name(method: str) -> str:
     return METHODS.get(method, method)
 
 
+def crowd_name(crowd: Crowd) -> str:
+    """What a simulated crowd is called in a table."""
+    return CROWDS.get(crowd) or BEYOND[crowd]
+
+
 def dataset_name(dataset: str) -> str:
     """As people call it."""
-    return DATASETS.get(dataset, dataset)
+    name = dataset.removesuffix(BEYOND_PAPER)
+    return DATASETS.get(name, name) + dataset[len(name) :]
 
 
 def ordered(names: Iterable[str], first: Iterable[str]) -> list[str]:

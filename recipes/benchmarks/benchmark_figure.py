@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from benchmark_cells import (
     CEILING,
-    CROWDS,
     METHODS,
     PICKS,
     REAL,
@@ -20,12 +19,14 @@ from benchmark_cells import (
     Cell,
     Crowd,
     Results,
+    crowd_name,
     dataset_name,
     method_name,
     ordered,
     results,
 )
 
+from hf_maxmig.data.simulated.simulation import CASES
 from hf_maxmig.model.whole_files import staged
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def figure(
 ) -> list[Path]:
     """Draw the paper's figure 3: the classifiers' accuracies, a panel a data set.
 
-    Groups of bars are the six crowds, or the real one; a bar is a method, its line the standard
+    Groups of bars are the simulated crowds, or the real one; a bar is a method, its line the standard
     deviation over seeds; the dashed line is the classifier trained on gold labels. The axis starts
     above zero where no bar would be hidden, and says so.
 
@@ -185,8 +186,12 @@ def _panel(axes: "Axes", result: Results, styles: dict[str, tuple[str, str]]) ->
 
 
 def _group(crowd: Crowd) -> str:
-    case, _ = crowd
-    return "real crowd" if case is None else f"{CROWDS[crowd]}\n{case.replace('_', ' ')}"
+    case, level = crowd
+    if case is None or level is None:
+        return "real crowd"
+    if case in CASES:
+        return f"{crowd_name(crowd)}\n{case.replace('_', ' ')}"
+    return f"{case.replace('_', ' ')}\n({level[0].upper()})"
 
 
 def _start(result: Results, methods: list[str]) -> float:

@@ -32,6 +32,7 @@ from benchmark_cells import (
     Number,
     Results,
     clearly_below,
+    crowd_name,
     dataset_name,
     method_name,
     ordered,
@@ -119,7 +120,7 @@ def _table(result: Results, pick: str, aggregator: bool) -> Table:
     if result.crowds == (REAL,):
         columns, blocks = list(MEASURES.values()), [_real_block(result)]
     else:
-        columns = list(CROWDS.values())
+        columns = [crowd_name(crowd) for crowd in result.crowds]
         wanted = [m for m in MEASURES if m != "aggregator_accuracy" or aggregator]
         blocks = [block for block in (_block(result, m) for m in wanted) if block.rows]
     shown = [row.numbers for block in blocks for row in block.rows if not row.paper]
@@ -249,7 +250,8 @@ def markdown(cells: Iterable[Cell], pick: str = "last", aggregator: bool = False
     """Write the tables of all data sets in Markdown.
 
     A simulated crowd makes the paper's Table 3: one row per method, one column per case, first of the
-    classifier, then of the data-crowds forecaster where the method has one. A real crowd makes its
+    classifier, then of the data-crowds forecaster where the method has one. Cases beyond the paper's make
+    another such table. A real crowd makes its
     Table 2, with forecaster and aggregator in further columns. Where the paper prints numbers of the
     data set, they stand below ours.
 
@@ -373,6 +375,8 @@ def summary(cells: Iterable[Cell], pick: str = "last") -> str:
     """
     lines = []
     for result in results(cells, pick):
+        if result.crowds not in ((REAL,), tuple(CROWDS)):
+            continue  # the paper claims nothing of these
         simulated, claims = result.crowds != (REAL,), []
         if simulated:
             claims += [

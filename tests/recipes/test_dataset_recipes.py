@@ -1,14 +1,18 @@
 """The recipes of the paper's data sets, from files of a few pictures to a saved model."""
 
 import json
+from typing import get_args, get_type_hints
 
 import numpy as np
 import PIL.Image
 import pytest
+from datasets import Dataset, Features, Image
 from transformers import AutoModel, pipeline
 
 from hf_maxmig import VGG16, FourLayerCNN, HeadClassifier
+from hf_maxmig.data.simulated.beyond import MORE_CASES
 from hf_maxmig.data.simulated.experts import CIFAR10, DOGS_VS_CATS, LUNA16
+from hf_maxmig.data.simulated.simulation import CASES
 from tests.written_data import write_human
 
 CLASSES = {"cifar10": CIFAR10, "dogs_vs_cats": DOGS_VS_CATS, "luna16": LUNA16}
@@ -109,6 +113,40 @@ def test_recipe_lets_the_papers_experts_label_train_and_test(name, parsed, data_
     for a, b in zip(made.classifier.parameters(), again.classifier.parameters(), strict=True):
         assert a.equal(b)  # the seed is set before the network is drawn
     assert made.train["annotations"][:] == again.train["annotations"][:]
+
+
+@every
+@pytest.mark.parametrize(
+    ("case", "annotators", "per_item"), [("sparse_one", 300, 1), ("hard_items", 10, 10)]
+)
+def test_recipe_takes_cases_beyond_the_papers(name, case, annotators, per_item, parsed, data_dir):
+    """A case that the flag lists and the page cannot draw; hard items are found in the pictures."""
+    page, *given = parsed(name, "--data_dir", data_dir(name), "--case", case, "--expertise", "low")
+    made = page.recipe(*given)
+    for part in (made.train, made.test):
+        assert len(part.features["annotators"].feature.names) == annotators
+        assert {len(votes) for votes in part["annotations"]} == {per_item}
+    assert made.setting["case"] == case
+
+
+def test_every_case_is_a_flag_of_the_recipes(load):
+    """A case that is drawn but cannot be asked for, or the other way round."""
+    flag = get_type_hints(load("recipe").SimulatedCrowdArguments)["case"]
+    assert get_args(flag) == (*CASES, *MORE_CASES)
+
+
+def test_items_are_alike_by_what_they_show(load, data_dir):
+    """Pictures stretched to other rows, or columns of votes read as features, would make others hard."""
+    numbers = load("recipe").item_numbers
+    rows = [[0.5, 2.0, 3.0], [1.0, 0.0, 7.0]]
+    assert numbers(Dataset.from_dict({"label": [1, 0], "features": rows})).tolist() == rows
+    sounds = Dataset.from_dict({"input_values": [[[1.0, 2.0], [3.0, 4.0]]] * 2})
+    assert numbers(sounds).tolist() == [[1.0, 2.0, 3.0, 4.0]] * 2
+    grey = [PIL.Image.fromarray(np.arange(64, dtype="uint8").reshape(8, 8) + k) for k in range(2)]
+    pictures = Dataset.from_dict({"image": grey}, features=Features(image=Image()))
+    assert numbers(pictures)[1, ::3].tolist() == list(range(1, 65))
+    with pytest.raises(ValueError, match="got the columns label"):
+        numbers(Dataset.from_dict({"label": [1]}))
 
 
 @every

@@ -1,7 +1,7 @@
 """Simulated crowds: draw the votes of experts on items of known class (paper, cases 4.1 to 4.3).
 
 It also draws one crowd with latent seniors, which the paper leaves open. `experts.py` defines the
-experts; `columns.py` adds annotations to a data set.
+experts, `beyond.py` has further cases; `columns.py` adds annotations to a data set.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def simulate_crowd(
                 [1, 0, 1],
                 [1, 0, 1]])
     """
-    true = _true_classes(labels, num_classes=len(experts.classes))
+    true = true_classes(labels, num_classes=len(experts.classes))
     num_juniors = _num_juniors(experts, case)
     num_items, num_annotators = len(true), len(experts.seniors) + num_juniors
     if labels_per_item is not None and not 1 <= labels_per_item <= num_annotators:
@@ -107,7 +107,7 @@ def simulate_crowd(
         annotators = noise.argsort(dim=1)[:, :labels_per_item].sort(dim=1).values
         annotations = annotations.gather(1, annotators)
 
-    names = [f"senior_{_letters(m)}" for m in range(len(experts.seniors))]
+    names = senior_names(len(experts.seniors))
     names += [f"junior_{j + 1}" for j in range(num_juniors)]
     return SimulatedCrowd(names, annotators, annotations)
 
@@ -145,7 +145,7 @@ def simulate_latent_seniors(
         [0, 1, 2, 2]
     """
     num_classes = len(experts.classes)
-    true = _true_classes(labels, num_classes)
+    true = true_classes(labels, num_classes)
     seniors = _draw_seniors(true, experts, generator)
     first = torch.randint(num_classes, seniors.shape, generator=generator)
     annotations = torch.stack([first, (first + seniors) % num_classes], dim=2).flatten(1)
@@ -165,7 +165,7 @@ def _draw_seniors(true: Tensor, experts: Experts, generator: torch.Generator | N
     )
 
 
-def _true_classes(labels: Tensor | ArrayLike, num_classes: int) -> Tensor:
+def true_classes(labels: Tensor | ArrayLike, num_classes: int) -> Tensor:
     """Return `labels` as (N,) int64 on the CPU, or raise if they are not classes."""
     true = torch.as_tensor(labels, device="cpu")
     if true.ndim != 1 or len(true) == 0:
@@ -196,6 +196,11 @@ def _num_juniors(experts: Experts, case: str) -> int:
             f"with {field} = {getattr(experts, field)}."
         )
     return num_juniors
+
+
+def senior_names(number: int) -> list[str]:
+    """Name seniors: `senior_A`, `senior_B`, ..."""
+    return [f"senior_{_letters(m)}" for m in range(number)]
 
 
 def _letters(number: int) -> str:

@@ -109,6 +109,17 @@ def test_a_method_without_aggregator_claims_none(results):
     assert set(found["aggnet"]["label_free"]) == set(found["aggnet"]["last"])
 
 
+def test_a_cell_of_a_sparse_crowd_has_its_votes(benchmark, tmp_path):
+    """300 annotators, of whom some have no vote, and one vote per item."""
+    cell = digits(benchmark, "aggnet", "sparse_one", "high")
+    recipe = benchmark.build(cell, SHORT, 0.1)
+    assert {len(votes) for votes in recipe.train["annotations"]} == {1}
+    assert len({m for row in recipe.train["annotators"] for m in row}) < 300
+    result = benchmark.run_cell(cell, SHORT, 0.1, tmp_path)
+    assert result["case"] == "sparse_one"
+    assert benchmark.read_cells(tmp_path) == [result]
+
+
 def test_flags_that_say_where_things_lie_are_not_written(benchmark):
     """A results file is public."""
     cell = benchmark.Cell("labelme", "aggnet", None, None, 3)

@@ -99,3 +99,23 @@ def test_real_and_simulated_crowds_of_one_data_set_are_refused(numbers):
         numbers.results(cells)
     with pytest.raises(ValueError, match="`cells` must hold at least one cell"):
         numbers.results([])
+
+
+def test_crowds_beyond_the_paper_stand_in_a_table_of_their_own(numbers):
+    """Six empty columns beside one that was measured, or a paper's table of fourteen columns."""
+    beyond = [
+        cell("max_mig", "tiring", "low", accuracy=0.5),
+        cell("max_mig", "sparse_one", "high", accuracy=0.7),
+        cell("true_labels", accuracy=0.97),
+    ]
+    (alone,) = numbers.results(beyond)
+    assert alone.crowds == (("sparse_one", "high"), ("tiring", "low"))
+    assert [number.mean for number in alone.row("max_mig", "accuracy")] == pytest.approx([70, 50])
+    assert alone.ceiling.mean == pytest.approx(97)
+    assert [numbers.crowd_name(crowd) for crowd in alone.crowds] == ["sparse one (H)", "tiring (L)"]
+    paper, again = numbers.results([*small(), *beyond[:2]])
+    assert paper == numbers.results(small())[0]
+    assert numbers.dataset_name(again.dataset) == "Digits, beyond the paper's cases"
+    assert again.numbers["true_labels", numbers.REAL, "accuracy"].mean == pytest.approx(97.5)
+    with pytest.raises(ValueError, match="must all have a case and expertise or none"):
+        numbers.results([cell("max_mig", accuracy=0.7), *beyond])
