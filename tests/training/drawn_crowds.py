@@ -1,4 +1,4 @@
-"""Crowds and features that are drawn around a truth, and what of a start is the same."""
+"""Crowds and features drawn around a known truth, and a comparison of two starts."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from hf_maxmig.training.cross_fit import CrossFitted
 def make_world(
     items=500, annotators=6, classes=3, votes=4, right=(0.55, 0.85), classifier=0.8, seed=0
 ):
-    """Return truth, votes, and a classifier whose errors are its own and which is as sure as it is right."""
+    """Return truth, votes, and a calibrated classifier whose errors are independent of the votes."""
     generator = torch.Generator().manual_seed(seed)
 
     def answers(share, shape):
@@ -28,18 +28,18 @@ def make_world(
 
 
 def as_sure(answers, right, classes):
-    """(N, C) log-probabilities of a classifier that is as sure as it is right."""
+    """(N, C) log-probabilities of a calibrated classifier."""
     wrong = (1 - right) / (classes - 1)
     return (wrong + (right - wrong) * torch.eye(classes)[answers]).log()
 
 
 def uniform(classes):
-    """(C,), the log of a prior of equal shares."""
+    """(C,), the log of a uniform prior."""
     return torch.full((classes,), -math.log(classes))
 
 
 def draw(truth, right, generator, votes=None):
-    """Annotators who are right with a probability each and else say another class; all of them, or some, vote."""
+    """Draw votes of annotators who are right with a probability each and else name another class; all or some vote."""
     right = torch.tensor(right)
     order = torch.rand(len(truth), len(right), generator=generator).argsort(dim=1)
     who = order[:, :votes].sort(dim=1).values
@@ -50,19 +50,19 @@ def draw(truth, right, generator, votes=None):
 
 
 def features_of(truth, generator, size=6, apart=2.0):
-    """(N, size), around a centre for each class."""
+    """Return features (N, size) around a centre for each class."""
     classes = int(truth.max()) + 1
     centres = apart * torch.randn(classes, size, generator=generator)
     return centres[truth] + torch.randn(len(truth), size, generator=generator)
 
 
 def share_right(scores, truth):
-    """The accuracy of (N, C) scores."""
+    """Return the accuracy of (N, C) scores."""
     return float((scores.argmax(dim=1) == truth).float().mean())
 
 
 def same(first, second):
-    """Whether two starts are the same in every field."""
+    """Return whether two starts are equal in every field."""
     for field in dataclasses.fields(CrossFitted):
         one, other = getattr(first, field.name), getattr(second, field.name)
         equal = torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other

@@ -1,4 +1,4 @@
-"""A training goes on from its own whole checkpoint, or says why it does not."""
+"""A training resumes from its own complete checkpoint, or says why it does not."""
 
 import json
 import shutil
@@ -17,15 +17,15 @@ from hf_maxmig.training.checkpoints import RUN, check_checkpoint
 from tests.processes import begun
 from tests.weights import state
 
-STEPS = 6  # an epoch: 90 items, 16 in a batch
+STEPS = 6  # per epoch: 90 items in batches of 16
 
 
 class KilledError(Exception):
-    """What ends a training in the middle."""
+    """Ends a training in the middle."""
 
 
 class KillAt(TrainerCallback):
-    """Ends a training after a step; what is due at that step is saved before."""
+    """End a training after a step; what is due at that step is saved before."""
 
     def __init__(self, step):
         self.step = step
@@ -72,7 +72,7 @@ def uninterrupted(trainer_of, tmp_path):
 
 
 def test_manifest_names_every_file_of_a_checkpoint(trainer_of):
-    """What it does not name could be missing, or be of another step."""
+    """A file that the manifest does not name could be missing, or come from another step."""
     out = killed(trainer_of(kill=4))
     manifest = check_checkpoint(out / "checkpoint-3")
     names = {path.name for path in (out / "checkpoint-3").iterdir()} - {MANIFEST}
@@ -90,7 +90,7 @@ NEEDED = ["model.safetensors", "config.json", "optimizer.pt", "scheduler.pt", "r
 def test_checkpoint_that_lacks_a_file_is_passed_over_and_named_it_is_refused(
     name, trainer_of, uninterrupted
 ):
-    """Without the optimizer's state training goes on to other weights, and nothing says so."""
+    """Without the optimizer's state, training would silently continue to other weights."""
     out = killed(trainer_of(kill=7))
     (out / "checkpoint-6" / name).unlink()
     with pytest.raises(ValueError, match=r"must (be as it was saved|have a manifest)"):
@@ -128,7 +128,7 @@ def with_a_scaler(checkpoint):
 def test_damaged_checkpoint_is_passed_over_and_named_it_is_refused(
     damage, trainer_of, uninterrupted
 ):
-    """Half a file of a full disk, files of two steps: a JSONDecodeError at best, other weights at worst."""
+    """Half-written files, or files of two steps, gave a JSONDecodeError at best and other weights at worst."""
     out = killed(trainer_of(kill=7))
     damage(out / "checkpoint-6")
     with pytest.raises(
@@ -141,7 +141,7 @@ def test_damaged_checkpoint_is_passed_over_and_named_it_is_refused(
 
 
 def test_training_that_was_killed_after_its_last_step_takes_no_other(trainer_of, tmp_path):
-    """Inside an epoch, `Trainer` went on in it: step 11 of 10, and under a constant rate other weights."""
+    """`Trainer` used to continue inside the epoch: step 11 of 10, and other weights under a constant rate."""
     settings = {"max_steps": 10, "save_steps": 5, "lr_scheduler_type": "constant"}
     whole = trainer_of(output_dir=str(tmp_path / "whole"), **settings)
     whole.train()
@@ -153,7 +153,7 @@ def test_training_that_was_killed_after_its_last_step_takes_no_other(trainer_of,
 
 
 def test_second_training_in_a_folder_does_not_go_on_from_the_first(trainer_of, caplog):
-    """It would take the other's last checkpoint, and call itself done."""
+    """The second training would resume from the other's last checkpoint and consider itself done."""
     first = trainer_of()
     first.train()
     out = killed(trainer_of(kill=2, learning_rate=0.1))
@@ -163,7 +163,8 @@ def test_second_training_in_a_folder_does_not_go_on_from_the_first(trainer_of, c
     again = trainer_of(kill=4, learning_rate=0.1)
     killed(again, resume=True)
     assert again.state.global_step == 4
-    # Named, it may go on from the other; what that wrote later stays the other's.
+    # It may resume from the other if asked by path; checkpoints that the other wrote later stay the
+    # other's.
     branch = trainer_of(kill=8)
     killed(branch, resume=str(out / "checkpoint-6"))
     assert branch.state.global_step == 8
@@ -172,12 +173,12 @@ def test_second_training_in_a_folder_does_not_go_on_from_the_first(trainer_of, c
     killed(last, resume=True)
     assert last.state.global_step == 7
     last = trainer_of()
-    last.train(resume_from_checkpoint="True")  # as a command line has it
+    last.train(resume_from_checkpoint="True")  # as given on the command line
     assert last.state.global_step == 12
 
 
 def test_other_training_s_checkpoints_are_neither_deleted_nor_taken_for_the_best(trainer_of, crowd):
-    """With room for one, the newest was deleted for an earlier training's of a higher step."""
+    """With room for one checkpoint, the newest used to be deleted in favour of an earlier training's higher step."""
     first = trainer_of()
     first.train()
     second = trainer_of(
@@ -194,7 +195,10 @@ def test_other_training_s_checkpoints_are_neither_deleted_nor_taken_for_the_best
 
 
 def test_training_goes_on_in_another_folder(trainer_of, uninterrupted, tmp_path):
-    """A path of another output folder is legitimate; killed again before its first save, it starts there again."""
+    """Resuming from another output folder is legitimate.
+
+    Killed before its first save, the run must resume from there again.
+    """
     out = killed(trainer_of(kill=7))
     moved = {"output_dir": str(tmp_path / "moved")}
     killed(trainer_of(kill=8, **moved), resume=str(out / "checkpoint-6"))
@@ -204,7 +208,7 @@ def test_training_goes_on_in_another_folder(trainer_of, uninterrupted, tmp_path)
 
 
 def test_folder_is_of_one_training_at_a_time(trainer_of, monkeypatch):
-    """The first would end with the weights of the second as its best epoch."""
+    """The first training would end with the second's weights as its best epoch."""
 
     class Intrude(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
@@ -225,19 +229,19 @@ def test_folder_is_of_one_training_at_a_time(trainer_of, monkeypatch):
         monkeypatch.setattr(module, "LOCK_PATIENCE", 0.1)
         with pytest.raises(ValueError, match="where another one is at work"):
             trainer_of().train()
-    # the lock goes with its process
+    # the lock is released when its process ends
     killed(trainer_of(kill=1))
 
 
 def test_short_trainings_and_those_without_checkpoints_ask_for_no_folder(trainer_of, tmp_path):
-    """Experiments that write nothing may share a folder, one that may not be written too."""
+    """Experiments that write nothing may share a folder, or use one that is read-only."""
     trainer = trainer_of(save_strategy="no", max_steps=1)
     trainer.train()
     assert [path.name for path in tmp_path.rglob("_*")] == []
 
 
 @pytest.mark.parametrize(
-    ("resume", "error", "told"),
+    ("resume", "error", "message"),
     [
         ("out/chekpoint-6", FileNotFoundError, "there are: checkpoint-3, checkpoint-6"),
         ("org/pair", FileNotFoundError, "must be the folder of a checkpoint, got 'org/pair'"),
@@ -245,22 +249,22 @@ def test_short_trainings_and_those_without_checkpoints_ask_for_no_folder(trainer
         (6, TypeError, "must be a path, True, False or None, got int"),
     ],
 )
-def test_path_that_is_not_there_is_told_and_asked_of_no_hub(resume, error, told, trainer_of):
-    """A typing mistake was taken for the name of a repository."""
+def test_path_that_is_not_there_is_told_and_asked_of_no_hub(resume, error, message, trainer_of):
+    """A misspelt path used to be taken for the name of a repository."""
     killed(trainer_of(kill=7))
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         trainer_of().train(resume_from_checkpoint=resume)
 
 
 def test_checkpoint_of_only_a_model_is_refused(trainer_of):
-    """Without optimizer and schedule training goes on to other weights."""
+    """Without optimizer and schedule, training continues to other weights."""
     out = killed(trainer_of(kill=4, save_only_model=True))
     with pytest.raises(ValueError, match="saved with `save_only_model=True`"):
         trainer_of().train(resume_from_checkpoint=str(out / "checkpoint-3"))
 
 
 def test_checkpoint_of_another_crowd_or_model_is_refused(trainer_of, make_model):
-    """With annotators in another order each would have another's matrix."""
+    """With annotators in another order, each would get another's matrix."""
     out = killed(trainer_of(kill=4))
     checkpoint = str(out / "checkpoint-3")
     trainer = trainer_of()
@@ -279,7 +283,7 @@ def test_checkpoint_of_another_crowd_or_model_is_refused(trainer_of, make_model)
 def test_full_disk_ends_training_with_a_word_and_the_checkpoint_before(
     writer, trainer_of, uninterrupted, monkeypatch
 ):
-    """Half a checkpoint would be the newest one, and the error torch's own."""
+    """Otherwise half a checkpoint would be the newest one, and the error would be torch's own."""
 
     class Fill(TrainerCallback):
         def on_step_begin(self, args, state, control, **kwargs):
@@ -305,7 +309,7 @@ def test_full_disk_ends_training_with_a_word_and_the_checkpoint_before(
 
 
 def test_folder_that_may_not_be_written_is_told_before_training(trainer_of, tmp_path, monkeypatch):
-    """After an epoch, or ten, it is late."""
+    """After one epoch, or ten, it would be too late."""
     trainer = trainer_of()
     shutil.rmtree(trainer.args.output_dir)
     Path(trainer.args.output_dir).write_text("a file")
@@ -314,7 +318,7 @@ def test_folder_that_may_not_be_written_is_told_before_training(trainer_of, tmp_
 
 
 def test_best_checkpoint_that_was_damaged_is_refused(trainer_of, crowd):
-    """The training would end with other weights than those that were the best."""
+    """The training would end with weights other than the best ones."""
 
     class Damage(TrainerCallback):
         def on_train_end(self, args, state, control, **kwargs):
@@ -336,9 +340,9 @@ def test_best_checkpoint_that_was_damaged_is_refused(trainer_of, crowd):
         trainer.train()
 
 
-@pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")  # the client's
+@pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")  # of the client
 def test_push_while_training_leaves_a_whole_model_where_another_was(hub, ann, make_trainer):
-    """`Trainer` copies its files one by one over the old ones, whose digests they do not have."""
+    """`Trainer` copies its files one by one over the old ones, so digests would not match."""
     trainer = make_trainer(push_to_hub=True, save_strategy="epoch", hub_token=ann)
     out = Path(trainer.args.output_dir)
     trainer.crowd_model.save_pretrained(out)

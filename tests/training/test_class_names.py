@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.training.class_names`: the right names for the classes, from the crowd alone."""
+"""Tests of `hf_maxmig.training.class_names`: the right names for the classes, from the votes alone."""
 
 from itertools import permutations
 
@@ -10,11 +10,11 @@ from hf_maxmig.model.functional import vote_share
 from hf_maxmig.training.class_names import best_names, votes_by_class
 
 C = 4
-CYCLE = torch.tensor([2, 0, 3, 1])  # not its own inverse, as a swap is
+CYCLE = torch.tensor([2, 0, 3, 1])  # unlike a swap, not its own inverse
 
 
 def labelled_crowd(N: int = 60, K: int = 3, accuracy: float = 0.6) -> tuple[Tensor, Tensor]:
-    """Return (N, C) sure posteriors and (N, K) annotations, each right with `accuracy`."""
+    """Return (N, C) confident posteriors and (N, K) annotations, each right with probability `accuracy`."""
     generator = torch.Generator().manual_seed(0)
     truth = torch.arange(N) % C
     wrong = (truth[:, None] + torch.randint(1, C, (N, K), generator=generator)) % C
@@ -24,7 +24,7 @@ def labelled_crowd(N: int = 60, K: int = 3, accuracy: float = 0.6) -> tuple[Tens
 
 
 def test_votes_by_class_equal_the_loops() -> None:
-    """Counts over the wrong axis would name classes by how often they occur."""
+    """Counts over the wrong axis would name classes by their frequency."""
     generator = torch.Generator().manual_seed(1)
     posterior = torch.rand(5, 3, generator=generator).softmax(-1)
     annotations = torch.tensor(
@@ -43,7 +43,7 @@ def test_votes_by_class_equal_the_loops() -> None:
 
 
 def test_votes_by_class_do_not_depend_on_the_batches() -> None:
-    """A mean of means would weigh the last, short batch too much."""
+    """A mean of means would give the last, short batch too much weight."""
     posterior, annotations = labelled_crowd(7)
     whole = votes_by_class([(posterior, annotations)])
     parts = votes_by_class(
@@ -53,7 +53,7 @@ def test_votes_by_class_do_not_depend_on_the_batches() -> None:
 
 
 def test_votes_by_class_of_a_class_without_items_are_zero() -> None:
-    """A class h never predicts must not become nan: one nan and no assignment is found."""
+    """A class that h never predicts must not become NaN: a single NaN prevents any assignment."""
     posterior = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     votes = votes_by_class([(posterior, torch.tensor([[0], [1]]))])
     assert votes.tolist() == [[0.5, 0.5], [0, 0]]
@@ -61,7 +61,7 @@ def test_votes_by_class_of_a_class_without_items_are_zero() -> None:
 
 
 def test_votes_by_class_take_float64_and_half_precision() -> None:
-    """Posteriors come in the dtype of the classifier."""
+    """Posteriors come in the classifier's dtype."""
     posterior, annotations = labelled_crowd(6)
     expected = votes_by_class([(posterior, annotations)])
     for dtype in (torch.float64, torch.bfloat16):
@@ -71,7 +71,7 @@ def test_votes_by_class_take_float64_and_half_precision() -> None:
 
 
 def test_best_names_are_the_best_of_all_assignments() -> None:
-    """The largest vote of each class alone can give one name twice and another to nobody."""
+    """If each class took the name most voted for it, one name could be given twice and another to nobody."""
     for seed in range(20):
         votes = torch.rand(C, C, generator=torch.Generator().manual_seed(seed))
         order = best_names(votes)
@@ -84,13 +84,13 @@ def test_best_names_are_the_best_of_all_assignments() -> None:
 
 
 def test_best_names_stay_where_they_are_right() -> None:
-    """A model that came out well must not be renamed by noise in the votes."""
+    """Noise in the votes must not rename the classes of a good model."""
     votes = votes_by_class([labelled_crowd()])
     assert best_names(votes).tolist() == [0, 1, 2, 3]
 
 
 def test_best_names_find_a_swap() -> None:
-    """Two classes exchanged is what a poor start does, and half the accuracy is gone."""
+    """A poor start swaps two classes, which costs half of the accuracy."""
     posterior, annotations = labelled_crowd()
     swap = torch.tensor([0, 3, 2, 1])
     order = best_names(votes_by_class([(posterior[:, swap], annotations)]))
@@ -98,7 +98,7 @@ def test_best_names_find_a_swap() -> None:
 
 
 def test_best_names_undo_any_exchange() -> None:
-    """An order read backwards undoes every swap, and no cycle of three or more."""
+    """An order read backwards undoes every swap, but no cycle of three or more."""
     posterior, annotations = labelled_crowd()
     assert not torch.equal(CYCLE.argsort(), CYCLE)
     exchanged = posterior[:, CYCLE]
@@ -109,7 +109,7 @@ def test_best_names_undo_any_exchange() -> None:
 
 @pytest.mark.parametrize("exchange", [torch.arange(C), CYCLE])
 def test_best_names_do_not_listen_to_constant_annotators(exchange: Tensor) -> None:
-    """Case 4.2 of the paper: a majority that always says class 0 would call every class so."""
+    """Case 4.2 of the paper: a majority that always says class 0 would give its name to every class."""
     posterior, annotations = labelled_crowd()
     posterior = posterior[:, exchange]
     alone = best_names(votes_by_class([(posterior, annotations)]))

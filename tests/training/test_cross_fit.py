@@ -1,4 +1,4 @@
-"""What is found before a training: whom to count how much, and what each item is."""
+"""What is estimated before a training: the weight of each annotator, and the class of each item."""
 
 import dataclasses
 import math
@@ -20,7 +20,7 @@ from tests.training.drawn_crowds import draw, features_of, same, share_right
 
 
 def plurality(crowd, truth, classes):
-    """How many the plurality is right on, ties by chance."""
+    """Return the accuracy of the plurality, with ties counted by chance."""
     share = vote_share(crowd[1], classes)
     best = (share == share.max(dim=1, keepdim=True).values).float()
     return float((best[torch.arange(len(truth)), truth] / best.sum(dim=1)).mean())
@@ -28,7 +28,7 @@ def plurality(crowd, truth, classes):
 
 @pytest.fixture(scope="module")
 def small():
-    """Eighty items of three classes; five annotators of whom one is random."""
+    """Eighty items of three classes, and five annotators, one of them random."""
     generator = torch.Generator().manual_seed(0)
     truth = torch.arange(80) % 3
     crowd = draw(truth, [0.9, 0.8, 0.8, 0.7, 1 / 3], generator)
@@ -42,7 +42,7 @@ def found(small):
 
 
 def test_start_comes_back_from_its_file_to_the_bit(found, tmp_path):
-    """A resumed training must learn the very same targets."""
+    """A resumed training must learn exactly the same targets."""
     found.save(tmp_path / "start.safetensors")
     again = CrossFitted.load(tmp_path / "start.safetensors")
     assert same(again, found)
@@ -57,7 +57,7 @@ def test_start_comes_back_from_its_file_to_the_bit(found, tmp_path):
 
 
 def test_start_is_a_value_of_the_right_shapes(found, small):
-    """What the trainer applies in one place."""
+    """The trainer relies on these shapes when it applies the start."""
     _, truth, _ = small
     assert found.targets.shape == found.log_h.shape == (80, 3)
     torch.testing.assert_close(found.targets.sum(dim=1), torch.ones(80))
@@ -71,7 +71,7 @@ def test_start_is_a_value_of_the_right_shapes(found, small):
 
 @pytest.mark.slow
 def test_start_is_repeatable_and_draws_nothing_of_the_training(small, found):
-    """Other draws before a training would give another one."""
+    """If finding the start advanced the random generator, the training after it would differ."""
     features, _, crowd = small
     torch.manual_seed(5)
     before = torch.get_rng_state()
@@ -95,7 +95,7 @@ def test_items_without_votes_are_judged_but_not_learned(small):
 
 @pytest.mark.slow
 def test_classes_that_nobody_voted_for_have_no_mass(small):
-    """Five outputs, of which the votes name three: the others must not come up anywhere."""
+    """The votes name three of five outputs. The other two must not appear anywhere."""
     features, truth, (who, said) = small
     place = torch.tensor([1, 2, 4])
     start = cross_fit(features, (who, place[said]), 5, 5, steps=40)
@@ -114,14 +114,14 @@ def test_classes_that_nobody_voted_for_have_no_mass(small):
 
 
 def test_votes_for_one_class_are_refused(small):
-    """There is nothing to tell apart."""
+    """With one class there is nothing to distinguish."""
     features, _, (who, said) = small
     with pytest.raises(ValueError, match="the votes must name two classes or more, got 1"):
         cross_fit(features, (who, torch.zeros_like(said)), 5, 3, steps=4)
 
 
 def test_prior_that_is_given_is_kept(small):
-    """The votes must not overrule who knows it."""
+    """The votes must not overrule a prior that the user knows."""
     features, _, crowd = small
     prior = torch.tensor([0.6, 0.3, 0.1]).log()
     start = cross_fit(features, crowd, 5, 3, prior=prior, steps=20)
@@ -130,7 +130,7 @@ def test_prior_that_is_given_is_kept(small):
 
 
 def test_prior_is_even_where_the_votes_are(found):
-    """What little they differ can be a leaning of the annotators."""
+    """Small differences may only be a preference of the annotators."""
     torch.testing.assert_close(found.log_p, torch.full((3,), -math.log(3)))
     assert [name for name in found.likelihoods if "prior" in name] == ["search_prior_uniform"]
 
@@ -138,7 +138,7 @@ def test_prior_is_even_where_the_votes_are(found):
 @settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 10**6), rare=st.sampled_from([7, 20]), votes=st.integers(1, 30))
 def test_who_votes_seldom_is_not_constant_for_want_of_a_rare_class(seed, rare, votes):
-    """Of thirty items none may be of a class of one in twenty: that is no fault of the annotator's."""
+    """Among thirty items there may be none of a class of one in twenty, which is not the annotator's fault."""
     generator = torch.Generator().manual_seed(seed)
     truth = (torch.rand(400, generator=generator) < 1 / (rare + 1)).long()
     who = torch.stack([torch.zeros(400), torch.where(torch.arange(400) < votes, 1, -1)], dim=1)
@@ -152,7 +152,10 @@ def test_who_votes_seldom_is_not_constant_for_want_of_a_rare_class(seed, rare, v
     seed=st.integers(0, 10**6), classes=st.integers(2, 6), lazy=st.integers(1, 6), honest=st.integers(1, 4)
 )  # fmt: skip
 def test_who_always_says_one_class_is_constant_in_any_number(seed, classes, lazy, honest):
-    """A lazy majority says what it says of all items; nobody else is taken for one of them."""
+    """Lazy annotators give the same label to all items.
+
+    However many they are, honest ones must not be counted among them.
+    """
     generator = torch.Generator().manual_seed(seed)
     truth = torch.arange(300) % classes
     good = draw(truth, [0.8] * honest, generator)[1]
@@ -165,14 +168,14 @@ def test_who_always_says_one_class_is_constant_in_any_number(seed, classes, lazy
 
 
 def test_where_all_are_constant_nobody_is():
-    """There would be no votes left; and who gave none is not constant."""
+    """Otherwise no votes would be left. An annotator without votes is not constant either."""
     who = torch.tensor([[0, 1]]).repeat(200, 1)
     said = torch.tensor([[0, 1]]).repeat(200, 1)
     assert not constant(Votes(who, said), 3, 2).any()
 
 
 def world_of_experts(case, seed, items=700):
-    """The paper's experts on features that tell the class: what the votes say, and who said it."""
+    """Return the paper's experts on features that identify the class: what the votes say, and who cast them."""
     generator = torch.Generator().manual_seed(seed)
     truth = torch.randint(10, (items,), generator=generator)
     crowd = simulate_crowd(truth, experts("cifar10", "high"), case, generator=generator)
@@ -183,7 +186,7 @@ def world_of_experts(case, seed, items=700):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["independent", "naive_majority", "correlated"])
 def test_crowds_of_the_paper_are_seen_through(case):
-    """Juniors who say one class, or repeat a senior, outvote those who look."""
+    """Juniors who always say one class, or copy a senior, outvote those who look at the item."""
     features, truth, crowd, annotators = world_of_experts(case, seed=0)
     start = cross_fit(features, crowd, annotators, 10, steps=300)
     usual = plurality(crowd, truth, 10)
@@ -191,7 +194,7 @@ def test_crowds_of_the_paper_are_seen_through(case):
     assert share_right(start.targets, truth) > 0.88
     assert share_right(start.targets, truth) > usual + 0.1
     assert start.tells_apart
-    # What the trainer forecasts by the W that it is given, and what silent annotators have in it.
+    # The trainer's forecast under the given W, and the share in it of annotators without votes.
     said = start.weight[crowd[0][:, :, None], torch.arange(10), crowd[1][:, :, None]].sum(dim=1)
     assert share_right((start.log_h + said).softmax(dim=1), truth) > usual + 0.1
     silent = constant(Votes(*crowd), annotators, 10)
@@ -203,7 +206,10 @@ def test_crowds_of_the_paper_are_seen_through(case):
 @pytest.mark.parametrize("rare", [7, 20])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_rare_class_is_neither_lost_nor_made_large(rare, seed):
-    """A start that makes classes even finds the rare one everywhere; one that follows votes alone, nowhere."""
+    """A start that balances the classes finds the rare one everywhere.
+
+    One that follows only the votes never finds it.
+    """
     generator = torch.Generator().manual_seed(seed)
     truth = (torch.arange(640) % (rare + 1) == 0).long()
     crowd = draw(truth, [0.92, 0.88, 0.85, 0.8, 0.75], generator)
@@ -218,7 +224,7 @@ def test_rare_class_is_neither_lost_nor_made_large(rare, seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_three_annotators_on_two_hundred_items_are_not_below_the_plurality(seed):
-    """The crowd of somebody who just tries it."""
+    """This is the crowd of somebody who just tries the package."""
     generator = torch.Generator().manual_seed(seed)
     truth = torch.randint(2, (200,), generator=generator)
     crowd = draw(truth, [0.9, 0.8, 0.5], generator)
@@ -229,7 +235,7 @@ def test_three_annotators_on_two_hundred_items_are_not_below_the_plurality(seed)
 
 @pytest.mark.slow
 def test_where_annotators_cannot_be_told_apart_the_plurality_counts():
-    """One vote or two by each of many: what one thinks to see in them is chance."""
+    """With one or two votes per annotator, apparent differences between annotators are chance."""
     generator = torch.Generator().manual_seed(0)
     items, annotators = 150, 300
     truth = torch.arange(items) % 3
@@ -248,7 +254,7 @@ def test_where_annotators_cannot_be_told_apart_the_plurality_counts():
 
 
 def test_classifier_that_hardly_counts_keeps_its_likeliest_class():
-    """Drawn towards a prior of 1 : 7 in place of equal probabilities, it would say the frequent class of everything."""
+    """Drawn to a prior of 1 : 7 and not to equal probabilities, it would call everything the frequent class."""
     generator = torch.Generator().manual_seed(0)
     items, annotators = 240, 480
     truth = (torch.arange(items) % 8 == 0).long()
@@ -272,7 +278,7 @@ def test_classifier_that_hardly_counts_keeps_its_likeliest_class():
 
 
 def test_items_that_settings_are_judged_by_are_of_all_classes(monkeypatch):
-    """Data sets are often sorted by class: the first items would be of one."""
+    """Data sets are often sorted by class, so the first items would all be of one class."""
     generator = torch.Generator().manual_seed(0)
     truth = torch.arange(240) // 80
     crowd = draw(truth, [0.9, 0.8, 0.7], generator)

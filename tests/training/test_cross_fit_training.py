@@ -1,4 +1,4 @@
-"""The trainer's default start: the classifier learns what cross-fitted networks and votes say each item is."""
+"""The trainer's default start: the classifier learns the class that cross-fitted networks and votes give each item."""
 
 import copy
 import dataclasses
@@ -40,7 +40,7 @@ from tests.worlds import ANNOTATORS, by_hand, make_crowd
 
 @pytest.fixture
 def cross_fit(make_model, make_args, crowd):
-    """A trainer with nothing set by hand."""
+    """Build a trainer with default settings."""
 
     def build(dataset=crowd, model=None, **changes):
         settings = {"init": None, "search_rate": True, "num_train_epochs": 1, **changes}
@@ -68,7 +68,7 @@ def same_start(first, second):
 
 
 def changed(**fields):
-    """`cross_fit`, with something else in what it found."""
+    """Return a `cross_fit` with some of its results replaced."""
 
     def find(*args, **kwargs):
         return dataclasses.replace(find_items(*args, **kwargs), **fields)
@@ -76,18 +76,18 @@ def changed(**fields):
     return find
 
 
-# Which trainings start so
+# Which trainings use this start
 
 
 def test_training_starts_so_by_default(cross_fit, make_model, brief):
-    """What most users get, from a whole model and from a classifier that the trainer wraps."""
+    """Most users get this start, from a whole model or from a classifier that the trainer wraps."""
     assert cross_fit().init == "cross_fit"
     trainer = cross_fit(model=make_model().classifier)
     assert trainer.init == trainer.listed_arguments()["init"] == "cross_fit"
     trainer.train()
     found, model = trainer.start.items, trainer.crowd_model
     assert torch.equal(model.aggregator.weight, found.weight)
-    assert model.aggregator.table.requires_grad  # whoever trains it next may train W too
+    assert model.aggregator.table.requires_grad  # a later training may train W too
     torch.testing.assert_close(model.log_prior(), found.log_p)
     logged = set().union(*trainer.state.log_history)
     assert set(found.likelihoods) <= logged
@@ -105,7 +105,7 @@ def test_training_starts_so_by_default(cross_fit, make_model, brief):
     ],
 )
 def test_what_is_set_by_hand_starts_otherwise(changes, expected, cross_fit):
-    """Who gives W a rate wants it to learn."""
+    """A user who gives W a learning rate wants it to be trained."""
     assert cross_fit(**changes).init == expected
 
 
@@ -113,12 +113,12 @@ def test_what_is_set_by_hand_starts_otherwise(changes, expected, cross_fit):
     "fields", [{"divergence": "pearson"}, {"aggregator": "factored"}, {"prior": "learned"}]
 )
 def test_another_model_starts_otherwise(fields, cross_fit, make_model):
-    """What was derived for KL and one matrix an annotator."""
+    """The start was derived for KL and one matrix per annotator."""
     assert cross_fit(model=make_model(**fields)).init == "information"
 
 
 def test_stream_starts_otherwise(crowd, make_model, make_args):
-    """Its items cannot be asked again."""
+    """The items of a stream cannot be read a second time."""
     args = make_args(init=None, search_rate=True, max_steps=2)
     stream = crowd.to_iterable_dataset()
     assert MaxMIGTrainer(model=make_model(), args=args, train_dataset=stream).init == "vote_share"
@@ -127,7 +127,7 @@ def test_stream_starts_otherwise(crowd, make_model, make_args):
 def test_classifier_from_scratch_starts_otherwise_and_a_pretrained_one_so(
     pictures, pretrained, make_args
 ):
-    """Networks on random features learn nothing; on those of a pretrained classifier they do."""
+    """Networks learn nothing on random features, but do on those of a pretrained classifier."""
     settings = {"args": make_args(init=None, search_rate=True), "train_dataset": pictures}
     scratch = FourLayerCNN(FourLayerCNNConfig(image_size=16, num_labels=3))
     assert MaxMIGTrainer(model=scratch, **settings).init == "information"
@@ -136,7 +136,7 @@ def test_classifier_from_scratch_starts_otherwise_and_a_pretrained_one_so(
 
 
 def read_in_one_row(layer):
-    """Have an output layer read the tokens of all items in one row."""
+    """Make the output layer read the tokens of all items as one row."""
     layer.register_forward_pre_hook(
         lambda _, given: torch.stack([given[0], -given[0]], 1).flatten(0, 1)
     )
@@ -162,7 +162,7 @@ def pictures(crowd):
 
 @pytest.fixture
 def pretrained(tmp_path):
-    """A network for pictures that was loaded."""
+    """A picture network that was loaded from disk."""
     torch.manual_seed(0)
     small_vit().save_pretrained(tmp_path / "vit")
     return type(small_vit()).from_pretrained(tmp_path / "vit")
@@ -171,7 +171,7 @@ def pretrained(tmp_path):
 def test_output_layer_that_reads_no_vector_an_item_starts_otherwise(
     pictures, pretrained, make_args, monkeypatch
 ):
-    """It is found out before the training, once; whoever asks for this start is told."""
+    """This is checked once, before training. A user who asked for this start must get an error."""
     read_in_one_row(pretrained.classifier)
     asked, look = [], hf_maxmig.training.starting.reads_items
     monkeypatch.setattr(
@@ -188,13 +188,13 @@ def test_output_layer_that_reads_no_vector_an_item_starts_otherwise(
     assert torch.equal(torch.random.get_rng_state(), before)
     assert len(asked) == 1
     args = make_args(init="cross_fit", search_rate=True)
-    told = MaxMIGTrainer(model=pretrained, args=args, train_dataset=pictures)
+    trainer = MaxMIGTrainer(model=pretrained, args=args, train_dataset=pictures)
     with pytest.raises(ValueError, match="needs a classifier whose output layer reads one vector"):
-        told.train()
+        trainer.train()
 
 
 def test_rival_starts_as_its_authors_start_it(crowd, make_args, make_model):
-    """What is found is for the model of Max-MIG."""
+    """The estimates are meant for Max-MIG's model only."""
     model = peer("soft_vote", make_model().classifier, annotators=ANNOTATORS)
     args = make_args(init=None, search_rate=True)
     assert CrowdTrainer(model=model, args=args, train_dataset=crowd).init == "vote_share"
@@ -213,7 +213,7 @@ def test_rival_starts_as_its_authors_start_it(crowd, make_args, make_model):
 def test_start_that_cannot_be_is_refused_with_what_is_missing(
     fields, changes, missing, cross_fit, make_model
 ):
-    """Another start than the one that was asked for would go unnoticed."""
+    """If another start replaced the requested one, nobody would notice."""
     trainer = cross_fit(model=make_model(**fields), init="cross_fit", **changes)
     with pytest.raises(ValueError, match=re.escape(f"`init='cross_fit'` needs {missing}. Use")):
         trainer.train()
@@ -231,7 +231,7 @@ def test_start_that_cannot_be_is_refused_with_what_is_missing(
 def test_features_that_say_nothing_start_otherwise_or_are_refused(
     spoil, message, cross_fit, monkeypatch, warned
 ):
-    """Networks on them come to garbage, which the classifier would then learn."""
+    """On such features networks learn nonsense, which the classifier would then learn too."""
     look = hf_maxmig.training.item_features.penultimate_features
     monkeypatch.setattr(
         hf_maxmig.training.item_features, "penultimate_features", lambda *given: spoil(look(*given))
@@ -249,7 +249,7 @@ def test_features_that_say_nothing_start_otherwise_or_are_refused(
 def test_start_that_cannot_be_of_stream_or_scratch_or_rival_is_refused(
     crowd, make_model, make_args
 ):
-    """Each with its own reason."""
+    """Each case has its own error message."""
     args = make_args(init="cross_fit", search_rate=True, max_steps=1)
     stream = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd.to_iterable_dataset())
     with pytest.raises(ValueError, match="`init='cross_fit'` needs a datasets.Dataset with votes"):
@@ -269,7 +269,7 @@ def test_start_that_cannot_be_of_stream_or_scratch_or_rival_is_refused(
 
 
 def test_classifier_learns_the_targets_and_w_stays(cross_fit, crowd, brief, monkeypatch):
-    """One step of plain descent equals that of the cross-entropy, by hand."""
+    """One step of plain descent must equal that of the cross-entropy, computed by hand."""
     trainer = cross_fit(
         max_steps=1, optim="sgd", learning_rate=0.5, max_grad_norm=0.0, lr_scheduler_type="constant",
         per_device_train_batch_size=len(crowd), name_classes=False,
@@ -298,7 +298,7 @@ def trained(cross_fit, brief):
 
 
 def test_training_items_are_predicted_by_networks_that_have_not_seen_them(trained, crowd):
-    """What a classifier says of items that it has learned repeats the votes on them."""
+    """On items that it has learned, a classifier repeats the votes."""
     own = by_hand(trained, crowd)
     found = trained.start.items
     twin = make_crowd()
@@ -315,7 +315,7 @@ def test_training_items_are_predicted_by_networks_that_have_not_seen_them(traine
 
 @pytest.mark.slow
 def test_forecasts_of_training_items_are_what_the_classifier_learned(cross_fit, monkeypatch):
-    """Two doors to one thing: the labels that are cleaned, and those that are learned."""
+    """The labels that are cleaned and those that are learned must be the same."""
     monkeypatch.setattr(hf_maxmig.training.starting, "network_steps", lambda args, num_items: 60)
     crowd = make_crowd(200)
     trainer = cross_fit(dataset=crowd)
@@ -328,7 +328,7 @@ def test_forecasts_of_training_items_are_what_the_classifier_learned(cross_fit, 
 
 
 def test_other_items_are_predicted_by_the_model(trained, crowd):
-    """In another order, or other items, what was found is of the wrong ones."""
+    """On other items, or in another order, the stored estimates would belong to the wrong items."""
     others = {
         "part": crowd.select(range(40)),
         "shuffled": crowd.shuffle(seed=3),
@@ -340,13 +340,16 @@ def test_other_items_are_predicted_by_the_model(trained, crowd):
         predicted = trained.predict(dataset).predictions
         expected = by_hand(trained, dataset)
         np.testing.assert_allclose(predicted[0], expected[0].numpy(), atol=1e-5, err_msg=name)
-    # And after one of them the training set is itself again.
+    # After that, the training set is recognised again.
     log_h = torch.tensor(trained.predict(crowd).predictions[0])
     torch.testing.assert_close(log_h, trained.start.items.log_h)
 
 
 def test_votes_of_the_training_set_are_read_once_to_know_it(trained, crowd, monkeypatch):
-    """A set of a million items is evaluated each epoch; one put in its place afterwards is another."""
+    """A million items may be evaluated each epoch.
+
+    A data set put in place later must not be taken for the known one.
+    """
     read, look = [], hf_maxmig.training.known_items.has_votes_of
     monkeypatch.setattr(
         hf_maxmig.training.known_items, "has_votes_of", lambda *a: read.append(a) or look(*a)
@@ -364,7 +367,7 @@ def test_votes_of_the_training_set_are_read_once_to_know_it(trained, crowd, monk
 
 
 def test_targets_are_looked_up_where_the_batch_is(cross_fit, brief, monkeypatch):
-    """A look at the host's memory waits for all that the device has still to do, in each step."""
+    """A look-up in host memory would wait for all of the device's pending work in each step."""
     trainer = cross_fit(max_steps=1)
     trainer.train()
     batch = next(iter(trainer.get_train_dataloader()))
@@ -381,7 +384,7 @@ def test_targets_are_looked_up_where_the_batch_is(cross_fit, brief, monkeypatch)
 
 
 def test_evaluation_of_the_training_set_is_out_of_fold(trained, crowd):
-    """Accuracies on it must be of what relabelling uses."""
+    """Accuracies on the training set must be those of the predictions that relabelling uses."""
     metrics = trained.evaluate(crowd)
     gold = torch.tensor(crowd["label"])
     right = float((trained.start.items.log_h.argmax(dim=1) == gold).float().mean())
@@ -390,7 +393,7 @@ def test_evaluation_of_the_training_set_is_out_of_fold(trained, crowd):
 
 @pytest.mark.slow
 def test_relabelled_items_and_the_report_use_them(trained, crowd, tmp_path, monkeypatch):
-    """Else suspects are hidden: the classifier has learned them."""
+    """Predictions of the classifier, which has learned the items, would hide the suspects."""
     given = []
     judge = hf_maxmig.training.maxmig_trainer.judge_annotators
 
@@ -401,17 +404,19 @@ def test_relabelled_items_and_the_report_use_them(trained, crowd, tmp_path, monk
     monkeypatch.setattr(hf_maxmig.training.maxmig_trainer, "judge_annotators", spy)
     numbered = crowd.add_column("number", list(range(len(crowd))))
     trained.train_dataset = numbered  # the same items
-    told = trained.relabel(numbered, tmp_path / "clean.parquet")
-    log_h = trained.start.items.log_h.exp()[told["number"]]
-    torch.testing.assert_close(torch.tensor(told["classifier_posterior"]), log_h, atol=1e-5, rtol=0)
-    assert [*told["number"]] != sorted(told["number"])
+    relabelled = trained.relabel(numbered, tmp_path / "clean.parquet")
+    log_h = trained.start.items.log_h.exp()[relabelled["number"]]
+    torch.testing.assert_close(
+        torch.tensor(relabelled["classifier_posterior"]), log_h, atol=1e-5, rtol=0
+    )
+    assert [*relabelled["number"]] != sorted(relabelled["number"])
     trained.report(numbered, tmp_path / "report")
     torch.testing.assert_close(given[0], trained.start.items.log_h)
 
 
 @pytest.mark.slow
 def test_gold_labels_do_not_reach_it(cross_fit, crowd, brief):
-    """They lie in the same rows as the votes."""
+    """Gold labels stand in the same rows as the votes."""
     rng = np.random.default_rng(0)
     lied = crowd.remove_columns("label").add_column("label", rng.permutation(crowd["label"]))
     lied = lied.cast(crowd.features)
@@ -425,7 +430,7 @@ def test_gold_labels_do_not_reach_it(cross_fit, crowd, brief):
 
 
 def test_votes_that_are_no_longer_there_do_not_matter_after_the_start(cross_fit, brief):
-    """The targets are learned as they are: a batch's votes have no part in the loss."""
+    """Once the targets are known, the votes in a batch have no part in the loss."""
     trainer = cross_fit(max_steps=1)
     trainer.train()
     batch = next(iter(trainer.get_train_dataloader()))
@@ -438,7 +443,7 @@ def test_votes_that_are_no_longer_there_do_not_matter_after_the_start(cross_fit,
 
 @pytest.mark.slow
 def test_new_training_starts_anew(cross_fit, brief):
-    """What was found before is of the same items, but not of what was asked since."""
+    """Estimates of an earlier training are of the same items, but perhaps under other settings."""
     trainer = cross_fit()
     trainer.train()
     first = trainer.start.items
@@ -453,7 +458,7 @@ def test_new_training_starts_anew(cross_fit, brief):
 
 @pytest.fixture
 def checkpoints(cross_fit, brief, make_model):
-    """A training with a checkpoint in the middle of an epoch, and another trainer of it."""
+    """Return a training with a checkpoint in the middle of an epoch, and a second trainer for it."""
 
     def build(seed=0):
         return cross_fit(
@@ -466,7 +471,7 @@ def checkpoints(cross_fit, brief, make_model):
 
 @pytest.mark.slow
 def test_resumed_training_equals_the_whole_one(checkpoints, monkeypatch):
-    """To the bit, and without finding the start once more."""
+    """Equal to the last bit, and without searching for the start again."""
     whole = checkpoints()
     whole.train()
     folder = f"{whole.args.output_dir}/checkpoint-4"
@@ -485,7 +490,7 @@ def test_resumed_training_equals_the_whole_one(checkpoints, monkeypatch):
 
 @pytest.mark.slow
 def test_checkpoint_names_its_start_and_is_refused_without_it(checkpoints, tmp_path):
-    """A training that goes on from other targets goes on as another."""
+    """Resumed with other targets, it would be another training."""
     trainer = checkpoints()
     trainer.train()
     folder = tmp_path / "out" / "checkpoint-4"
@@ -503,7 +508,7 @@ def test_checkpoint_names_its_start_and_is_refused_without_it(checkpoints, tmp_p
 
 @pytest.mark.slow
 def test_checkpoint_of_other_items_is_refused(checkpoints, cross_fit, crowd, tmp_path):
-    """Item 7 would learn what another item 7 is."""
+    """Item 7 would learn the target of another item 7."""
     checkpoints().train()
     folder = str(tmp_path / "out" / "checkpoint-4")
     settings = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4}
@@ -519,8 +524,8 @@ def test_checkpoint_of_other_items_is_refused(checkpoints, cross_fit, crowd, tmp
 def test_checkpoint_of_other_votes_on_as_many_items_is_refused(
     known, checkpoints, cross_fit, crowd, tmp_path, monkeypatch
 ):
-    """In another order too: item 7 would learn what another item 7 is. One that does not know them goes on."""
-    if not known:  # an earlier version has written none
+    """Item 7 would learn the target of another item 7. A checkpoint without the votes' digest is accepted."""
+    if not known:  # earlier versions stored none
         monkeypatch.setattr(hf_maxmig.training.starting, "votes_digest", lambda votes: "")
     checkpoints().train()
     folder = str(tmp_path / "out" / "checkpoint-4")
@@ -543,7 +548,7 @@ def test_checkpoint_of_other_votes_on_as_many_items_is_refused(
 
 @pytest.mark.slow
 def test_checkpoint_of_another_start_goes_on_as_it_began(cross_fit, brief):
-    """One of an earlier version has no start in it."""
+    """A checkpoint of an earlier version contains no start."""
     settings = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4}
     whole = cross_fit(init="vote_share", search_rate=False, **settings)
     whole.train()
@@ -553,7 +558,7 @@ def test_checkpoint_of_another_start_goes_on_as_it_began(cross_fit, brief):
     assert equal(state(again), state(whole))
 
 
-# The pair that takes it
+# The model that receives the start
 
 
 @pytest.mark.parametrize(
@@ -568,7 +573,7 @@ def test_checkpoint_of_another_start_goes_on_as_it_began(cross_fit, brief):
 def test_model_takes_weight_and_prior_and_is_saved_with_them(
     prior, numbers, kind, make_model, tmp_path
 ):
-    """A prior that its config does not tell is another one after loading."""
+    """If the config does not record the prior, another one is loaded."""
     model = make_model(prior=prior)
     weight = torch.randn(4, 3, 3)
     model.use_start(weight, torch.tensor(numbers).log())
@@ -580,7 +585,7 @@ def test_model_takes_weight_and_prior_and_is_saved_with_them(
 
 
 def test_model_leaves_out_a_class_that_has_no_mass(make_model, tmp_path):
-    """Nobody voted for it: it must not be forecast after loading either."""
+    """Nobody voted for the class, so it must not be forecast after loading either."""
     model = make_model()
     model.use_start(torch.zeros(4, 3, 3), torch.tensor([math.log(0.5), NO_MASS, math.log(0.5)]))
     model.save_pretrained(tmp_path)
@@ -591,7 +596,7 @@ def test_model_leaves_out_a_class_that_has_no_mass(make_model, tmp_path):
 
 
 def test_prior_that_is_given_stays(cross_fit, make_model, brief):
-    """By the arguments, for a classifier that is wrapped."""
+    """The prior comes from the arguments, for a classifier that the trainer wraps."""
     trainer = cross_fit(model=make_model().classifier, prior="0.5,0.25,0.25")
     trainer.train()
     expected = torch.tensor([0.5, 0.25, 0.25])
@@ -599,7 +604,7 @@ def test_prior_that_is_given_stays(cross_fit, make_model, brief):
     assert trainer.crowd_model.config.prior == [0.5, 0.25, 0.25]
 
 
-# The classifier by itself
+# The classifier alone
 
 
 @pytest.mark.slow
@@ -607,7 +612,7 @@ def test_prior_that_is_given_stays(cross_fit, make_model, brief):
 def test_classifier_that_counts_half_is_half_as_sure_also_by_itself(
     apart, cross_fit, brief, monkeypatch, tmp_path
 ):
-    """Its own checkpoint must say what the model says, drawn to the prior or to equal probabilities."""
+    """Its own checkpoint must be as confident as the model: drawn to the prior, or to equal probabilities."""
     other = make_crowd(seed=1)
     log_p = torch.tensor([0.5, 0.3, 0.2]).log()
     outcome = {}
@@ -637,7 +642,10 @@ def test_classifier_that_counts_half_is_half_as_sure_also_by_itself(
 def test_plurality_in_place_of_annotators_is_told_once(
     apart, cross_fit, brief, monkeypatch, warned
 ):
-    """Correct is silent; but who paid for votes wants to know that they do not tell annotators apart."""
+    """Users who paid for votes want to know that annotators cannot be told apart.
+
+    Otherwise there is no warning.
+    """
     monkeypatch.setattr(
         hf_maxmig.training.starting, "cross_fit", changed(tells_apart=apart, classifier=1.0)
     )
@@ -650,7 +658,7 @@ def test_plurality_in_place_of_annotators_is_told_once(
 
 
 def sixty_seconds(seed):
-    """Two hundred items, three annotators, as the README has them."""
+    """Two hundred items and three annotators, as in the README."""
     rng = np.random.default_rng(seed)
     truth = rng.integers(2, size=200)
     names, features = [f"img{i}" for i in range(200)], rng.normal(truth[:, None] * 3, 1, (200, 4))
@@ -670,7 +678,7 @@ def sixty_seconds(seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_example_of_the_readme_is_at_least_as_good_as_majority_vote(seed, tmp_path):
-    """The first thing that anybody tries, whatever the head is drawn to be."""
+    """This is the first thing that anybody tries; it must hold for any random head."""
     dataset, truth, share = sixty_seconds(0)
     torch.manual_seed(seed)
     classifier = HeadClassifier(HeadConfig(input_size=4, num_labels=2))

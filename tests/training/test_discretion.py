@@ -1,4 +1,4 @@
-"""No tracker gets a name that the Hub does not get, whatever it is, and training goes on as ever."""
+"""No tracker receives a name that the Hub does not get, and training is not disturbed."""
 
 import dataclasses
 import json
@@ -25,23 +25,23 @@ EVENTS = [name for name in vars(TrainerCallback) if name.startswith("on_")]
 
 
 def says_a_name(text):
-    """Whether a name is in it as a word of its own."""
+    """Return whether a name occurs as a word of its own."""
     return any(re.search(rf"\b{name}\b", text) for name in ANNOTATORS)
 
 
 def record(log, event, args, state, model):
     config = model.config
-    told = {
+    shown = {
         "config": [config.to_dict(), config.to_diff_dict(), repr(config), str(config), config.to_json_string()],
         "attributes": [vars(config), config.annotators, repr(model), pickle.dumps(config)],
         "args": [args.to_dict(), args.to_sanitized_dict(), repr(args), dataclasses.asdict(args), vars(args)],
         "state": [vars(state), dataclasses.asdict(state)],
     }  # fmt: skip
-    log.append((event, json.dumps(told, default=str)))
+    log.append((event, json.dumps(shown, default=str)))
 
 
 class Recorder(TrainerCallback):
-    """Keeps whatever it is shown, at each event."""
+    """Record everything that a callback is shown at each event."""
 
     def __init__(self):
         self.log = []
@@ -57,7 +57,7 @@ for name in EVENTS:
 
 @pytest.fixture
 def trained(make_args, make_model, crowd):
-    """Train, evaluate, predict and push with a recorder; what it saw, and the trainer."""
+    """Train, evaluate, predict and push with a recorder; return its records and the trainer."""
 
     def run(*callbacks, **changes):
         recorder = Recorder()
@@ -78,7 +78,7 @@ def trained(make_args, make_model, crowd):
 
 
 def test_with_names_shared_a_tracker_gets_them(trained):
-    """If it did not, the tests below would find nothing for another reason."""
+    """If a tracker never received names, the tests below would pass for another reason."""
     log, _ = trained()
     assert {event for event, text in log if says_a_name(text)} == {event for event, _ in log}
     assert not [event for event, text in log if TOKEN in text]
@@ -86,7 +86,7 @@ def test_with_names_shared_a_tracker_gets_them(trained):
 
 @pytest.mark.parametrize("how", HIDDEN)
 def test_no_callback_sees_a_name_that_the_hub_does_not_see(how, trained, tmp_path):
-    """The run's config, with all names, was synced to a public page."""
+    """The run's config, with all names, used to be synced to a public page."""
     log, trainer = trained(**HIDDEN[how])
     assert {event for event, _ in log} >= {
         "on_init_end", "on_train_begin", "on_step_end", "on_log", "on_evaluate", "on_save", "on_train_end", "on_predict",
@@ -99,7 +99,7 @@ def test_no_callback_sees_a_name_that_the_hub_does_not_see(how, trained, tmp_pat
 
 
 class Meddler(TrainerCallback):
-    """Uses its trainer inside an event, as users' callbacks do."""
+    """Use the trainer inside an event, as users' callbacks do."""
 
     def __init__(self, folder):
         self.folder, self.names = folder, None
@@ -113,7 +113,7 @@ class Meddler(TrainerCallback):
 
 @pytest.mark.slow
 def test_callback_may_evaluate_save_and_report(make_args, make_model, crowd, tmp_path):
-    """Hidden from callbacks, the names must still be where the trainer itself needs them."""
+    """Names hidden from callbacks must still be available where the trainer itself needs them."""
     meddler = Meddler(tmp_path / "saved")
     args = make_args(**HIDDEN["hashed"])
     trainer = MaxMIGTrainer(
@@ -126,7 +126,7 @@ def test_callback_may_evaluate_save_and_report(make_args, make_model, crowd, tmp
 
 
 def test_failing_callback_leaves_the_names(make_args, make_model, crowd):
-    """An interrupted training would go on, and be saved, without them."""
+    """An interrupted training would otherwise continue, and be saved, without the names."""
 
     class Fails(TrainerCallback):
         def on_step_end(self, *args, **kwargs):
@@ -152,24 +152,24 @@ MODULES = {
 
 @pytest.fixture
 def pretend(monkeypatch):
-    """Pretend that a tracker is installed; return what it is told."""
+    """Pretend that a tracker is installed, and return the mock that records its calls."""
 
     def install(kind):
-        told = MagicMock()
+        tracker = MagicMock()
         parts = MODULES[kind].split(".")
         for end in range(1, len(parts) + 1):
-            monkeypatch.setitem(sys.modules, ".".join(parts[:end]), told)
+            monkeypatch.setitem(sys.modules, ".".join(parts[:end]), tracker)
         if kind == "neptune":
-            monkeypatch.setitem(sys.modules, "neptune.internal.utils", told)
-        told.__version__ = "3.0"
+            monkeypatch.setitem(sys.modules, "neptune.internal.utils", tracker)
+        tracker.__version__ = "3.0"
         if kind == "wandb":
             sdk = MagicMock(ConfigError=KeyError)
             for name in ("wandb.sdk", "wandb.sdk.lib", "wandb.sdk.lib.config_util"):
                 monkeypatch.setitem(sys.modules, name, sdk)
         if kind == "mlflow":
-            told.utils.validation.MAX_PARAM_VAL_LENGTH = 10**6
-            told.utils.validation.MAX_PARAMS_TAGS_PER_BATCH = 10**6
-        told.Live = type("Live", (), {})
+            tracker.utils.validation.MAX_PARAM_VAL_LENGTH = 10**6
+            tracker.utils.validation.MAX_PARAMS_TAGS_PER_BATCH = 10**6
+        tracker.Live = type("Live", (), {})
         for name in dir(integration_utils):
             if name.startswith("is_") and f"_{kind.split('_')[0]}" in name and "available" in name:
                 monkeypatch.setattr(integration_utils, name, lambda: True)
@@ -177,9 +177,9 @@ def pretend(monkeypatch):
             monkeypatch.setattr(integration_utils, name, True, raising=False)
         if kind == "dagshub":
             monkeypatch.setattr(integration_utils, "is_mlflow_available", lambda: True)
-            monkeypatch.setitem(sys.modules, "mlflow", told)
+            monkeypatch.setitem(sys.modules, "mlflow", tracker)
             monkeypatch.setenv("MLFLOW_TRACKING_URI", "x")
-        return told
+        return tracker
 
     return install
 
@@ -189,15 +189,15 @@ def pretend(monkeypatch):
 def test_trackers_of_transformers_are_told_no_name(
     kind, how, pretend, make_args, make_model, crowd, monkeypatch
 ):
-    """Each reads the config in a place of its own; with names shared each of them is told."""
-    told = pretend(kind)
+    """Each tracker reads the config in its own way. With names shared, each of them must receive them."""
+    tracker = pretend(kind)
     monkeypatch.setenv("CLEARML_LOG_MODEL", "false")
     args = make_args(
         report_to=kind, logging_strategy="epoch", hub_token=TOKEN, **HIDDEN.get(how, {})
     )
     trainer = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
     trainer.train()
-    calls = repr(told.mock_calls) + repr([call.args for call in told.mock_calls])
+    calls = repr(tracker.mock_calls) + repr([call.args for call in tracker.mock_calls])
     assert "learning_rate" in calls
     assert says_a_name(calls) == (how == "names")
     assert TOKEN not in calls
@@ -206,7 +206,7 @@ def test_trackers_of_transformers_are_told_no_name(
 
 @pytest.mark.parametrize("how", ["names", *HIDDEN])
 def test_tensorboard_writes_no_name(how, make_args, make_model, crowd, monkeypatch, tmp_path):
-    """Its files are uploaded beside the model by many."""
+    """Many users upload TensorBoard's files beside the model."""
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "runs"))
     args = make_args(
         report_to="tensorboard", logging_strategy="epoch", hub_token=TOKEN, **HIDDEN.get(how, {})
@@ -233,7 +233,10 @@ UPLOADING = {
 def test_tracker_that_uploads_checkpoints_is_refused(
     kind, pretend, make_args, make_model, crowd, monkeypatch, hub, ann
 ):
-    """A checkpoint has the names, and rows in their order; and no repository is made before that is said."""
+    """A checkpoint contains the names, and rows in their order.
+
+    The refusal must come before a repository is created.
+    """
     pretend(kind)
     variable, value = UPLOADING[kind]
     if value is not None:

@@ -1,4 +1,4 @@
-"""Several devices must take the step of one process with the same global batch."""
+"""Several devices must take the same step as one process with the same global batch."""
 
 import functools
 import json
@@ -20,7 +20,8 @@ from tests.networks import small_head, small_vit
 from tests.several_processes import GLOBAL_BATCH, ITEMS, RUNS
 from tests.worlds import CLASSES, make_crowd
 
-# A launch costs seconds, so much is looked at in each; that on four takes what may depend on their number.
+# A launch takes seconds, so each one tests a lot; the one with four processes covers what may
+# depend on their number.
 INEXACT = ("bf16", "each_alone")
 LAUNCHES = {2: [name for name in RUNS if name != "each"], 4: ["kl", "bf16", "stream"]}
 two_or_four = pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.full)])
@@ -28,26 +29,26 @@ two_or_four = pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pyt
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory):
-    """What each process tells, of a launch on so many."""
+    """Return the outcome of each process, by number of processes."""
 
     @functools.cache
     def by_number(processes, fsdp=False):
-        out = tmp_path_factory.mktemp("several") / "told"
+        out = tmp_path_factory.mktemp("several") / "outcome"
         runs = [] if fsdp else LAUNCHES[processes]
         together(out.parent, processes, several_processes.as_one_of_several, str(out), runs, fsdp)
-        told = [torch.load(f"{out}.{rank}") for rank in range(processes)]
-        return told, out.with_name("told.saved")
+        outcomes = [torch.load(f"{out}.{rank}") for rank in range(processes)]
+        return outcomes, out.with_name("outcome.saved")
 
     return by_number
 
 
 @pytest.fixture(scope="module")
 def one_process(tmp_path_factory):
-    """What one process comes to by one of the runs."""
+    """Return the outcome of a run on one process."""
 
     @functools.cache
     def by_name(name):
-        return several_processes.train(tmp_path_factory.mktemp("one") / "told", name)
+        return several_processes.train(tmp_path_factory.mktemp("one") / "outcome", name)
 
     return by_name
 
@@ -58,7 +59,7 @@ def largest_gap(first, second):
 
 
 def assert_same_training(several, one, parameters=1e-6, posteriors=1e-5):
-    """Compare two trainings; the parameters must have moved by far more than they may differ."""
+    """Compare two trainings; the parameters must have moved by far more than the tolerance."""
     assert several["steps"] == one["steps"] > 0
     assert largest_gap(several["parameters"], one["parameters"]) < parameters
     start = small_head().state_dict()
@@ -69,7 +70,7 @@ def assert_same_training(several, one, parameters=1e-6, posteriors=1e-5):
 
 
 def assert_same_outcome(several, one, atol):
-    """Compare losses, and what is made of each item: none may come twice."""
+    """Compare losses, and the predictions of each item, none of which may come twice."""
     assert several["losses"] == pytest.approx(one["losses"], abs=atol)
     assert several["metrics"].keys() == one["metrics"].keys()
     for name in ("eval_gain", "eval_gain_low", "eval_gain_high", "eval_loss"):
@@ -91,56 +92,58 @@ def assert_same_outcome(several, one, atol):
     ],
 )
 def test_several_processes_take_the_step_of_one(processes, name, launched, one_process):
-    """Without gradient through the gather, with the prior's counted twice, or an item filled in, it only looks right."""
-    told, _ = launched(processes)
-    assert name != "strengthened" or 1.0 < told[0][name]["strength"] < 8.0
-    # Compiled or not must not matter either.
+    """A missing gradient through the gather, a prior counted twice or a padded item would look almost right."""
+    outcomes, _ = launched(processes)
+    assert name != "strengthened" or 1.0 < outcomes[0][name]["strength"] < 8.0
+    # The result must not depend on compilation either.
     one = one_process("each" if name == "compiled" else name)
-    assert_same_training(told[0][name], one, parameters=1e-5 if name == "strengthened" else 1e-6)
-    assert largest_gap(told[-1][name]["parameters"], told[0][name]["parameters"]) == 0.0
+    assert_same_training(
+        outcomes[0][name], one, parameters=1e-5 if name == "strengthened" else 1e-6
+    )
+    assert largest_gap(outcomes[-1][name]["parameters"], outcomes[0][name]["parameters"]) == 0.0
 
 
 @pytest.mark.slow
 @two_or_four
 def test_several_processes_take_the_step_of_one_in_bf16(processes, launched, one_process):
-    """The gain is in float32 all the same; what the network rounds is rounded before it is averaged."""
-    told, _ = launched(processes)
+    """The gain is float32 all the same. What the network rounds is rounded before the average."""
+    outcomes, _ = launched(processes)
     one = one_process("bf16")
-    assert_same_training(told[0]["bf16"], one, parameters=5e-4, posteriors=2e-2)
-    # It must be another training than that in float32, or nothing was in bfloat16.
+    assert_same_training(outcomes[0]["bf16"], one, parameters=5e-4, posteriors=2e-2)
+    # It must differ from training in float32, or nothing was in bfloat16.
     assert largest_gap(one["parameters"], one_process("each")["parameters"]) > 1e-6
 
 
 @pytest.mark.slow
 @two_or_four
 def test_stream_is_resumed_in_its_second_pass_by_several_too(processes, launched):
-    """Each process skips what it has had itself, not what all have."""
+    """Each process must skip the items that it has seen itself, not those of all."""
     for each in launched(processes)[0]:
         assert largest_gap(each["stream"]["resumed"], each["stream"]["parameters"]) == 0.0
 
 
 @pytest.mark.slow
 def test_gain_of_each_device_alone_is_another_objective(launched, one_process):
-    """If this were the same, the tests above would show nothing; and the flag must do something."""
-    told, _ = launched(2)
+    """If both were equal, the tests above would show nothing. The flag must have an effect."""
+    outcomes, _ = launched(2)
     one = one_process("kl")
-    assert largest_gap(told[0]["each_alone"]["parameters"], one["parameters"]) > 1e-3
+    assert largest_gap(outcomes[0]["each_alone"]["parameters"], one["parameters"]) > 1e-3
 
 
 @pytest.mark.slow
 @two_or_four
 def test_bytes_of_a_step_are_as_the_formula_says(processes, launched):
-    """An N x N table, a gradient sent back that each has already, or lengths exchanged, would only be slow."""
-    told, _ = launched(processes)
+    """An N x N table, a gradient that each process already has, or an exchange of lengths would only be slow."""
+    outcomes, _ = launched(processes)
     items, classes = GLOBAL_BATCH // processes, len(CLASSES)
-    for each in told:
+    for each in outcomes:
         assert sum(size for _, size in each["sent"]) == items * (8 * classes + 1)
         assert {collective for collective, _ in each["sent"]} == {"all_gather"}
 
 
 @pytest.mark.slow
 def test_several_processes_stop_together(launched):
-    """One that stops alone leaves the others waiting for it until they time out."""
+    """A process that stops alone leaves the others waiting until they time out."""
     first, second = (each["stopped"] for each in launched(2)[0])
     assert first == second
     assert first.keys() == {True, False}
@@ -151,7 +154,7 @@ def test_several_processes_stop_together(launched):
 @pytest.mark.slow
 @two_or_four
 def test_several_processes_refuse_what_they_cannot_do(processes, launched):
-    """No step at all, or items counted twice, in silence."""
+    """Otherwise training would silently take no step, or count items twice."""
     for each in launched(processes)[0]:
         refused = each["refused"]
         needed = f"a batch of {GLOBAL_BATCH // processes} items on each of {processes}"
@@ -163,33 +166,33 @@ def test_several_processes_refuse_what_they_cannot_do(processes, launched):
 
 @pytest.mark.slow
 def test_several_processes_predict_items_in_their_order(launched):
-    """Each device has other items, and the last batch is filled up: whose label is cleaned then?"""
+    """Devices hold different items and the last batch is padded, so labels could end up at other items."""
     for each in launched(2)[0]:
         assert len(each["predicted"]) == 6
         for name, (predicted, joined, expected) in each["predicted"].items():
-            for told in (predicted, joined):
-                assert told.shape == expected.shape, name
-                torch.testing.assert_close(told, expected, rtol=0, atol=1e-5, msg=name)
+            for found in (predicted, joined):
+                assert found.shape == expected.shape, name
+                torch.testing.assert_close(found, expected, rtol=0, atol=1e-5, msg=name)
 
 
 @pytest.fixture(scope="module")
 def cross_fitted(launched, tmp_path_factory):
-    """What two processes come to from a start by cross-fitting, and what one does."""
-    one = several_processes.cross_fitted(tmp_path_factory.mktemp("one") / "told")
+    """Return the outcome of a cross-fitted start on two processes, and on one."""
+    one = several_processes.cross_fitted(tmp_path_factory.mktemp("one") / "outcome")
     return [each["cross_fitted"] for each in launched(2)[0]], one
 
 
 @pytest.mark.slow
 def test_several_processes_train_from_one_start(cross_fitted):
-    """Each with a start of its own, they would train classifiers for other targets."""
+    """If each process found its own start, they would train towards different targets."""
     several, one = cross_fitted
     assert [each["searched"] for each in (*several, one)] == [1, 0, 1]
     assert one["found"]["targets"].sum() == pytest.approx(50)
     for each in several:
         assert each["found"].keys() == one["found"].keys()
         for name, expected in one["found"].items():
-            told = each["found"][name]
-            equal = torch.equal(told, expected) if torch.is_tensor(told) else told == expected
+            found = each["found"][name]
+            equal = torch.equal(found, expected) if torch.is_tensor(found) else found == expected
             assert equal, name
         assert torch.equal(each["targets"], one["found"]["targets"])
         assert each["steps"] == one["steps"] > 0
@@ -203,7 +206,10 @@ def test_several_processes_train_from_one_start(cross_fitted):
 
 @pytest.mark.slow
 def test_several_processes_predict_the_training_set_out_of_fold(cross_fitted):
-    """In its order, though each has other items; and not by the classifier, which has learned them."""
+    """Predictions must be in order although items are shared.
+
+    The classifier has learned the items, so it must not make them.
+    """
     several, one = cross_fitted
     for each in (*several, one):
         torch.testing.assert_close(each["posteriors"][0], each["found"]["log_h"])
@@ -225,7 +231,7 @@ def test_features_that_several_processes_share_are_those_of_one(cross_fitted):
 
 @pytest.mark.slow
 def test_start_that_the_first_process_cannot_find_is_refused_by_all(cross_fitted):
-    """The others would wait for it until they time out."""
+    """The other processes would wait for it until they time out."""
     several, one = cross_fitted
     for each in (*several, one):
         assert "the votes must name two classes or more, got 1" in each["refused"]
@@ -233,17 +239,17 @@ def test_start_that_the_first_process_cannot_find_is_refused_by_all(cross_fitted
 
 @pytest.mark.slow
 def test_gather_takes_uneven_batches(launched):
-    """The batches of processes may differ: a plain all-gather would hang, or give rows of others to one."""
+    """Batches may differ in size. A plain all-gather would hang, or assign rows to the wrong process."""
     whole = torch.arange(10.0).reshape(5, 2) + 1
     first, second = (each["gathers"] for each in launched(2)[0])
     for size in ("None", "4", "6"):
         rows = 4 if size == "None" else int(size)
         expected = torch.zeros(2 * rows, 2)
         expected[:4], expected[rows] = whole[:4], whole[4]
-        for told in (first, second):
-            torch.testing.assert_close(told[size]["joined"], expected)
-            assert torch.equal(told[size]["flags"], expected.any(dim=1))
-        # Averaged over the processes, as DDP does, this is the gradient of one loss of all rows.
+        for outcome in (first, second):
+            torch.testing.assert_close(outcome[size]["joined"], expected)
+            assert torch.equal(outcome[size]["flags"], expected.any(dim=1))
+        # Averaged over the processes, as DDP does, this is the gradient of one loss over all rows.
         torch.testing.assert_close(first[size]["gradient"], 2 * 2 * whole[:4])
         torch.testing.assert_close(second[size]["gradient"], 2 * 2 * whole[4:])
 
@@ -251,7 +257,7 @@ def test_gather_takes_uneven_batches(launched):
 def test_stream_for_several_devices_is_refused_before_training(
     crowd, make_model, make_args, monkeypatch
 ):
-    """An evaluation that fails after the first epoch."""
+    """Otherwise an evaluation would fail after the first epoch."""
     monkeypatch.setattr(MaxMIGTrainingArguments, "world_size", 2)
     stream = crowd.to_iterable_dataset()
     for dataset in (stream, {"one": crowd, "other": stream}):
@@ -262,7 +268,7 @@ def test_stream_for_several_devices_is_refused_before_training(
 
 
 def test_devices_that_share_items_are_refused(crowd, make_model, make_args, monkeypatch):
-    """Under tensor parallelism each item would come from several devices, and be compared with itself."""
+    """Under tensor parallelism each item would come from several devices and be compared with itself."""
     trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
     trainer._check_devices()
     ways = SimpleNamespace(non_data_parallel_size=2)
@@ -272,7 +278,7 @@ def test_devices_that_share_items_are_refused(crowd, make_model, make_args, monk
 
 
 def test_fsdp_that_does_nothing_is_told(crowd, make_model, make_args, monkeypatch, caplog):
-    """Whoever has no room for a whole model would wonder; accelerate passes over it in silence."""
+    """Accelerate ignores the setting silently, so users would wonder why the model still does not fit."""
     monkeypatch.setattr(MaxMIGTrainingArguments, "world_size", 2)
     trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
     trainer.args.fsdp = True
@@ -283,7 +289,7 @@ def test_fsdp_that_does_nothing_is_told(crowd, make_model, make_args, monkeypatc
 
 
 def test_gather_in_one_process_is_the_tensor_itself():
-    """A copy would cost memory, a detached one the gradient."""
+    """A copy would take memory, and a detached tensor would lose the gradient."""
     tensor = torch.ones(3, requires_grad=True)
     assert gather_with_gradient(tensor) is tensor
     assert gather_with_gradient(tensor, size=2) is tensor
@@ -291,16 +297,16 @@ def test_gather_in_one_process_is_the_tensor_itself():
 
 @pytest.fixture(scope="module")
 def spread(launched, tmp_path_factory):
-    """What a transformer comes to by FSDP on two processes, and whole on one; and where they are saved."""
-    told, saved = launched(2, fsdp=True)
+    """Return the outcomes of FSDP on two processes and of one process, with the folders of the saved models."""
+    outcomes, saved = launched(2, fsdp=True)
     folder = tmp_path_factory.mktemp("whole")
-    one = several_processes.spread(folder / "told", folder / "saved")
-    return [each["spread"] for each in told], one, saved, folder / "saved"
+    one = several_processes.spread(folder / "outcome", folder / "saved")
+    return [each["spread"] for each in outcomes], one, saved, folder / "saved"
 
 
 @pytest.mark.slow
 def test_parameters_spread_by_fsdp_train_as_whole_ones(spread):
-    """Aggregator and prior are used outside the forward pass, where FSDP has but a part of them."""
+    """Aggregator and prior are used outside the forward pass, where FSDP holds only parts of them."""
     several, one, *_ = spread
     torch.manual_seed(0)
     start = {f"classifier.{name}": tensor for name, tensor in small_vit().state_dict().items()}
@@ -314,7 +320,7 @@ def test_parameters_spread_by_fsdp_train_as_whole_ones(spread):
 
 @pytest.mark.slow
 def test_training_by_fsdp_goes_on_from_a_checkpoint(spread):
-    """Moments of the optimizer that are lost, or parts of it given to another parameter."""
+    """Optimizer moments could get lost, or parts of them be given to another parameter."""
     several, one, *_ = spread
     for each in (several[0], one):
         assert each["whole"]["steps"] == each["resumed"]["steps"] == 8
@@ -324,7 +330,7 @@ def test_training_by_fsdp_goes_on_from_a_checkpoint(spread):
 
 @pytest.mark.slow
 def test_classes_are_named_where_parameters_are_spread(spread):
-    """Rows exchanged in a copy that FSDP throws away; or an error at the end of a long training."""
+    """Rows could be exchanged in a copy that FSDP throws away, or an error could end a long training."""
     several, one, saved, whole = spread
     assert one["renamed"] == [CLASSES[c] for c in (2, 0, 1)]
     for each in several:
@@ -345,7 +351,7 @@ def test_classes_are_named_where_parameters_are_spread(spread):
 
 @pytest.mark.slow
 def test_annotators_are_hashed_where_parameters_are_spread(spread):
-    """Rows that stay where they were would tell whose they are by the order of the names."""
+    """Rows left in place would reveal whose they are by the order of the names."""
     for folder in spread[2:]:
         plain, hashed, after = (
             MaxMIGModel.from_pretrained(f"{folder}{which}") for which in ("", "-hashed", "-after")
@@ -363,7 +369,7 @@ def test_annotators_are_hashed_where_parameters_are_spread(spread):
 
 @pytest.mark.slow
 def test_model_trained_by_fsdp_is_saved_as_any_other(spread):
-    """FSDP puts a class of its own in the model's place: the Hub would be sent torch's source."""
+    """FSDP replaces the model's class, so torch's source would be uploaded to the Hub."""
     _, _, saved, whole = spread
     names = [{path.name for path in folder.iterdir()} for folder in (saved, whole)]
     assert names[0] == names[1]
@@ -374,7 +380,7 @@ def test_model_trained_by_fsdp_is_saved_as_any_other(spread):
 
 
 def test_whole_parameters_leaves_an_ordinary_model_alone():
-    """Every training passes by here, with FSDP or without."""
+    """Every training calls it, with FSDP or without."""
     model = nn.Linear(2, 2)
     before = model.weight
     with whole_parameters(model), torch.no_grad():
@@ -384,7 +390,7 @@ def test_whole_parameters_leaves_an_ordinary_model_alone():
 
 
 class Shuffled(torch.utils.data.IterableDataset):
-    """A stream in another order each epoch."""
+    """A stream with another order in each epoch."""
 
     def set_epoch(self, epoch):
         self.epoch = epoch
@@ -394,7 +400,7 @@ class Shuffled(torch.utils.data.IterableDataset):
 
 
 def test_whole_batches_are_shuffled_as_the_stream_is():
-    """Each epoch in the same order, as nobody told the stream."""
+    """If the stream does not learn the epoch, each epoch has the same order."""
     stream = Shuffled()
     batches = WholeBatches(stream, size=3)
     batches.set_epoch(5)

@@ -1,6 +1,6 @@
-"""Every field of the arguments works, is refused with a reason, or has no bearing: none is left undone in silence.
+"""Every field of the arguments works, is refused with a reason, or has no bearing: none is silently ignored.
 
-The list for readers is `docs/training_arguments.md`; it must say the same as the tables here.
+`docs/training_arguments.md` lists them for readers; it must agree with the tables here.
 """
 
 import math
@@ -23,10 +23,10 @@ NAN, INF = float("nan"), float("inf")
 
 
 class Works(NamedTuple):
-    """A field that works: a value, what must go with it, and what it does.
+    """A field that works: a value, the settings that must go with it, and its effect.
 
-    `does` is "changes" if other weights are trained with it, "same" if the same ones, else a function
-    of the trainer that tells whether it did what it should.
+    `does` is "changes" if training ends with other weights, "same" if with the same ones, else a function
+    of the trainer that returns whether the field had its effect.
     """
 
     value: object
@@ -55,7 +55,7 @@ def saved(*names):
 
 
 def rate(factor):
-    """The classifier's rate in the last step that was logged, as a share of the one that was set."""
+    """Return the classifier's rate in the last logged step, as a share of the configured one."""
 
     def look(trainer):
         last = [
@@ -72,9 +72,9 @@ def config(name, value):
 
 BEST = {"load_best_model_at_end": True}
 
-# Field -> what was tried. Four steps an epoch, two epochs, an evaluation and a checkpoint each.
+# Field -> cases. Four steps per epoch, two epochs, one evaluation and one checkpoint each.
 WORKS: dict[str, list[Works]] = {
-    "output_dir": [],  # each test has its own
+    "output_dir": [],  # set by each test
     "per_device_train_batch_size": [Works(8, steps(16)), Works(2, steps(60)), Works(1000, steps(2))],
     "num_train_epochs": [Works(3, steps(12)), Works(0.5, steps(2)), Works(0, steps(0))],
     "max_steps": [Works(1, steps(1)), Works(5, steps(5)), Works(-1, steps(8))],
@@ -115,7 +115,7 @@ WORKS: dict[str, list[Works]] = {
     "bf16": [Works(True, "changes")],
     "bf16_full_eval": [Works(True, lambda t: {p.dtype for p in t.model.parameters()} == {torch.float32})],
     "fp16_full_eval": [Works(True, lambda t: {p.dtype for p in t.model.parameters()} == {torch.float32})],
-    "fp16": [Works(True, "same")],  # on a CPU it says that it does nothing
+    "fp16": [Works(True, "same")],  # on a CPU it has no effect, and says so
     "tf32": [Works(False, "same")],
     "torch_empty_cache_steps": [Works(1, "same"), Works(3, "same")],
     "auto_find_batch_size": [Works(True, "same")],
@@ -210,7 +210,7 @@ WORKS: dict[str, list[Works]] = {
     "preset": [Works("paper_cifar10", lambda t: t.args.lr_scheduler_type == "constant")],
 }  # fmt: skip
 
-# Field -> where its test is.
+# Field -> where it is tested.
 ELSEWHERE = {
     "activation_checkpointing": "test_text_classifier_has_its_options",
     "activation_checkpointing_kwargs": "test_text_classifier_has_its_options",
@@ -237,7 +237,7 @@ ELSEWHERE = {
     "hub_salt": "tests/sharing/test_sharing_of_people.py",
 }
 
-# Field -> values that are refused where they are set, with part of what is said.
+# Field -> values that are refused, with part of the message.
 REFUSED: dict[str, list[tuple[dict, str]]] = {
     "remove_unused_columns": [({"remove_unused_columns": True}, "must be False")],
     "prediction_loss_only": [({"prediction_loss_only": True}, "must be False")],
@@ -250,7 +250,7 @@ REFUSED: dict[str, list[tuple[dict, str]]] = {
     "liger_kernel_config": [({"liger_kernel_config": {"rope": True}}, "must be None")],
 }
 
-# Some values of fields that work are refused too: they would be left undone, or fail after the search.
+# Some values of working fields are refused too: they would be ignored, or fail after the search.
 ALSO_REFUSED = [
     ({"learning_rate": -1.0}, "`learning_rate` must be finite, 0 or more"),
     ({"learning_rate": INF}, "`learning_rate` must be finite"),
@@ -290,7 +290,7 @@ ALSO_REFUSED = [
     ({"include_for_metrics": ["loss"]}, "`include_for_metrics` must not contain 'loss'"),
 ]  # fmt: skip
 
-# These are handed on as they are, and no crowd changes anything about them.
+# These are passed on unchanged, and votes make no difference to them.
 NO_BEARING: dict[str, object] = {
     "use_cache": True, "average_tokens_across_devices": False, "log_on_each_node": False, "log_level_replica": "error",
     "run_name": "a run", "project": "a project", "trackio_space_id": "org/space", "trackio_bucket_id": "org/bucket",
@@ -299,7 +299,7 @@ NO_BEARING: dict[str, object] = {
     "torch_compile_mode": None, "ddp_find_unused_parameters": True,
 }  # fmt: skip
 
-# What the tests have neither the packages nor the machines for.
+# Fields for which the tests lack packages or machines.
 NOT_TRIED = {"deepspeed", "ddp_backend"}
 
 
@@ -308,7 +308,7 @@ def names_of(table):
 
 
 def test_every_field_is_in_one_of_the_tables():
-    """A field that a new version of transformers adds would be left undone without a word."""
+    """A field that a new version of transformers adds would be silently ignored."""
     tables = [names_of(t) for t in (WORKS, ELSEWHERE, REFUSED, NO_BEARING, NOT_TRIED)]
     together = set().union(*tables)
     assert sum(map(len, tables)) == len(together)
@@ -316,7 +316,7 @@ def test_every_field_is_in_one_of_the_tables():
 
 
 def test_page_says_what_the_tests_do(root):
-    """The list for readers must not promise what nobody tries."""
+    """The page for readers must not promise what no test covers."""
     page = (root / "docs" / "training_arguments.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| ([a-z ]+) \|", page, flags=re.M)
     assert len(rows) == len({name for name, _ in rows})
@@ -331,7 +331,7 @@ def test_page_says_what_the_tests_do(root):
 
 
 def test_tests_elsewhere_are_there(root):
-    """A test that was renamed is no longer one."""
+    """A renamed test would no longer cover its field."""
     text = "".join(path.read_text(encoding="utf-8") for path in (root / "tests").rglob("*.py"))
     for place in ELSEWHERE.values():
         found = (root / place).is_file() if place.startswith("tests/") else f"def {place}(" in text
@@ -344,13 +344,13 @@ def test_tests_elsewhere_are_there(root):
     ids=lambda value: None if isinstance(value, str) else str(value)[:60],
 )
 def test_value_is_refused_where_it_is_set(settings, message, make_args):
-    """What comes out after the search for a rate costs its time; what never comes out, the result."""
+    """An error after the search for a rate wastes its time, and one that never comes spoils the result."""
     with pytest.raises(ValueError, match=re.escape(message)):
         make_args(**settings)
 
 
 class Tried(MaxMIGTrainer):
-    """A trainer of which the tables can ask what it did."""
+    """A trainer that the tables can query for what it did."""
 
     metric_inputs = None
 
@@ -410,7 +410,7 @@ def usual_weights():
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "case"), CASES, ids=[f"{n}={c.value}" for n, c in CASES])
 def test_value_does_what_it_says(name, case, trial, sets, usual_weights, recwarn):
-    """Trained, evaluated, saved and loaded: whatever the option, the same promises."""
+    """The same promises must hold for every option: training, evaluation, saving, loading."""
     trainer = trial(**{name: case.value, **case.others})
     start = state(trainer)
     trainer.train()
@@ -426,7 +426,7 @@ def test_value_does_what_it_says(name, case, trial, sets, usual_weights, recwarn
         assert equal(state(trainer), usual_weights) == (case.does == "same")
     else:
         assert case.does(trainer)
-    # In the order of the data set, of all items, finite.
+    # In the order of the data set, for all items, finite.
     predictions = trainer.predict(sets[1]).predictions
     half = trainer.args.bf16_full_eval or trainer.args.fp16_full_eval
     tolerance = 0.1 if half or trainer.args.bf16 else 1e-4
@@ -467,7 +467,7 @@ def test_resumed_run_equals_the_whole_one_with_any_value(name, case, trial):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "value"), NO_BEARING.items())
 def test_what_has_no_bearing_changes_nothing(name, value, trial, usual_weights):
-    """An option of trackers, scripts or several processes must not reach a training in one."""
+    """An option for trackers, scripts or several processes must not affect a training in one process."""
     if not usual_weights:
         usual = trial()
         usual.train()
@@ -498,7 +498,7 @@ def text_trainer(make_args, **settings):
 
 
 def padded(pair):
-    """What a tokenizer does: pad the words."""
+    """Pad the words as a tokenizer does."""
 
     def collate(rows):
         width = max(len(row["input_ids"]) for row in rows)
@@ -520,7 +520,7 @@ def padded(pair):
 
 @pytest.mark.slow
 def test_text_classifier_has_its_options(make_args, make_model, crowd):
-    """They reach into the classifier: inside a model, it may not be found, or found without a word."""
+    """These options reach into the classifier, which may silently not be found inside a model."""
     usual = text_trainer(make_args)
     usual.train()
     again = text_trainer(
@@ -547,7 +547,7 @@ def test_text_classifier_has_its_options(make_args, make_model, crowd):
     counted.train()
     words = sum(map(len, counted.train_dataset["input_ids"]))
     assert counted.state.num_input_tokens_seen == words
-    # Others have no words, and cannot compute their activations again.
+    # Other models have no words, and cannot recompute their activations.
     for name, value in (("neftune_noise_alpha", 5.0), ("activation_checkpointing", True)):
         with pytest.raises(ValueError, match=f"`{name}` must be left out for HeadClassifier"):
             MaxMIGTrainer(model=make_model(), args=make_args(**{name: value}), train_dataset=crowd)
@@ -555,7 +555,7 @@ def test_text_classifier_has_its_options(make_args, make_model, crowd):
 
 @pytest.mark.slow
 def test_noise_is_added_once_in_short_trainings_too(make_args):
-    """A short training copies the model, with the noise that was put on it."""
+    """A short training copies the model, including the noise that was already added."""
     seen = []
 
     class Looks(TrainerCallback):
@@ -600,7 +600,10 @@ def test_collator_that_drops_what_the_start_learns_from_is_told(make_args):
 
 @pytest.mark.slow
 def test_smaller_batch_that_fits_goes_on_from_the_start_that_there_is(crowd, make_model, make_args):
-    """A batch that does not fit begins the training anew, and a start twice is another start."""
+    """A batch that does not fit restarts the training.
+
+    Finding the start a second time would give another start.
+    """
     starts = []
 
     class Large(MaxMIGTrainer):
@@ -633,7 +636,7 @@ def test_smaller_batch_that_fits_goes_on_from_the_start_that_there_is(crowd, mak
 def test_schedule_by_a_metric_knows_which_way_is_better(
     settings, mode, crowd, make_model, make_args
 ):
-    """PyTorch takes less for better: a gain that rises lowered the rate each epoch."""
+    """PyTorch takes lower for better by default, so a rising gain lowered the rate each epoch."""
     args = make_args(
         lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="epoch", aggregator_warmup_ratio=0.0, **settings
     )  # fmt: skip
@@ -659,7 +662,7 @@ def test_schedule_by_a_metric_knows_which_way_is_better(
 def test_what_data_and_model_do_not_allow_is_refused_before_the_search(
     settings, message, crowd, make_model, make_args, monkeypatch
 ):
-    """Found out at the first evaluation, or never."""
+    """Otherwise the error would come at the first evaluation, or never."""
     monkeypatch.setattr(MaxMIGTrainer, "_begin", lambda self: pytest.fail("too late"))
     trainer = MaxMIGTrainer(
         model=make_model(),
@@ -672,7 +675,7 @@ def test_what_data_and_model_do_not_allow_is_refused_before_the_search(
 
 
 def test_metric_that_the_data_do_not_have_is_told(crowd, make_model, make_args):
-    """Without gold labels there is no accuracy: a KeyError does not say so."""
+    """Without gold labels there is no accuracy, which a KeyError does not explain."""
     blind = crowd.remove_columns("label")
     args = make_args(eval_strategy="epoch", metric_for_best_model="accuracy")
     trainer = MaxMIGTrainer(model=make_model(), args=args, train_dataset=blind, eval_dataset=blind)
@@ -685,7 +688,7 @@ def test_metric_that_the_data_do_not_have_is_told(crowd, make_model, make_args):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
 def test_options_of_the_hub_reach_it(hub, ann, crowd, make_model, make_args):
-    """They only matter where something is pushed; left out on the way, a private pair is public."""
+    """They only matter when pushing. If one got lost on the way, a private model would be public."""
     trainer = MaxMIGTrainer(
         model=make_model(),
         args=make_args(

@@ -1,4 +1,4 @@
-"""Cross-fitted networks: what they say of an item does not depend on what was said of it."""
+"""Cross-fitted networks: the prediction for an item does not depend on its own votes."""
 
 import math
 
@@ -27,7 +27,7 @@ N, M, C, D = 70, 4, 3, 5
 
 @pytest.fixture
 def world():
-    """Features that tell the class, and two or three votes an item, some of them wrong."""
+    """Features that identify the class, and two or three votes per item, some of them wrong."""
     generator = torch.Generator().manual_seed(3)
     truth = torch.arange(N) % C
     features = 2 * torch.randn(C, D, generator=generator)[truth]
@@ -50,7 +50,10 @@ def said_by(networks, features):
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_slope_of_many_networks_is_that_of_the_gain_of_each(masked):
-    """It is written out for speed: a slip there trains something that is not the paper's gain."""
+    """The gradient is written out for speed.
+
+    An error in it would train something other than the paper's gain.
+    """
     torch.manual_seed(0)
     R, n, B = 2, 4, 9
     scores = torch.randn(R, n, B, C).double().requires_grad_()
@@ -74,7 +77,10 @@ def test_slope_of_many_networks_is_that_of_the_gain_of_each(masked):
 
 
 def test_slope_of_a_prior_is_that_of_the_gain():
-    """It stands in the gain, and in the scores of g: one half alone leads to another prior."""
+    """The prior appears in the gain and in the scores of g.
+
+    Counting only one of them would lead to another prior.
+    """
     torch.manual_seed(0)
     R, B = 2, 9
     logits = torch.randn(R, C).double().requires_grad_()
@@ -88,7 +94,7 @@ def test_slope_of_a_prior_is_that_of_the_gain():
 
 
 def test_slope_is_finite_where_both_sides_are_sure_of_different_classes():
-    """K underflows there: W at a hundred times the rate comes to log-probabilities like these."""
+    """K underflows there. W at a hundred times the rate reaches log-probabilities like these."""
     sure = torch.tensor([[[0.0, -200.0], [-200.0, 0.0], [0.0, -200.0]]])
     half = torch.tensor([[0.5, 0.5]]).log()
     found = _slope(sure, sure.flip(-1), half)
@@ -96,7 +102,7 @@ def test_slope_is_finite_where_both_sides_are_sure_of_different_classes():
 
 
 def test_step_of_adam_is_that_of_torch_with_a_rate_an_element():
-    """Columns of W learn at rates of their own, which no optimizer of torch has."""
+    """Columns of W have their own learning rates, which no torch optimizer offers."""
     torch.manual_seed(0)
     rates = torch.tensor([1e-2, 1e-1])
     ours = torch.randn(4, 2)
@@ -117,7 +123,7 @@ def test_step_of_adam_is_that_of_torch_with_a_rate_an_element():
 
 
 def test_what_is_said_of_an_item_does_not_depend_on_its_target(world):
-    """The promise of cross-fitting: else networks repeat the votes that they are to check."""
+    """This is the promise of cross-fitting: otherwise networks repeat the votes that they are meant to check."""
     features, truth, _ = world
     fold = divide(torch.ones(N, dtype=torch.bool), seed=1)
     targets = one_hot(truth, C).float()
@@ -130,7 +136,7 @@ def test_what_is_said_of_an_item_does_not_depend_on_its_target(world):
 
 
 def test_networks_in_a_race_do_not_learn_from_the_votes_of_their_own_fold(world):
-    """W learns from all votes; with W held still, a vote must not reach what is said of its item."""
+    """W learns from all votes. With W held fixed, a vote must not affect the prediction for its own item."""
     features, _, (who, said) = world
     fold = divide(torch.ones(N, dtype=torch.bool), seed=1)
     log_p = torch.full((C,), -math.log(C))
@@ -152,7 +158,7 @@ def test_networks_in_a_race_do_not_learn_from_the_votes_of_their_own_fold(world)
 
 
 def test_weight_learns_from_networks_that_have_not_seen_the_item(world):
-    """Its first step goes up the gain of out-of-fold networks, not up that of those that repeat the votes."""
+    """W's first step must follow the gain of out-of-fold networks, not of those that repeat the votes."""
     features, _, (who, said) = world
     fitted = fit(features)
     shares = vote_share(said, C)
@@ -176,7 +182,7 @@ def test_weight_learns_from_networks_that_have_not_seen_the_item(world):
 
 
 def test_each_setting_of_a_race_is_what_it_would_be_alone(world):
-    """All run as one batch of matrices: a slip in their order would mix them up."""
+    """All settings run as one batch of matrices. An error in their order would mix them up."""
     features, truth, crowd = world
     weight = 0.5 * torch.eye(C).expand(M, C, C) + 0.1 * torch.arange(M)[:, None, None]
     options = [
@@ -191,7 +197,7 @@ def test_each_setting_of_a_race_is_what_it_would_be_alone(world):
 
     together = race(options)
     assert [one.multiple for one in together] == [10.0, 100.0, 10.0, 100.0]
-    # The same units drop out in all.
+    # The same units drop out in all of them.
     for place, option in enumerate(options):
         early, late = race([option])
         for alone, one in ((early, together[place]), (late, together[place + 2])):
@@ -203,7 +209,7 @@ def test_each_setting_of_a_race_is_what_it_would_be_alone(world):
 
 
 def test_fits_are_repeatable_and_leave_the_random_state_alone(world):
-    """A training that starts with them must not draw other batches for it."""
+    """A training that starts with them must not draw other batches because of it."""
     features, truth, crowd = world
     targets = one_hot(truth, C).float()
     weight = torch.eye(C).expand(M, C, C)
@@ -226,7 +232,7 @@ def test_fits_are_repeatable_and_leave_the_random_state_alone(world):
 
 
 def test_items_that_no_network_learns_from_are_judged_by_all(world):
-    """Those beyond the most that are learned from, and those without votes."""
+    """Covers items beyond the limit of those learned from, and items without votes."""
     features, truth, _ = world
     learned = torch.arange(N) % 5 > 0
     fold = divide(learned, seed=0, most=40)
@@ -240,13 +246,13 @@ def test_items_that_no_network_learns_from_are_judged_by_all(world):
     own = each[fold.clamp(min=0), torch.arange(N)]
     torch.testing.assert_close(log_h[fold >= 0], own[fold >= 0])
     assert (own - everyone).abs().max() > 0.01
-    # What is said of the others changes nothing.
+    # The predictions for the others do not change.
     changed = torch.where((fold < 0)[:, None], targets.roll(1, dims=1), targets)
     assert torch.equal(fit(features, fold).learn(changed, steps=20), log_h)
 
 
 def test_each_step_is_told(world):
-    """A bar that does not move looks like a hang."""
+    """A progress bar that does not move looks like a hang."""
     features, truth, crowd = world
     ticks = []
     fitted = fit(features, tick=lambda: ticks.append(1))
@@ -257,7 +263,7 @@ def test_each_step_is_told(world):
 
 
 def test_batches_take_each_item_once_before_one_comes_again(world):
-    """Drawn anew each step, some items would hardly be seen in a short training."""
+    """Drawn independently for each step, some items would hardly be seen in a short training."""
     features, *_ = world
     fold = divide(torch.arange(N) % 7 > 0, seed=0)
     fitted = fit(features, fold)
@@ -269,7 +275,7 @@ def test_batches_take_each_item_once_before_one_comes_again(world):
 
 
 def test_networks_side_by_side_are_those_one_by_one():
-    """One batch of matrices in place of a loop."""
+    """One batch of matrices replaces a loop over networks."""
     networks = Networks.drawn(3, D, C, torch.Generator().manual_seed(0))
     x = torch.randn(8, D)
     found, twice = said_by(networks, x), said_by(networks.repeated(2), x)
@@ -282,7 +288,7 @@ def test_networks_side_by_side_are_those_one_by_one():
 
 
 def test_networks_step_as_torch_would():
-    """Their gradient is written out, and units that drop out have none."""
+    """Their gradient is written out, and units that drop out must have none."""
     torch.manual_seed(0)
     networks = Networks.drawn(3, D, C, torch.Generator().manual_seed(0))
     names = ("first", "first_bias", "output", "output_bias")
@@ -311,7 +317,7 @@ def test_networks_step_as_torch_would():
     most=st.integers(1, 50),
 )
 def test_folds_are_even_and_of_what_can_be_learned_from(learned, seed, folds, most):
-    """A fold that has all the labelled items leaves its networks nothing to learn."""
+    """If one fold held all the labelled items, its networks would have nothing to learn from."""
     mask = torch.tensor(learned)
     fold = divide(mask, seed, folds=folds, most=most)
     assert (fold[~mask] == -1).all()
@@ -344,7 +350,7 @@ numbers = st.floats(-100, 100, width=32)
     factor=st.floats(0.125, 8, width=32),
 )
 def test_components_do_not_know_where_zero_is_nor_the_unit(data, shape, most, shift, factor):
-    """Finite whatever the features, of one mean square, and equal for features moved and stretched."""
+    """Features are finite, of mean square one, and independent of offset and unit."""
     values = data.draw(st.lists(st.integers(-9, 9), min_size=math.prod(shape), max_size=math.prod(shape)))  # fmt: skip
     features = torch.tensor(values, dtype=torch.float32).view(shape)
     found = principal_components(features, most)
@@ -365,7 +371,7 @@ def test_components_do_not_know_where_zero_is_nor_the_unit(data, shape, most, sh
 
 
 def test_components_are_the_directions_in_which_items_differ_most():
-    """By the singular values of numpy."""
+    """Compare with numpy's singular value decomposition."""
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(40, 7, generator=generator) * torch.tensor([3.0, 2.5, 2, 1, 1, 0.5, 0.5])
     turn = torch.linalg.qr(torch.randn(7, 7, generator=generator)).Q
@@ -378,7 +384,7 @@ def test_components_are_the_directions_in_which_items_differ_most():
 
 
 def test_columns_of_unlike_scales_count_alike_and_others_as_they_differ():
-    """A table has metres beside millimetres; what a network computes has noise beside signal."""
+    """A table may mix metres and millimetres; computed features mix noise and signal."""
     generator = torch.Generator().manual_seed(0)
     base = torch.randn(200, 2, generator=generator)
     for more in (0, 3, 20):

@@ -1,4 +1,4 @@
-"""Gold labels that a user hands over: the trusted annotator, and what it changes in a start."""
+"""Gold labels passed by the user: the trusted annotator, and how it changes a start."""
 
 import math
 
@@ -26,7 +26,7 @@ from tests.training.drawn_crowds import (
 
 
 def test_trusted_annotator_makes_the_exact_posterior():
-    """Its column is one more annotator's log confusion: anything else is over- or underrated (Proposition D.3)."""
+    """It must act like one more annotator's log confusion, or it counts too much or too little (Proposition D.3)."""
     generator = torch.Generator().manual_seed(0)
     M, C = 3, 4
     confusion = torch.rand(M, C, C, generator=generator).softmax(dim=2)
@@ -50,7 +50,7 @@ def test_trusted_annotator_makes_the_exact_posterior():
 
 
 def test_items_without_gold_label_hear_nothing():
-    """-1 of ours and -100 of transformers."""
+    """No gold label is -1 in this package and -100 in transformers."""
     log_g = torch.rand(3, 5).log_softmax(dim=1)
     columns = trusted_columns(torch.tensor([-1, -100, 2]), 5)
     assert (columns[:2] == 0).all()
@@ -62,11 +62,14 @@ def test_items_without_gold_label_hear_nothing():
     assert taught(share, None) is share
 
 
-# What it tells networks and left-out votes
+# Its effect on networks and left-out votes
 
 
 def test_no_fold_lacks_items_that_are_divided_first():
-    """Beyond the most items, a gold label would be left out; in one fold, all networks but one would miss it."""
+    """Beyond the limit on items, a gold label would be left out.
+
+    In a single fold, most networks would miss it.
+    """
     first = torch.arange(1000) % 90 == 7
     learned = torch.arange(1000) % 2 == 1
     fold = divide(learned, seed=3, folds=3, most=60, first=first)
@@ -80,7 +83,7 @@ def test_no_fold_lacks_items_that_are_divided_first():
 
 
 def test_race_of_networks_hears_the_trusted_annotator():
-    """Where nobody has voted it is all that g knows: without it the gain teaches nothing there."""
+    """Where nobody has voted, g knows nothing else, so the gain would teach nothing without it."""
     generator = torch.Generator().manual_seed(0)
     truth = torch.arange(120) % 2
     features = principal_components(features_of(truth, generator, apart=4.0))
@@ -100,7 +103,7 @@ def test_race_of_networks_hears_the_trusted_annotator():
 
 
 def test_forecasts_without_a_vote_keep_the_gold_label():
-    """Left out with the vote, gold labels would say nothing of confusions."""
+    """If they were left out along with the vote, gold labels would not improve the confusion matrices."""
     truth, who, said, log_h = make_world()
     gold = torch.where(torch.arange(len(truth)) % 4 == 0, truth, -1)
     columns = trusted_columns(gold, 3)
@@ -114,7 +117,7 @@ def test_forecasts_without_a_vote_keep_the_gold_label():
 
 
 def test_confusions_that_gold_labels_tell_are_nearer_to_the_truth():
-    """On two thirds of the items of the first class everybody says the second: votes alone cannot see it."""
+    """On two thirds of the first class everybody names the second, which the votes alone cannot reveal."""
     generator = torch.Generator().manual_seed(1)
     truth = torch.arange(600) % 3
     who = torch.arange(4).repeat(600, 1)
@@ -129,10 +132,10 @@ def test_confusions_that_gold_labels_tell_are_nearer_to_the_truth():
         votes = LeftOutVotes(Votes(who, said), 4, 3, trusted=trusted)
         return votes.learn(log_h, start[votes.item]).exp()[:, 0].mean(dim=0)
 
-    told, untold = first_row(trusted_columns(gold, 3)), first_row(None)
+    with_gold, without_gold = first_row(trusted_columns(gold, 3)), first_row(None)
     expected = 0.85 / 3
-    assert abs(float(told[0]) - expected) < 0.6 * abs(float(untold[0]) - expected)
-    assert abs(float(untold[0]) - expected) > 0.2
+    assert abs(float(with_gold[0]) - expected) < 0.6 * abs(float(without_gold[0]) - expected)
+    assert abs(float(without_gold[0]) - expected) > 0.2
 
 
 # How much classifier and votes count
@@ -146,11 +149,11 @@ def calibrated_by(gold, world, log_h):
 
 
 def test_classifier_that_errs_where_the_crowd_does_counts_less_by_gold_labels():
-    """Left-out votes cannot see it: they agree with the classifier."""
+    """Left-out votes cannot reveal it, because they agree with the classifier."""
     generator = torch.Generator().manual_seed(0)
     world = make_world(items=900, votes=3, right=(0.8, 0.95), seed=2)
     truth, who, said, _ = world
-    # On a third of the items, annotators and classifier all say the next class.
+    # On a third of the items, annotators and classifier all name the next class.
     hard = torch.rand(900, generator=generator) < 0.3
     said = torch.where(hard[:, None] & (said >= 0), (said + 1) % 3, said)
     log_h = as_sure((truth + hard.long()) % 3, 0.97, 3)
@@ -160,7 +163,7 @@ def test_classifier_that_errs_where_the_crowd_does_counts_less_by_gold_labels():
     assert known.votes < 0.8 * found.votes
     ratio = known.votes / found.votes
     torch.testing.assert_close(known.weight, found.weight * ratio)
-    # What comes out is what these scalars make of it, gold label and all.
+    # The forecast follows from these scalars, gold label included.
     base = known.classifier * log_h + (1 - known.classifier) * uniform(3) + shift
     total, _ = votes.forecasts(base, found.weight, ratio)
     torch.testing.assert_close(known.log_forecast, total.log_softmax(dim=1), atol=1e-4, rtol=0)
@@ -171,7 +174,7 @@ def test_classifier_that_errs_where_the_crowd_does_counts_less_by_gold_labels():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_few_gold_labels_change_little(seed):
-    """Left-out votes are many: a handful of gold labels must not overrule them, not even wrong ones."""
+    """There are many left-out votes, which a handful of gold labels, right or wrong, must not overrule."""
     world = make_world(seed=seed)
     truth, *_, log_h = world
     few = torch.arange(len(truth)) < 5
@@ -185,7 +188,7 @@ def test_few_gold_labels_change_little(seed):
 
 
 def test_class_that_goes_by_another_name_is_shifted_by_gold_labels_alone():
-    """Half of the first class is called the second by annotators and classifier: votes know no better."""
+    """Annotators and classifier both call half of the first class the second, which the votes cannot reveal."""
     generator = torch.Generator().manual_seed(0)
     world = make_world(items=900, votes=3, right=(0.8, 0.95), seed=2)
     truth, who, said, _ = world
@@ -203,7 +206,7 @@ def test_class_that_goes_by_another_name_is_shifted_by_gold_labels_alone():
 
 
 def test_gold_labels_that_agree_with_the_forecasts_shift_nothing():
-    """Where nothing is wrong, nothing is to be put right."""
+    """Where nothing is wrong, nothing must be corrected."""
     world = make_world(items=900)
     truth, *_, log_h = world
     gold = torch.where(torch.arange(900) % 6 == 0, truth, -1)
@@ -212,12 +215,12 @@ def test_gold_labels_that_agree_with_the_forecasts_shift_nothing():
 
 
 def test_shift_that_mends_the_votes_alone_is_left(monkeypatch):
-    """The classifier knows the classes, the annotators exchange two: it must not learn to do so, too."""
+    """Here the annotators confuse two classes and the classifier does not. It must not learn to."""
     generator = torch.Generator().manual_seed(0)
     truth, who, said, _ = make_world(items=900, votes=3, right=(0.8, 0.95), seed=2)
     hard = (truth == 0) & (torch.rand(900, generator=generator) < 0.7)
     said = torch.where(hard[:, None] & (said >= 0), torch.where(said == 0, 1, said), said)
-    log_h = as_sure(truth, 0.4, 3)  # right, and hardly sure
+    log_h = as_sure(truth, 0.4, 3)  # right, with little confidence
     gold = torch.where(torch.arange(900) % 6 == 0, truth, -1)
     fitted = []
     fit = GoldLabels._fit
@@ -228,12 +231,12 @@ def test_shift_that_mends_the_votes_alone_is_left(monkeypatch):
 
     monkeypatch.setattr(GoldLabels, "_fit", spy)
     _, _, (_, _, shift) = calibrated_by(gold, (truth, who, said, None), log_h)
-    assert float(fitted[1][2][0] - fitted[1][2][1]) > 0.15  # it was found
+    assert float(fitted[1][2][0] - fitted[1][2][1]) > 0.15  # a shift was found
     assert (shift == 0).all()
 
 
 def test_where_all_votes_count_alike_no_class_is_shifted():
-    """There the classifier only breaks ties: what is added would outweigh it."""
+    """There the classifier only breaks ties, and a shift would outweigh it."""
     world = make_world(items=300)
     truth, who, said, log_h = world
     gold = torch.where(torch.arange(300) % 3 == 0, (truth + 1) % 3, -1)
@@ -246,7 +249,7 @@ def test_where_all_votes_count_alike_no_class_is_shifted():
 
 
 def test_gold_label_is_foretold_without_itself(monkeypatch):
-    """Counted with it, confusions repeat it, and votes would count the more the less is known."""
+    """Otherwise confusion matrices repeat the gold label, and votes would count more the less is known."""
     world = make_world()
     truth, *_, log_h = world
     gold = torch.where(torch.arange(len(truth)) % 10 == 0, truth, -1)
@@ -259,7 +262,7 @@ def test_gold_label_is_foretold_without_itself(monkeypatch):
 
     monkeypatch.setattr(LeftOutVotes, "learn", spy)
     calibrated_by(gold, world, log_h)
-    _, *folds = held  # the first is that of `best`
+    _, *folds = held  # the first one is that of `best`
     assert len(folds) == 5
     missing = torch.stack([(gold >= 0) & ~fold for fold in folds])
     assert torch.equal(missing.sum(dim=0), (gold >= 0).long())
@@ -271,7 +274,10 @@ def test_gold_label_is_foretold_without_itself(monkeypatch):
 
 @pytest.fixture(scope="module")
 def hard():
-    """Ninety items of three classes and few good votes; a gold label on each third, of which some have no vote."""
+    """Ninety items of three classes with few good votes.
+
+    A quarter have a gold label, some of these without a vote.
+    """
     generator = torch.Generator().manual_seed(0)
     truth = torch.arange(90) % 3
     who, said = draw(truth, [0.75, 0.6, 0.6, 0.4], generator, votes=2)
@@ -281,63 +287,63 @@ def hard():
 
 
 @pytest.fixture(scope="module")
-def told(hard):
+def start(hard):
     features, _, crowd, gold = hard
     return cross_fit(features, crowd, 4, 3, steps=60, gold=gold)
 
 
-def test_start_with_gold_labels_teaches_them(hard, told):
-    """Those without votes, too; and nobody is one annotator more."""
+def test_start_with_gold_labels_teaches_them(hard, start):
+    """Items without votes learn them too, and no annotator is added to the model."""
     _, truth, (who, _), gold = hard
     known, voted = gold >= 0, (who >= 0).any(dim=1)
     assert (known & ~voted).any()
     assert (~known & ~voted).any()
-    assert torch.equal(told.targets.sum(dim=1) > 0, known | voted)
-    assert torch.equal(told.targets[known].argmax(dim=1), truth[known])
-    assert float(told.targets[known].max(dim=1).values.mean()) > 0.95
-    assert told.weight.shape == (4, 3, 3)
-    assert torch.equal(told.gold, gold)
+    assert torch.equal(start.targets.sum(dim=1) > 0, known | voted)
+    assert torch.equal(start.targets[known].argmax(dim=1), truth[known])
+    assert float(start.targets[known].max(dim=1).values.mean()) > 0.95
+    assert start.weight.shape == (4, 3, 3)
+    assert torch.equal(start.gold, gold)
 
 
-def test_targets_of_gold_items_are_forecasts_with_the_trusted_column(hard, told):
+def test_targets_of_gold_items_are_forecasts_with_the_trusted_column(hard, start):
     """Relabelling adds the same column to the same forecast."""
     _, _, (who, said), gold = hard
-    log_g = aggregate(told.weight, told.log_p, who, said)
-    expected = with_trusted(told.log_h + log_g - told.log_p, trusted_columns(gold, 3)).exp()
-    taken = told.targets.sum(dim=1) > 0
-    torch.testing.assert_close(told.targets[taken], expected[taken], atol=1e-4, rtol=0)
+    log_g = aggregate(start.weight, start.log_p, who, said)
+    expected = with_trusted(start.log_h + log_g - start.log_p, trusted_columns(gold, 3)).exp()
+    taken = start.targets.sum(dim=1) > 0
+    torch.testing.assert_close(start.targets[taken], expected[taken], atol=1e-4, rtol=0)
 
 
-def test_networks_have_not_learned_from_the_gold_label_of_the_item_they_judge(hard, told):
-    """Calibration and accuracy would be of what was learned."""
+def test_networks_have_not_learned_from_the_gold_label_of_the_item_they_judge(hard, start):
+    """Otherwise calibration and accuracy would be measured on what was learned."""
     features, _, crowd, gold = hard
     lied = gold.clone()
     row = int((gold >= 0).nonzero()[3])
     lied[row] = (gold[row] + 1) % 3
     other = cross_fit(features, crowd, 4, 3, steps=60, gold=lied)
-    assert float((other.targets[row] - told.targets[row]).abs().max()) > 0.5
-    assert float((other.log_h[row].exp() - told.log_h[row].exp()).abs().max()) < 0.2
+    assert float((other.targets[row] - start.targets[row]).abs().max()) > 0.5
+    assert float((other.log_h[row].exp() - start.log_h[row].exp()).abs().max()) < 0.2
 
 
 def test_start_without_gold_labels_knows_of_none(hard):
-    """The default must be the same to the last digit, and say that there were none."""
+    """The default must be the same to the last digit, and record that there were none."""
     features, _, crowd, _ = hard
     start = cross_fit(features, crowd, 4, 3, steps=20)
     assert start.gold is None
     assert same(start, cross_fit(features, crowd, 4, 3, steps=20, gold=None))
 
 
-def test_start_with_gold_labels_comes_back_from_its_file(told, tmp_path):
-    """A resumed training knows which were used."""
-    told.save(tmp_path / "start.safetensors")
-    again = type(told).load(tmp_path / "start.safetensors")
-    assert same(again, told)
+def test_start_with_gold_labels_comes_back_from_its_file(start, tmp_path):
+    """A resumed training must know which gold labels were used."""
+    start.save(tmp_path / "start.safetensors")
+    again = type(start).load(tmp_path / "start.safetensors")
+    assert same(again, start)
     assert again.gold.dtype == torch.int64
 
 
 @pytest.mark.slow
 def test_class_that_only_gold_labels_name_has_mass(hard):
-    """A class that nobody voted for has no part in a start: unless somebody who is trusted names it."""
+    """A class without votes takes no part in a start, unless a gold label names it."""
     features, truth, (who, said), _ = hard
     place = torch.tensor([0, 1, 3])
     merged = torch.where(said == 2, 0, said)
@@ -351,7 +357,7 @@ def test_class_that_only_gold_labels_name_has_mass(hard):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_gold_labels_help_items_that_have_none(seed):
-    """What they tell of annotators and networks must reach the others."""
+    """What gold labels reveal about annotators and networks must help the other items."""
     generator = torch.Generator().manual_seed(seed)
     truth = torch.arange(300) % 3
     crowd = draw(truth, [0.5, 0.5, 0.45, 0.45], generator, votes=1)

@@ -1,4 +1,4 @@
-"""`use_gold_labels`: what a training makes of gold labels that the user hands over, and where it says so."""
+"""`use_gold_labels`: how a training uses gold labels from the user, and where it reports them."""
 
 import re
 
@@ -26,7 +26,7 @@ from hf_maxmig.training.gold import trusted_columns, with_trusted
 from tests.weights import equal, state
 from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd
 
-KNOWN = 13  # items with a gold label: each seventh
+KNOWN = 13  # items with a gold label, every seventh
 
 
 def known_rows(items=90):
@@ -34,14 +34,14 @@ def known_rows(items=90):
 
 
 def hide(dataset, known):
-    """Leave the gold labels of some items, None for the others."""
+    """Keep the gold labels of some items; None for the others."""
     gold = [label if kept else None for label, kept in zip(dataset["label"], known, strict=True)]
     return dataset.remove_columns("label").add_column("label", gold).cast(dataset.features)
 
 
 @pytest.fixture(scope="session")
 def partly():
-    """The crowd, with gold labels on some items; one of these has no votes."""
+    """The crowd with gold labels on some items, one of which has no votes."""
     crowd = make_crowd()
     silent = torch.tensor([not who for who in crowd["annotators"]])
     assert int(known_rows().sum()) == KNOWN
@@ -68,7 +68,7 @@ CROSS_FIT = {"init": None, "search_rate": True}
 
 
 def test_gold_labels_are_read_with_all_ways_to_say_none():
-    """-1, -100, None and NaN; a number that is no class is refused with its item, as everywhere."""
+    """Missing may be -1, -100, None or NaN. A number that is no class is refused with its item."""
     collator = CrowdCollator(4, 3)
     said = {"label": [2, None, -1, 0, -100]}
     assert gold_labels(Dataset.from_dict(said), collator, 2).tolist() == [2, -1, -1, 0, -1]
@@ -81,7 +81,7 @@ def test_gold_labels_are_read_with_all_ways_to_say_none():
 
 
 def test_option_is_off_by_default_and_then_nothing_is_read(trainer_of, crowd):
-    """Gold labels that were only to be measured against must reach nothing."""
+    """Gold labels that are only meant for measuring must not be used."""
     trainer = trainer_of(dataset=crowd, use_gold_labels=False)
     assert trainer.args.__dataclass_fields__["use_gold_labels"].default is False
     assert trainer.gold_labels is None
@@ -92,7 +92,7 @@ def test_option_is_off_by_default_and_then_nothing_is_read(trainer_of, crowd):
 
 @pytest.mark.parametrize("init", ["vote_share", "information", "cross_fit"])
 def test_without_the_option_gold_labels_change_nothing(init, trainer_of, crowd, brief):
-    """And with it they do, whatever the start is."""
+    """Without the option they must not matter; with it they must, whatever the start."""
     rng = np.random.default_rng(0)
     lied = crowd.remove_columns("label").add_column("label", rng.permutation(crowd["label"]))
     settings = {"init": init, "search_rate": init == "cross_fit", "num_train_epochs": 0.5}
@@ -126,7 +126,7 @@ def test_what_cannot_be_used_is_refused_before_the_training(trainer_of, crowd, m
 
 @pytest.mark.parametrize("name", ["majority_vote", "soft_vote", "aggnet", "crowd_layer"])
 def test_rivals_refuse_it(name, trainer_of, make_model):
-    """They are compared as their authors describe them."""
+    """Rivals are compared as their authors describe them."""
     model = peer(name, make_model().classifier, annotators=ANNOTATORS)
     expected = f"`use_gold_labels` must be False for {re.escape(model.method)}, got True"
     with pytest.raises(ValueError, match=expected):
@@ -134,7 +134,7 @@ def test_rivals_refuse_it(name, trainer_of, make_model):
 
 
 def test_true_labels_take_it_and_their_training_stays(trainer_of, make_model, partly):
-    """They learn from gold labels anyway; with the option nothing is measured on these."""
+    """The method learns from gold labels anyway; with the option, nothing is measured on them."""
     states, metrics = [], []
     for used in (False, True):
         model = peer("true_labels", make_model().classifier, annotators=ANNOTATORS)
@@ -151,7 +151,7 @@ def test_true_labels_take_it_and_their_training_stays(trainer_of, make_model, pa
 
 
 def test_loss_is_that_of_one_annotator_more(trainer_of, make_model, partly):
-    """The gain of a g that hears the trusted annotator, on items without votes too."""
+    """The gain must be that of a g with the trusted annotator, on items without votes too."""
     trainer = trainer_of(kind=InOrder, per_device_train_batch_size=90)
     batch = next(iter(trainer.get_train_dataloader()))
     model = trainer.crowd_model.eval()
@@ -175,7 +175,7 @@ def test_loss_is_that_of_one_annotator_more(trainer_of, make_model, partly):
 def test_items_with_nothing_but_a_gold_label_are_blended_with_others_that_teach(
     settings, trainer_of, brief, monkeypatch
 ):
-    """Blended with an item of which nothing is known, they would teach only in part."""
+    """Blended with an item about which nothing is known, they would count only in part."""
     seen = []
     draw = hf_maxmig.training.batch.draw_blends
 
@@ -194,7 +194,7 @@ def test_items_with_nothing_but_a_gold_label_are_blended_with_others_that_teach(
 
 
 def test_start_by_votes_counts_the_trusted_answers(trainer_of, partly):
-    """Confusions are counted against what the gold label says, where there is one."""
+    """Where there is a gold label, confusion matrices are counted against it."""
     trainer = trainer_of(num_train_epochs=0, init_strength=1.0)
     trainer.train()
     counts = torch.full((4, 3, 3), 0.01)
@@ -212,7 +212,7 @@ def test_start_by_votes_counts_the_trusted_answers(trainer_of, partly):
 
 
 def test_classes_get_the_names_that_gold_labels_say(trainer_of, crowd):
-    """One annotator tells two classes apart and calls them wrongly; the other one throws a coin."""
+    """One annotator separates two classes but swaps their names; the other guesses."""
     rng = np.random.default_rng(0)
     wrong = [[1, 0, 2][c] for c in crowd["label"]]
     coin = [int(rng.integers(2)) if c < 2 else 2 for c in crowd["label"]]
@@ -233,7 +233,7 @@ def test_classes_get_the_names_that_gold_labels_say(trainer_of, crowd):
     assert orders == [[1, 0, 2], [0, 1, 2]]
 
 
-# What is said of the training items
+# Results for the training items
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ def trained(trainer_of, brief):
 def test_forecasts_of_training_items_hear_the_trusted_annotator(
     settings, trainer_of, partly, brief
 ):
-    """Those of other items do not: nobody knows their gold labels."""
+    """Forecasts of other items do not use it, as their gold labels are unknown."""
     trainer = trainer_of(**settings)
     trainer.train()
     log_h, log_g, log_forecast = map(torch.tensor, trainer.predict(partly).predictions)
@@ -265,7 +265,7 @@ def test_forecasts_of_training_items_hear_the_trusted_annotator(
 
 
 def test_nothing_is_measured_on_gold_labels_that_were_used(trainer_of, crowd, partly, brief):
-    """They would be right by themselves."""
+    """The model would be right on them by construction."""
     trainer = trainer_of(**CROSS_FIT)
     trainer.train()
     metrics = trainer.evaluate(partly)
@@ -274,7 +274,7 @@ def test_nothing_is_measured_on_gold_labels_that_were_used(trainer_of, crowd, pa
     output = trainer.predict(partly)
     assert (output.label_ids == -100).all()
     assert output.metrics["test_gold_labels_used"] == KNOWN
-    # On the same items in another order they are not known again.
+    # On the same items in another order, the gold labels are not recognised.
     assert "eval_accuracy" in trainer.evaluate(partly.shuffle(seed=1))
     assert "eval_gold_labels_used" not in trainer.evaluate(crowd)
 
@@ -300,7 +300,7 @@ def test_metrics_of_a_user_see_no_gold_label_that_was_used(make_model, make_args
 def test_training_set_is_known_again_where_its_gold_labels_were_renumbered(
     make_model, make_args, partly
 ):
-    """By name they are other numbers, in a data set that was made anew for each evaluation."""
+    """In a data set that is rebuilt for each evaluation, the same class names may have other numbers."""
     order = [2, 0, 1]
     names = [CLASSES[c] for c in order]
     gold = [None if c is None else order.index(c) for c in partly["label"]]
@@ -319,11 +319,11 @@ def test_training_set_is_known_again_where_its_gold_labels_were_renumbered(
         assert trainer.evaluate(dataset)["eval_gold_labels_used"] == KNOWN
 
 
-# Where it is said
+# Where it is reported
 
 
 def test_metrics_config_and_card_say_how_many_were_used(trained, partly, tmp_path):
-    """Results with gold labels are no results of the crowd alone."""
+    """Results with gold labels must not pass for results of the votes alone."""
     number = KNOWN
     assert trained.train().metrics["gold_labels_used"] == number
     trained.save_model(str(tmp_path / "model"))
@@ -339,7 +339,7 @@ def test_metrics_config_and_card_say_how_many_were_used(trained, partly, tmp_pat
 
 
 def test_card_without_the_option_is_as_it_was(trainer_of, tmp_path):
-    """No gold label reached the training, and it says so."""
+    """No gold label reached the training, and the card says so."""
     trainer = trainer_of(use_gold_labels=False)
     trainer.train()
     trainer.create_model_card()
@@ -349,21 +349,21 @@ def test_card_without_the_option_is_as_it_was(trainer_of, tmp_path):
 
 
 def test_relabelled_items_say_whose_gold_label_was_used(trained, partly, tmp_path):
-    """Their forecast is no forecast."""
+    """The forecast of such an item is partly its own gold label."""
     numbered = partly.add_column("number", list(range(len(partly))))
     trained.train_dataset = numbered  # the same items
-    told = trained.relabel(numbered, tmp_path / "clean.parquet")
-    used = torch.tensor(told["gold_used"])
-    assert torch.equal(used, known_rows()[told["number"]])
-    gold = torch.tensor([-1 if c is None else c for c in told["label"]])
-    named = [CLASSES.index(name) for name in told["forecast"]]
+    relabelled = trained.relabel(numbered, tmp_path / "clean.parquet")
+    used = torch.tensor(relabelled["gold_used"])
+    assert torch.equal(used, known_rows()[relabelled["number"]])
+    gold = torch.tensor([-1 if c is None else c for c in relabelled["label"]])
+    named = [CLASSES.index(name) for name in relabelled["forecast"]]
     assert torch.equal(gold[used], torch.tensor(named)[used])
     assert "gold_used" not in trained.relabel(partly.shuffle(seed=1), tmp_path / "x").column_names
 
 
 @pytest.mark.slow
 def test_report_measures_on_other_gold_labels_only(trainer_of, crowd, partly, tmp_path, brief):
-    """And says how many were used."""
+    """The report also says how many were used."""
     trainer = trainer_of(**CROSS_FIT)
     trainer.train()
     trainer.report(partly, tmp_path / "own")
@@ -384,7 +384,7 @@ def test_report_measures_on_other_gold_labels_only(trainer_of, crowd, partly, tm
     "settings", [CROSS_FIT, {"init": "vote_share"}], ids=["cross_fit", "votes"]
 )
 def test_resumed_training_comes_to_the_same_weights(settings, trainer_of, partly, brief):
-    """A checkpoint holds what is needed of them."""
+    """A checkpoint must hold everything that gold labels need."""
     settings = {**settings, "num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4}
     whole = trainer_of(**settings)
     whole.train()
@@ -403,7 +403,7 @@ def test_resumed_training_comes_to_the_same_weights(settings, trainer_of, partly
     "settings", [CROSS_FIT, {"init": "vote_share"}], ids=["cross_fit", "votes"]
 )
 def test_checkpoint_of_other_gold_labels_is_refused(settings, trainer_of, crowd, brief):
-    """Part of the training would have used them, part not."""
+    """Part of the training would have used them and part not."""
     settings = {**settings, "num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4}
     whole = trainer_of(**settings)
     whole.train()
@@ -418,7 +418,7 @@ def test_checkpoint_of_other_gold_labels_is_refused(settings, trainer_of, crowd,
 def test_short_trainings_before_the_training_have_data_that_need_no_gold_labels(
     trainer_of, monkeypatch
 ):
-    """They are of parts of the items, some of which may have none."""
+    """They train on parts of the items, some of which may have no gold label."""
     seen = []
     prepared = WithPosterior.__init__
 
@@ -430,7 +430,7 @@ def test_short_trainings_before_the_training_have_data_that_need_no_gold_labels(
     trainer = trainer_of(init="information")
     trainer.train()
     assert len(seen) > 2
-    shares = torch.tensor(seen[-1][1])  # what the classifier learns first, of all items
+    shares = torch.tensor(seen[-1][1])  # what the classifier learns first, for all items
     gold = trainer.gold_labels
     assert len(shares) == 90
     torch.testing.assert_close(shares[gold >= 0].max(dim=1).values, torch.full((13,), 0.99))
@@ -439,7 +439,7 @@ def test_short_trainings_before_the_training_have_data_that_need_no_gold_labels(
 
 @pytest.mark.slow
 def test_fifty_gold_labels_help_other_items_of_a_real_crowd(shared_data, make_args):
-    """On LabelMe most annotators call open country a mountain, a coast or a forest, and networks learn it of them."""
+    """On LabelMe most annotators call open country a mountain, a coast or a forest, and networks learn it from them."""
     data = labelme(shared_data / "labelme")
     train, test = data["train"], data["test"].select_columns("features")
     gold, of_test = np.array(train["label"][:]), np.array(data["test"]["label"][:])

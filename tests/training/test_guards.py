@@ -1,4 +1,4 @@
-"""Guards: each failure is said by its own guard, once, and a run that went right is silent."""
+"""Guards: each failure gets exactly one warning from its own guard, and a good run is silent."""
 
 import logging
 
@@ -31,7 +31,7 @@ SAYS = {
 
 @pytest.fixture
 def said(caplog):
-    """Which guards have warned, one entry a warning."""
+    """Return which guards have warned, one entry per warning."""
     logging.getLogger("hf_maxmig").propagate = True
 
     def found():
@@ -45,7 +45,7 @@ def said(caplog):
 
 
 def votes_and_truth(num_items=400, right=0.6, seed=0):
-    """Three annotators, each right on their own on a share of the items of four classes."""
+    """Three annotators, each right on their own share of the items of four classes."""
     rng = np.random.default_rng(seed)
     truth = np.arange(num_items) % 4
     lucky = rng.random((num_items, 3)) < right
@@ -54,7 +54,7 @@ def votes_and_truth(num_items=400, right=0.6, seed=0):
 
 
 def sure(answers, rest=0.02):
-    """(N, 4) probabilities, nearly all on one class."""
+    """(N, 4) probabilities with nearly all mass on one class."""
     return torch.full((len(answers), 4), rest / 4) + (1 - rest) * torch.eye(4)[answers]
 
 
@@ -67,50 +67,50 @@ def sure(answers, rest=0.02):
         ([0, 0], 0, "No training item has a vote"),
         ([40, 0], 40, "all by one annotator"),
         ([3, 2, 3, 60], 50, "1.4 per item, and 3 of 4 annotators have fewer than 4, one per class"),
-        ([3, 2, 60, 60], 100, None),  # a few strangers
-        ([3, 3, 3, 3], 4, None),  # little of each, and much of an item
-        ([20, 30], 50, None),  # one vote an item, by people one can get to know
+        ([3, 2, 60, 60], 100, None),  # a few annotators with few votes
+        ([3, 3, 3, 3], 4, None),  # few votes by each, but many per item
+        ([20, 30], 50, None),  # one vote per item, by annotators with enough votes
     ],
 )
 def test_too_few_votes_are_told(votes, items, message):
-    """Training on them gives a model as good as any other to look at."""
-    told = too_few_votes(torch.tensor(votes), items, num_classes=4)
-    assert told is None if message is None else message in told
+    """A model trained on too few votes looks as good as any other."""
+    warning = too_few_votes(torch.tensor(votes), items, num_classes=4)
+    assert warning is None if message is None else message in warning
 
 
 def test_lost_class_is_told_with_what_stands_in_its_place():
-    """The accuracy on three classes of four is not bad; without gold labels nobody sees it."""
+    """An accuracy on three classes of four looks fine, and without gold labels nobody sees the loss."""
     votes, truth = votes_and_truth()
     assert merged_classes("classifier", sure(truth), votes, NAMES) is None
     merged = torch.where(truth == 3, 1, truth)
-    told = merged_classes("classifier", sure(merged), votes, NAMES)
-    assert "The classifier" in told
-    assert "fox (mostly dog in its place) is hardly ever its answer" in told
-    assert "apart" not in told.split(". ")[0]
+    message = merged_classes("classifier", sure(merged), votes, NAMES)
+    assert "The classifier" in message
+    assert "fox (mostly dog in its place) is hardly ever its answer" in message
+    assert "apart" not in message.split(". ")[0]
 
 
 def test_constant_answer_is_told():
-    """The worst of all merges must not escape because there is nothing to compare with."""
+    """The worst merge of all must not escape because there is nothing to compare it with."""
     votes, truth = votes_and_truth()
-    told = merged_classes("aggregator", sure(torch.full_like(truth, 2)), votes, NAMES)
-    assert all(f"{name} (mostly emu in its place)" in told for name in ("cat", "dog", "fox"))
+    message = merged_classes("aggregator", sure(torch.full_like(truth, 2)), votes, NAMES)
+    assert all(f"{name} (mostly emu in its place)" in message for name in ("cat", "dog", "fox"))
 
 
 def test_halved_classes_are_told():
-    """Where the aggregator gives two classes half each, both have their mass and neither its items."""
+    """Where the aggregator splits items evenly between two classes, both have mass but neither wins an item."""
     votes, truth = votes_and_truth()
     posterior = sure(truth)
     both = (truth == 0) | (truth == 2)
     posterior[both] = torch.tensor([0.495, 0.005, 0.495, 0.005])
     noise = torch.rand(len(posterior), 4, generator=torch.Generator().manual_seed(0)) * 0.02
     posterior = (posterior + noise) / (posterior + noise).sum(dim=1, keepdim=True)
-    told = merged_classes("aggregator", posterior, votes, NAMES)
-    assert "it does not tell cat and emu apart" in told
-    assert "hardly" not in told
+    message = merged_classes("aggregator", posterior, votes, NAMES)
+    assert "it does not tell cat and emu apart" in message
+    assert "hardly" not in message
 
 
 def test_unsure_posterior_is_not_taken_for_a_merged_one():
-    """A weak crowd, or hard pictures: right three times in eight is still telling classes apart."""
+    """With a weak crowd or hard pictures, being right three times in eight still distinguishes classes."""
     votes, truth = votes_and_truth(right=0.3)
     assert merged_classes("aggregator", sure(truth, rest=0.8), votes, NAMES) is None
     shares = vote_share(votes, 4)
@@ -118,10 +118,10 @@ def test_unsure_posterior_is_not_taken_for_a_merged_one():
 
 
 def test_annotators_who_always_say_one_class_do_not_make_it_lost():
-    """In case 4.2 of the paper most votes are one class, and few items are."""
+    """In case 4.2 of the paper most votes name one class to which few items belong."""
     votes, truth = votes_and_truth(num_items=2000)
     votes = torch.cat([votes, torch.zeros(len(votes), 17, dtype=votes.dtype)], dim=1)
-    keep = (truth > 0) | (torch.arange(len(truth)) % 20 == 0)  # class 0: one item of sixteen
+    keep = (truth > 0) | (torch.arange(len(truth)) % 20 == 0)  # class 0: one item in sixteen
     votes, truth = votes[keep], truth[keep]
     share = vote_share(votes, 4).mean(dim=0)[0]
     assert (truth == 0).double().mean() < 0.1 * share
@@ -129,7 +129,7 @@ def test_annotators_who_always_say_one_class_do_not_make_it_lost():
 
 
 def test_rare_class_of_careless_votes_is_not_called_lost():
-    """Two items of a hundred, which a crowd of three good guesses of four calls out thirteen times as often."""
+    """Two items in a hundred are rare, and careless votes of four classes report them thirteen times as often."""
     votes, truth = votes_and_truth(num_items=4000)
     truth = torch.where(torch.arange(4000) % 50 == 0, 3, truth % 3)
     guesses = torch.randint(4, votes.shape, generator=torch.Generator().manual_seed(0))
@@ -138,7 +138,7 @@ def test_rare_class_of_careless_votes_is_not_called_lost():
     assert vote_share(votes, 4).mean(dim=0)[3] > 0.2
     h = sure(truth, rest=1e-3)
     assert merged_classes("classifier", h, votes, NAMES) is None
-    # The votes hardly show it: an aggregator that knows how rare it is almost never answers it.
+    # In the votes it hardly shows: an aggregator that knows how rare it is almost never predicts it.
     g = sure(truth, rest=0.8) * torch.tensor([1.0, 1.0, 1.0, 0.03])
     g = g / g.sum(dim=1, keepdim=True)
     assert "fox" in merged_classes("aggregator", g, votes, NAMES)
@@ -148,7 +148,7 @@ def test_rare_class_of_careless_votes_is_not_called_lost():
 
 
 def test_class_of_few_items_is_not_called_lost():
-    """In twenty items a rare class may be absent."""
+    """A rare class may be absent from twenty items."""
     votes, truth = votes_and_truth(num_items=20)
     assert (
         merged_classes("classifier", sure(torch.where(truth == 3, 1, truth)), votes, NAMES) is None
@@ -156,19 +156,19 @@ def test_class_of_few_items_is_not_called_lost():
 
 
 def test_exchanged_classes_are_told_and_near_ties_are_not():
-    """Every number but the accuracy is as before; two classes that are one may have either name."""
+    """A swap changes no figure but the accuracy. Two classes that are merged may have either name."""
     votes, truth = votes_and_truth()
     assert permuted_classes(sure(truth), votes, NAMES) is None
     swapped = torch.tensor([1, 0, 2, 3])[truth]
-    told = permuted_classes(sure(swapped), votes, NAMES)
-    assert "dog should be cat, cat should be dog" in told
-    assert "emu" not in told
+    message = permuted_classes(sure(swapped), votes, NAMES)
+    assert "dog should be cat, cat should be dog" in message
+    assert "emu" not in message
     random = torch.randint(4, (400, 3), generator=torch.Generator().manual_seed(0))
     assert permuted_classes(sure(truth), random, NAMES) is None
 
 
 def test_training_that_diverged_still_ends():
-    """A guard that raises would take away the checkpoint and the log that show what happened."""
+    """A guard that raises would prevent the checkpoint and the log that show what happened."""
     votes, truth = votes_and_truth()
     lost = torch.full((len(truth), 4), torch.nan)
     assert merged_classes("classifier", lost, votes, NAMES) is None
@@ -176,7 +176,7 @@ def test_training_that_diverged_still_ends():
 
 
 @pytest.mark.parametrize(
-    ("training", "held_out", "high", "told"),
+    ("training", "held_out", "high", "warned"),
     [
         ([0.5, 0.8, 1.0], [0.6, 0.4, 0.3], [0.7, 0.5, 0.4], True),
         ([0.5, 0.8, 1.0], [0.6, 0.4, 0.55], [0.7, 0.5, 0.65], False),  # within chance again
@@ -187,17 +187,17 @@ def test_training_that_diverged_still_ends():
         ([0.5], [float("nan")], [float("nan")], False),
     ],
 )
-def test_gain_that_falls_on_held_out_items_only_is_told(training, held_out, high, told):
-    """A dip would cry wolf; a rise in training alone is what overfitting is."""
+def test_gain_that_falls_on_held_out_items_only_is_told(training, held_out, high, warned):
+    """A short dip must not warn. Overfitting is a gain that rises in training alone."""
     message = overfitted(training, held_out, high, ceiling=1.1)
-    assert (message is not None) == told
-    if told:
+    assert (message is not None) == warned
+    if warned:
         assert "1.000 nats there, of at most 1.100" in message
         assert "fell from 0.600 to 0.300" in message
 
 
 def test_each_guard_warns_once_and_none_if_turned_off(said):
-    """A line an evaluation would drown the log."""
+    """One line per evaluation would drown the log."""
     for on in (False, True):
         guards = Guards(on=on)
         for _ in range(3):
@@ -210,7 +210,7 @@ def test_each_guard_warns_once_and_none_if_turned_off(said):
 
 
 def start_of_all_classes(model, dataset, order):
-    """Start the aggregator from votes whose classes are exchanged: training keeps what it is given."""
+    """Start the aggregator from votes with exchanged classes, and make training keep that start."""
     batches = crowd_batches(dataset, CrowdCollator(len(ANNOTATORS), len(CLASSES)))
     names = torch.tensor([*order, -1])  # the last is the padding
     model.initialize_crowd([(who, names[what]) for who, what in batches], scale=0.5)
@@ -223,7 +223,7 @@ def start_of_all_classes(model, dataset, order):
 @pytest.mark.parametrize("evaluated", [False, True])
 @pytest.mark.parametrize("divergence", ["kl", "pearson", "jensen_shannon"])
 def test_run_that_goes_right_is_silent(evaluated, divergence, make_model, make_args, said):
-    """A warning that is always there is read by nobody."""
+    """Nobody reads a warning that is always there."""
     changes = {"eval_strategy": "epoch"} if evaluated else {}
     trainer = MaxMIGTrainer(
         model=make_model(divergence=divergence),
@@ -240,7 +240,7 @@ def test_run_that_goes_right_is_silent(evaluated, divergence, make_model, make_a
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["majority_vote", "crowd_layer", "aggnet", "true_labels"])
 def test_rivals_that_go_right_are_silent(name, crowd, make_model, make_args, said):
-    """What does not apply to a method must be skipped, not warn of it."""
+    """Checks that do not apply to a method must be skipped without a warning."""
     head = make_model().classifier
     model = peer(name, head, num_annotators=4)
     args = make_args(num_train_epochs=15)
@@ -254,7 +254,7 @@ def test_rivals_that_go_right_are_silent(name, crowd, make_model, make_args, sai
 @pytest.mark.parametrize("evaluated", [False, True])
 @pytest.mark.parametrize("on", [False, True])
 def test_merged_classes_are_told(evaluated, on, make_model, make_args, said):
-    """Two classes that start as one stay one: the gradient of both is the same."""
+    """Two classes that start merged stay merged, because their gradients are the same."""
     crowd = make_crowd(num_items=200)
     model = make_model()
     start_of_all_classes(model, crowd, [0, 1, 2])
@@ -268,13 +268,13 @@ def test_merged_classes_are_told(evaluated, on, make_model, make_args, said):
         model=model, args=args, train_dataset=crowd, eval_dataset=make_crowd(150, seed=1)
     )
     trainer.train()
-    assert trainer.evaluate(make_crowd(seed=2))["eval_gain"] < 0.5  # 0.76 if they are not
+    assert trainer.evaluate(make_crowd(seed=2))["eval_gain"] < 0.5  # 0.76 if they are not merged
     assert said() == (["merged"] if on else [])
 
 
 @pytest.mark.slow
 def test_exchanged_classes_are_told_if_they_are_not_renamed(make_model, make_args, said):
-    """With `name_classes` they are put right at the end, and nothing must be said."""
+    """With `name_classes` they are corrected at the end, and nothing must be reported."""
     crowd = make_crowd(num_items=200)
     for rename in (True, False):
         model = make_model()
@@ -292,7 +292,7 @@ def test_exchanged_classes_are_told_if_they_are_not_renamed(make_model, make_arg
 
 
 def test_votes_of_one_annotator_are_told_before_training(crowd, make_model, make_args, said):
-    """The run would take its hours and look like any other."""
+    """The run would take hours and look like any other."""
     mine = crowd.map(
         lambda row: {
             name: [v for m, v in zip(row["annotators"], row[name], strict=True) if m == 0]
@@ -307,7 +307,7 @@ def test_votes_of_one_annotator_are_told_before_training(crowd, make_model, make
 
 
 def noise(num_items, seed):
-    """Features that say nothing of the votes: whatever is learned is learned by heart."""
+    """Features independent of the votes: anything learned from them is memorised."""
     rng = np.random.default_rng(seed)
     features = crowd_features(ANNOTATORS, CLASSES)
     votes = np.repeat(rng.integers(3, size=(num_items, 1)), 4, axis=1)
@@ -326,13 +326,16 @@ def noise(num_items, seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("keeps_the_best", [False, True])
 def test_what_is_learned_by_heart_is_told(keeps_the_best, make_model, make_args, said):
-    """The training gain goes on rising, and looks like success; where the best epoch is kept, all is well."""
+    """The training gain keeps rising and looks like success.
+
+    If the best epoch is kept, no warning is needed.
+    """
     best = {"load_best_model_at_end": True, "save_strategy": "epoch"} if keeps_the_best else {}
     args = make_args(num_train_epochs=25, learning_rate=0.05, eval_strategy="epoch", **best)
     trainer = MaxMIGTrainer(
         model=make_model(), args=args, train_dataset=noise(64, 0), eval_dataset=noise(200, 1)
     )
     trainer.train()
-    told = said()
-    assert ("overfitted" in told) != keeps_the_best
-    assert told.count("overfitted") <= 1
+    warnings = said()
+    assert ("overfitted" in warnings) != keeps_the_best
+    assert warnings.count("overfitted") <= 1

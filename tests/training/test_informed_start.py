@@ -1,4 +1,4 @@
-"""The start from information: who counts, and what is started from it."""
+"""The start from information: how much each annotator counts, and what is initialised from it."""
 
 import copy
 
@@ -29,7 +29,10 @@ def posterior(seed=1):
 
 
 def test_agreement_is_the_covariance_of_votes_and_posterior():
-    """Against loops; without chance taken off, the one who always says the largest class would win."""
+    """Compared with loops.
+
+    Unless agreement by chance is subtracted, always naming the largest class would win.
+    """
     who, said = random_votes(N, M, C, K)
     q = posterior()
     found = agreement(confusion_sums([(q, who, said)], M, C))
@@ -45,7 +48,7 @@ def test_agreement_is_the_covariance_of_votes_and_posterior():
 
 
 def test_weighted_share_counts_votes_by_their_weight():
-    """Against loops; who has no weight is heard only where nobody else is."""
+    """Compared with loops. Annotators of weight zero count only where nobody else voted."""
     who, said = random_votes(N, M, C, K)
     weights = torch.tensor([0.5, 0.0, 2.0, 1.0, 0.0])
     found = weighted_vote_share(Votes(who, said), weights, C)
@@ -66,7 +69,7 @@ def test_weighted_share_counts_votes_by_their_weight():
 
 
 def test_annotators_who_are_alike_start_alike_and_others_from_their_own():
-    """With few labels each, their own counts are noise; an adversary's own must not be averaged away."""
+    """With few labels an annotator's own counts are noise, but an adversary's must not be averaged away."""
     generator = torch.Generator().manual_seed(0)
     right = torch.full((C, C), 0.2) + 0.4 * torch.eye(C)
     truth = torch.randint(C, (4000,), generator=generator)
@@ -90,17 +93,17 @@ def test_annotators_who_are_alike_start_alike_and_others_from_their_own():
 
 
 def test_each_item_is_predicted_by_those_who_have_not_seen_it():
-    """In-sample, a classifier repeats an annotator's own vote, and a random one looks informed."""
+    """On items that it has learned, a classifier repeats an annotator's vote, so a random one looks informed."""
     parts = folds(11, seed=3)
     assert len(parts) == FOLDS
-    assert sorted(row for _, told in parts for row in told) == list(range(11))
-    for learned, told in parts:
-        assert sorted(learned + told) == list(range(11))
+    assert sorted(row for _, predicted in parts for row in predicted) == list(range(11))
+    for learned, predicted in parts:
+        assert sorted(learned + predicted) == list(range(11))
     assert parts == folds(11, seed=3) != folds(11, seed=4)
 
 
 def test_naive_majority_loses_its_say_and_chunks_do_not_matter():
-    """Five who always say the first class outvote three good ones on every item."""
+    """Five annotators who always name the first class outvote three good ones on every item."""
     generator = torch.Generator().manual_seed(0)
     truth = torch.randint(C, (300,), generator=generator)
     good = torch.where(
@@ -114,28 +117,28 @@ def test_naive_majority_loses_its_say_and_chunks_do_not_matter():
 
     def predict(share):
         asked.append(share)
-        told = 0.5 * torch.nn.functional.one_hot(truth, C) + 0.5 / C
-        return told.log()
+        posterior = 0.5 * torch.nn.functional.one_hot(truth, C) + 0.5 / C
+        return posterior.log()
 
     share = informed_share([(who, said)], 8, C, predict)
     assert len(asked) == ROUNDS
     torch.testing.assert_close(asked[0], plain)
     assert (share.argmax(1) == truth).float().mean() > 0.8
-    torch.testing.assert_close(asked[1], share)  # the same answer again: the same weights
+    torch.testing.assert_close(asked[1], share)  # the same answer again, so the same weights
     chunks = [(who[:7], said[:7]), (who[7:], said[7:])]
     torch.testing.assert_close(informed_share(chunks, 8, C, predict), share)
 
 
 def test_who_labelled_nothing_that_was_looked_at_counts_like_the_others():
-    """Of a million items a tenth is looked at, and most of a hundred thousand annotators labelled none of it."""
+    """A tenth of a million items is predicted, and most of a hundred thousand annotators labelled none of it."""
     truth = torch.arange(60) % C
     said = torch.stack([truth, truth, (truth + 1) % C], dim=1)
-    who = torch.tensor([[0, 1, 2]] * 40 + [[3, 1, 2]] * 20)  # 3 only labels what is not looked at
+    who = torch.tensor([[0, 1, 2]] * 40 + [[3, 1, 2]] * 20)  # 3 labels only the unpredicted
 
     def predict(share):
-        told = (0.9 * torch.nn.functional.one_hot(truth, C) + 0.1 / C).log()
-        told[40:] = -torch.inf
-        return told
+        log_h = (0.9 * torch.nn.functional.one_hot(truth, C) + 0.1 / C).log()
+        log_h[40:] = -torch.inf
+        return log_h
 
     share = informed_share([(who, said)], 4, C, predict)
     assert (share[:40].argmax(1) == truth[:40]).all()
@@ -145,15 +148,15 @@ def test_who_labelled_nothing_that_was_looked_at_counts_like_the_others():
 
 
 def test_not_all_of_many_items_are_predicted(monkeypatch):
-    """Two rounds over everything would cost a third of a short training."""
+    """Two rounds over all items would take a third of the time of a short training."""
     monkeypatch.setattr(information, "LOOKED_AT", 4)
     parts = folds(11, seed=3)
-    assert [len(told) for _, told in parts] == [2, 2]
+    assert [len(predicted) for _, predicted in parts] == [2, 2]
     assert sorted(row for learned, _ in parts for row in learned) == list(range(11))
 
 
 def test_start_takes_up_the_share(make_model):
-    """W by the share's counts, half as strong, and a prior that follows the crowd."""
+    """W follows the share's counts at half strength, and the prior follows the votes."""
     model = make_model(prior="vote_share")
     num_annotators, num_classes, _ = model.aggregator.table.shape
     generator = torch.Generator().manual_seed(0)
@@ -168,7 +171,7 @@ def test_start_takes_up_the_share(make_model):
 
 
 def test_factored_start_takes_up_the_share(make_model):
-    """Each is right as often as their labels and everybody's say, wrong as everybody is; few labels are drawn far."""
+    """An annotator's own and the whole crowd's labels say how often they are right, the whole crowd's how they err."""
     model = make_model(aggregator="factored")
     num_annotators, num_classes = model.aggregator.diagonal.shape
     generator = torch.Generator().manual_seed(0)
@@ -191,7 +194,7 @@ def test_factored_start_takes_up_the_share(make_model):
 
 
 def started(crowd, make_model, make_args, **kwargs):
-    """A trainer just before its first step: nothing is learned at a rate of next to nothing."""
+    """Return a trainer just before its first step, with a rate so low that nothing is learned."""
     args = make_args(init="information", **kwargs)
     trainer = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
     trainer._begin()
@@ -199,7 +202,7 @@ def started(crowd, make_model, make_args, **kwargs):
 
 
 def test_trainer_starts_from_what_others_learned(crowd, make_model, make_args):
-    """The classifier is warm, W is not that of the vote share, and nothing is written."""
+    """The classifier is already trained, W is not that of the vote share, and nothing is written."""
     before = copy.deepcopy(make_model().classifier.state_dict())
     trainer = started(crowd, make_model, make_args, num_train_epochs=3)
     model = trainer.crowd_model
@@ -216,7 +219,7 @@ def test_trainer_starts_from_what_others_learned(crowd, make_model, make_args):
 
 
 def test_gold_labels_do_not_reach_the_start(crowd, make_model, make_args):
-    """Half of the classifiers are trained on a data set that has them."""
+    """Half of the classifiers are trained on a data set with gold labels."""
     blind = crowd.remove_columns("label")
     first = started(crowd, make_model, make_args).crowd_model
     second = started(blind, make_model, make_args).crowd_model
@@ -235,7 +238,7 @@ def test_stream_is_refused_before_anything_is_trained(crowd, make_model, make_ar
 
 
 def test_items_without_labels_take_no_part(make_model, make_args):
-    """Their share is zero: a target of nothing, not of everything alike."""
+    """Their share must be all zeros, not uniform."""
     crowd = make_crowd()
     assert [] in crowd["annotators"][:]
     trainer = started(crowd, make_model, make_args)

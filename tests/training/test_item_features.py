@@ -1,4 +1,4 @@
-"""The start of one training, found without a trainer."""
+"""The start of a training, found without a trainer."""
 
 import copy
 import dataclasses
@@ -18,7 +18,7 @@ def batches(collator, dataset, size=16):
 
 
 def test_start_without_a_trainer_is_the_trainers(make_model, make_args, crowd, brief):
-    """The trainer only hands over model, arguments and data, and takes what comes of them."""
+    """The trainer only passes model, arguments and data, and uses the result."""
     args = make_args(init="cross_fit", max_steps=1)
     trainer = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
     trainer.train()
@@ -42,7 +42,7 @@ def numbered(x, rows):
 
 
 def test_features_are_in_the_order_of_the_items_or_refused():
-    """A collator may put its examples in another order; votes would meet other items' features."""
+    """A collator may reorder its examples, so votes would meet the features of other items."""
     x = torch.randn(10, 4)
     head = HeadClassifier(HeadConfig(input_size=4, num_labels=3))
     parts = [numbered(x, [3, 9, 5, 0, 1]), numbered(x, [8, 2, 7, 6, 4])]
@@ -54,11 +54,11 @@ def test_features_are_in_the_order_of_the_items_or_refused():
 
 
 def test_very_many_features_are_projected(monkeypatch):
-    """A gigabyte of them would be kept; distances between items must outlive it, but for one factor."""
+    """They would take a gigabyte. Distances between items must survive the projection up to a common factor."""
     x = torch.randn(40, 700, generator=torch.Generator().manual_seed(0))
     x[20:] *= 3
     head = HeadClassifier(HeadConfig(input_size=700, num_labels=3))
-    parts = [numbered(x, range(15, 40)), numbered(x, range(20))]  # an accelerator fills up a batch
+    parts = [numbered(x, range(15, 40)), numbered(x, range(20))]  # an accelerator pads a batch
     assert torch.equal(item_features.features_of(head, parts, 3, len(x), 0), x)
     monkeypatch.setattr(item_features, "MOST_NUMBERS", x.numel() - 1)
     less = item_features.features_of(head, parts, 3, len(x), 0)

@@ -1,4 +1,4 @@
-"""Predictions meet the votes of their own items, whatever draws, reads, collates and shares them."""
+"""Predictions meet the votes of their own items, however items are sampled, read, collated and shared."""
 
 import copy
 
@@ -19,7 +19,7 @@ STRATEGIES = ("random", "sequential", "group_by_length", "batch_rebalance")
 
 
 class Rows(torch.utils.data.Dataset):
-    """A data set that knows nothing of Hugging Face's."""
+    """A data set that does not depend on Hugging Face's."""
 
     def __init__(self, dataset):
         self.rows = list(dataset)
@@ -32,33 +32,33 @@ class Rows(torch.utils.data.Dataset):
 
 
 class Own(CrowdCollator):
-    """A collator of a user's that adds to ours."""
+    """A user's collator that extends ours."""
 
     def __call__(self, examples):
         return super().__call__(list(examples))
 
 
 def by_hand(examples):
-    """Collate without anything of ours, and name only what is wanted."""
+    """Collate without our code, and return only the named columns."""
     votes = CrowdCollator(4, 3).crowd([dict(example) for example in examples])
     features = torch.tensor(np.array([example["features"] for example in examples]))
     return {"features": features.float(), "annotators": votes[0], "annotations": votes[1]}
 
 
 def longest_first(examples):
-    """Collate as those do who pack sequences."""
+    """Sort items by length, as collators that pack sequences do."""
     return by_hand(sorted(examples, key=lambda example: -len(example["annotators"])))
 
 
 def longest_first_and_says_so(examples):
-    """The same, and hand on which items they are."""
+    """Do the same, and also return the items' numbers."""
     order = sorted(range(len(examples)), key=lambda i: -len(examples[i]["annotators"]))
     rows = torch.tensor(examples.rows)[order]
     return {**by_hand([examples[i] for i in order]), ROW: rows}
 
 
 def only_voted(examples):
-    """Leave out what cannot be used."""
+    """Drop the items without votes."""
     return by_hand([example for example in examples if len(example["annotators"])])
 
 
@@ -81,7 +81,7 @@ COLLATORS = {
 
 @pytest.fixture(scope="module")
 def numbered():
-    """Items of unlike lengths, each told apart by its features."""
+    """Items of different lengths, each identifiable by its features."""
     crowd = make_crowd(37)
     lengths = np.random.default_rng(1).permutation(len(crowd)).tolist()
     return crowd.add_column("length", lengths)
@@ -99,7 +99,7 @@ def make(make_model, make_args, numbered):
 
 
 def naive(trainer, dataset):
-    """Predict item after item: log h, in the order of the data set."""
+    """Predict item by item: log h, in the order of the data set."""
     model = trainer.crowd_model.classifier.eval()
     features = torch.tensor(np.array(dataset["features"][:], dtype=np.float32))
     with torch.no_grad():
@@ -120,13 +120,13 @@ def naive(trainer, dataset):
 def test_predictions_are_in_the_order_of_the_data_set(
     make, numbered, strategy, kind, collator, size, in_order
 ):
-    """Sorted by length, what is predicted of an item would clean the label of another."""
+    """When items are sorted by length, a prediction would clean the label of another item."""
     trainer = make(
         collator=COLLATORS[collator], train_sampling_strategy=strategy, per_device_eval_batch_size=size,
         dataloader_in_order=in_order,
     )  # fmt: skip
     expected = naive(trainer, numbered)
-    assert np.unique(expected[:, 0]).size == len(numbered)  # each row is known by it
+    assert np.unique(expected[:, 0]).size == len(numbered)  # each row is identified by it
     dataset = KINDS[kind](numbered)
     output = trainer.predict(dataset)
     np.testing.assert_allclose(output.predictions[0], expected, atol=1e-5)
@@ -138,29 +138,29 @@ def test_predictions_are_in_the_order_of_the_data_set(
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_relabel_is_of_the_same_items_under_any_strategy(make, numbered, strategy):
-    """The accuracy of cleaned labels fell from 0.98 to 0.42 by their order alone."""
+    """The accuracy of cleaned labels once fell from 0.98 to 0.42 because of their order alone."""
     trainer = make(train_sampling_strategy=strategy, report_to="none")
-    told = trainer.relabel(numbered.add_column("row", list(range(len(numbered)))))
-    expected = np.exp(naive(trainer, numbered))[told["row"][:]]
-    np.testing.assert_allclose(np.array(told["classifier_posterior"][:]), expected, atol=1e-5)
+    relabelled = trainer.relabel(numbered.add_column("row", list(range(len(numbered)))))
+    expected = np.exp(naive(trainer, numbered))[relabelled["row"][:]]
+    np.testing.assert_allclose(np.array(relabelled["classifier_posterior"][:]), expected, atol=1e-5)
 
 
 @pytest.mark.slow
 def test_predictions_are_in_order_with_workers_that_overtake_each_other(
     make, numbered, clean_workers
 ):
-    """Batches come as they are ready; the last to come is not the incomplete one."""
+    """Batches arrive as they are ready, so the last one is not the incomplete one."""
     trainer = make(
         dataloader_num_workers=2, dataloader_in_order=False, per_device_eval_batch_size=4
     )
     for dataset in (numbered, numbered.select(range(20, 3, -1))):
-        told = trainer.predict(dataset).predictions[0]
-        np.testing.assert_allclose(told, naive(trainer, dataset), atol=1e-5)
+        predicted = trainer.predict(dataset).predictions[0]
+        np.testing.assert_allclose(predicted, naive(trainer, dataset), atol=1e-5)
 
 
 @pytest.mark.slow
 def test_persistent_workers_read_the_data_set_that_is_asked_for(make, numbered, clean_workers):
-    """`Trainer` keeps the loader of the first evaluation and takes it for any other data set."""
+    """`Trainer` keeps the loader of the first evaluation and would reuse it for any other data set."""
     trainer = make(dataloader_num_workers=1, dataloader_persistent_workers=True)
     half = numbered.select(range(20))
     first, second = trainer.evaluate(numbered), trainer.evaluate(half)
@@ -170,7 +170,7 @@ def test_persistent_workers_read_the_data_set_that_is_asked_for(make, numbered, 
 
 
 def test_metrics_of_the_user_see_the_order_of_the_data_set(make_model, make_args, numbered):
-    """They may join predictions to what they know of the items."""
+    """They may join predictions with what they know about the items."""
     seen = []
 
     class Shuffled(MaxMIGTrainer):
@@ -179,7 +179,7 @@ def test_metrics_of_the_user_see_the_order_of_the_data_set(make_model, make_args
 
     trainer = Shuffled(
         model=make_model(), args=make_args(), train_dataset=numbered, eval_dataset=numbered,
-        compute_metrics=lambda told: seen.append(told) or {},
+        compute_metrics=lambda outputs: seen.append(outputs) or {},
     )  # fmt: skip
     trainer.evaluate()
     np.testing.assert_allclose(seen[0].predictions[0], naive(trainer, numbered), atol=1e-5)
@@ -187,14 +187,14 @@ def test_metrics_of_the_user_see_the_order_of_the_data_set(make_model, make_args
 
 
 def test_a_collator_that_sorts_is_refused_unless_it_says_so(make, numbered):
-    """What is predicted of its longest item would be taken for the first's."""
+    """The prediction for its longest item would be taken for that of the first."""
     trainer = make(collator=longest_first)
     with pytest.raises(ValueError, match=r"`data_collator` must keep the order .* torch\.tensor"):
         trainer.predict(numbered)
 
 
 def test_a_collator_that_leaves_items_out_is_refused_where_predictions_meet_items(make, numbered):
-    """One row fewer shifts all that follow; metrics of the items that are there are metrics."""
+    """One missing row shifts all that follow. Metrics over the remaining items are still valid."""
     trainer = make(collator=only_voted)
     assert "eval_gain" in trainer.evaluate(numbered)
     for call in (trainer.predict, trainer.relabel, lambda d: list(trainer.posteriors_of(d))):
@@ -205,7 +205,7 @@ def test_a_collator_that_leaves_items_out_is_refused_where_predictions_meet_item
 def test_a_sampler_that_leaves_items_out_is_refused_where_predictions_meet_items(
     make_model, make_args, numbered
 ):
-    """A quick evaluation on some items is one; their predictions are not those of the first."""
+    """Evaluating on some items is legitimate, but their predictions are not those of the first ones."""
 
     class Some(MaxMIGTrainer):
         def _get_eval_sampler(self, dataset):
@@ -221,7 +221,7 @@ def test_a_sampler_that_leaves_items_out_is_refused_where_predictions_meet_items
 
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_a_loader_of_the_users_must_be_in_order(make_model, make_args, numbered, shuffled):
-    """It carries no numbers: only where it reads from first to last is it known which items came."""
+    """It passes on no item numbers, so the items are only known if it reads from first to last."""
 
     class Loader(CrowdTrainer):
         def get_test_dataloader(self, dataset):
@@ -232,12 +232,12 @@ def test_a_loader_of_the_users_must_be_in_order(make_model, make_args, numbered,
         with pytest.raises(ValueError, match="each prediction must have the row of its item"):
             trainer.predict(numbered)
     else:
-        told = trainer.predict(numbered).predictions[0]
-        np.testing.assert_allclose(told, naive(trainer, numbered), atol=1e-5)
+        predicted = trainer.predict(numbered).predictions[0]
+        np.testing.assert_allclose(predicted, naive(trainer, numbered), atol=1e-5)
 
 
 def test_collators_of_others_see_the_examples_that_they_always_saw(make, numbered):
-    """A number more would be stacked as an input."""
+    """An extra number would be stacked as a model input."""
     seen = []
 
     def collate(examples):
@@ -249,13 +249,13 @@ def test_collators_of_others_see_the_examples_that_they_always_saw(make, numbere
     trainer.predict(numbered)
     assert seen
     assert all(names == {*numbered.column_names} for names in seen)
-    ours = default_data_collator([{"x": 1.0}])  # it stacks what it finds
+    ours = default_data_collator([{"x": 1.0}])  # it stacks whatever it finds
     assert ROW not in ours
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_training_batches_have_no_numbers(make, numbered, strategy):
-    """The classifier must not be handed where an item stands."""
+    """The classifier must not be given an item's position."""
     trainer = make(train_sampling_strategy=strategy, length_column_name="length")
     batches = list(trainer.get_train_dataloader())
     assert all(
@@ -268,28 +268,28 @@ def test_training_batches_have_no_numbers(make, numbered, strategy):
 
 
 def test_a_stream_comes_in_its_order(make, numbered):
-    """It has no numbers, and needs none."""
+    """A stream has no item numbers, and needs none."""
     trainer = make()
-    told = trainer.predict(numbered.to_iterable_dataset()).predictions[0]
-    np.testing.assert_allclose(told, naive(trainer, numbered), atol=1e-5)
+    predicted = trainer.predict(numbered.to_iterable_dataset()).predictions[0]
+    np.testing.assert_allclose(predicted, naive(trainer, numbered), atol=1e-5)
 
 
 def test_the_same_steps_are_taken_by_any_form_of_the_data(make_model, make_args, numbered):
-    """Numbers beside the items must not draw them otherwise."""
-    start, told = make_model(), []
+    """Item numbers must not change which items are drawn."""
+    start, states = make_model(), []
     for kind in ("dataset", "transform", "rows", "list"):
         trainer = MaxMIGTrainer(
             model=copy.deepcopy(start), args=make_args(max_steps=5, init="keep", search_rate=False), train_dataset=KINDS[kind](numbered)
         )  # fmt: skip
         trainer.train()
-        told.append(trainer.crowd_model.classifier.state_dict())
-    for other in told[1:]:
-        for name, tensor in told[0].items():
+        states.append(trainer.crowd_model.classifier.state_dict())
+    for other in states[1:]:
+        for name, tensor in states[0].items():
             torch.testing.assert_close(other[name], tensor)
 
 
 def test_numbers_of_a_part_are_those_of_the_whole():
-    """Short trainings before a training have half of the items: an error must not name another."""
+    """Short trainings use half of the items, and an error must name the right one."""
     from hf_maxmig.data.numbered import NumberedItems, numbers, part_of
 
     dataset = Dataset.from_dict({"x": [0.0, 1.0, 2.0, 3.0, 4.0]})

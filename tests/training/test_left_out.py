@@ -1,4 +1,4 @@
-"""Left-out votes: how they are foretold, and what they say of classifier and annotators."""
+"""Left-out votes: how they are predicted, and what they reveal about classifier and annotators."""
 
 import math
 
@@ -23,7 +23,7 @@ N, M, C = 7, 4, 3
 
 @pytest.fixture
 def tiny():
-    """Seven items, up to four votes each; one item has none, and one annotator voted twice on another."""
+    """Seven items with up to four votes each; one item has none, and one annotator voted twice on another."""
     who = torch.tensor(
         [[0, 1, 2, 3], [0, 2, -1, -1], [1, 3, -1, -1], [-1] * 4, [3, 2, 1, 1], [0, 3, 2, -1], [1, -1, -1, -1]]
     )  # fmt: skip
@@ -37,7 +37,7 @@ def tiny():
 
 
 def loop_forecasts(who, said, base, weight, strength, groups):
-    """The definition, one vote at a time: who votes twice, or in a group, is one voice."""
+    """Compute the definition one vote at a time. Repeated votes, and votes of a group, count as one."""
     total, without = base.clone().double(), []
     for i in range(len(who)):
         votes = [(int(m), int(r)) for m, r in zip(who[i], said[i], strict=True) if m >= 0]
@@ -56,7 +56,7 @@ def loop_forecasts(who, said, base, weight, strength, groups):
 
 
 def loop_shrunk(counts):
-    """Rows drawn to everybody's, by the likeliest of the concentrations, in loops of Python numbers."""
+    """Shrink rows towards the whole crowd's, with the likeliest concentration, in loops over Python numbers."""
     counts = counts.double().tolist()
     m, c = len(counts), len(counts[0])
     together = [[sum(counts[a][k][r] for a in range(m)) + SMOOTHING for r in range(c)] for k in range(c)]  # fmt: skip
@@ -82,7 +82,7 @@ GROUPS = [torch.arange(M), torch.tensor([0, 1, 2, 2]), torch.tensor([3, 3, 3, 3]
 
 @pytest.mark.parametrize("groups", GROUPS, ids=lambda groups: str(groups.tolist()))
 def test_forecasts_are_those_of_a_loop(groups, tiny):
-    """Indices of votes, items and voices are three numberings that are easily mixed up."""
+    """Indices of votes, items and groups are three numberings that are easily mixed up."""
     who, said, base, weight = tiny
     votes = LeftOutVotes(Votes(who, said), M, C, groups)
     total, without = votes.forecasts(base, weight, 0.7)
@@ -92,7 +92,7 @@ def test_forecasts_are_those_of_a_loop(groups, tiny):
 
 
 def test_counts_are_those_of_a_loop(tiny):
-    """Rows are scored classes and columns reported ones; who votes twice on an item is counted once."""
+    """Rows are scored classes and columns reported ones. Two votes on one item count once."""
     who, said, *_ = tiny
     votes = LeftOutVotes(Votes(who, said), M, C)
     posterior = torch.rand(len(votes.item), C)
@@ -109,7 +109,7 @@ def test_counts_are_those_of_a_loop(tiny):
 @settings(deadline=None, max_examples=40)
 @given(seed=st.integers(0, 10**6), annotators=st.integers(1, 5), classes=st.integers(2, 4))
 def test_shrunk_confusions_are_those_of_a_loop(seed, annotators, classes):
-    """Rows sum to one, and who has no votes is taken for everybody."""
+    """Rows sum to one, and an annotator without votes gets the whole crowd's."""
     generator = torch.Generator().manual_seed(seed)
     counts = torch.rand(annotators, classes, classes, generator=generator) * 10
     counts[-1] = 0 if annotators > 1 else counts[-1]
@@ -124,7 +124,7 @@ def test_shrunk_confusions_are_those_of_a_loop(seed, annotators, classes):
 
 
 def test_unlike_annotators_keep_their_rows_and_alike_ones_share_them():
-    """A fixed number of pseudo-votes would do wrong by one of the two."""
+    """A fixed number of pseudo-votes would be wrong for one of the two."""
     unlike = torch.tensor([[[95.0, 5.0], [5.0, 95.0]], [[5.0, 95.0], [95.0, 5.0]]])
     assert shrunk_weight(unlike, SMOOTHING).exp()[0, 0, 0] > 0.9
     alike = torch.tensor([[[6.0, 4.0], [4.0, 6.0]], [[8.0, 2.0], [2.0, 8.0]]]).repeat(5, 1, 1)
@@ -135,7 +135,7 @@ def test_unlike_annotators_keep_their_rows_and_alike_ones_share_them():
 
 @pytest.mark.parametrize("groups", GROUPS[:2], ids=lambda groups: str(groups.tolist()))
 def test_vote_is_foretold_without_itself(groups, tiny):
-    """Of all that it could have been the likelihoods sum to one only if nothing in them depends on it."""
+    """The likelihoods of all possible votes sum to one only if nothing in them depends on the vote."""
     who, said, base, weight = tiny
     number = 0
     usual = LeftOutVotes(Votes(who, said), M, C, groups)
@@ -162,7 +162,7 @@ def test_vote_is_foretold_without_itself(groups, tiny):
 
 
 def test_confusions_that_foretell_are_counted_on_other_items(tiny):
-    """Counted on the same, the most pliable confusions would foretell best."""
+    """Counted on the same items, the most flexible confusion matrices would predict best."""
     who, said, base, weight = tiny
     votes = LeftOutVotes(Votes(who, said), M, C)
     _, without = votes.forecasts(base, weight, 1.0)
@@ -176,7 +176,7 @@ def test_confusions_that_foretell_are_counted_on_other_items(tiny):
 
 
 def test_copies_of_one_annotator_weigh_as_one():
-    """Five who copy one would outvote four who looked."""
+    """Five copies of one annotator would outvote four independent ones."""
     _, who, said, log_h = make_world()
     copied = torch.cat([who, torch.where(who == 0, 6, -1), torch.where(who == 0, 7, -1)], dim=1)
     again = torch.cat([said, torch.where(who == 0, said, -1), torch.where(who == 0, said, -1)], dim=1)  # fmt: skip
@@ -191,7 +191,8 @@ def test_copies_of_one_annotator_weigh_as_one():
     first = three.annotator < 6
     torch.testing.assert_close(without_3[first], without)
     assert (one.annotator == 0).sum() > 100
-    # So do they where all votes count alike, and in W: it has no groups, so each speaks a third as loud.
+    # The same holds where all votes count alike, and for W, which has no groups: each copy gets a
+    # third.
     alike, alike_3 = one.alike(log_h), three.alike(log_h)
     assert alike.votes == alike_3.votes
     torch.testing.assert_close(alike_3.log_forecast, alike.log_forecast)
@@ -208,15 +209,15 @@ def best_of(world, **changes):
 
 
 def test_numbers_of_annotators_and_classes_do_not_matter():
-    """What is found must not depend on who is called the first."""
+    """The result must not depend on how annotators and classes are numbered."""
     truth, who, said, log_h = make_world()
     usual = best_of((truth, who, said, log_h))
-    order = torch.tensor([4, 2, 0, 5, 1, 3])  # annotator m is now order[m]
+    order = torch.tensor([4, 2, 0, 5, 1, 3])  # annotator m becomes order[m]
     other = best_of((truth, order[who], said, log_h))
     torch.testing.assert_close(other.weight[order], usual.weight, atol=1e-3, rtol=0)
     torch.testing.assert_close(other.log_forecast, usual.log_forecast, atol=1e-3, rtol=0)
     assert other.score == pytest.approx(usual.score, abs=1e-5)
-    order = torch.tensor([2, 0, 1])  # class c is now order[c]
+    order = torch.tensor([2, 0, 1])  # class c becomes order[c]
     back = torch.argsort(order)
     other = best_of((truth, who, order[said], log_h[:, back]))
     torch.testing.assert_close(other.weight[:, order][:, :, order], usual.weight, atol=1e-3, rtol=0)
@@ -226,7 +227,7 @@ def test_numbers_of_annotators_and_classes_do_not_matter():
 
 
 def loop_learn(who, said, base, posterior, iterations):
-    """EM with rows drawn to everybody's; one vote, one class, one number at a time."""
+    """Run EM with shrunk rows: one vote, one class, one number at a time."""
     votes = [(int(i), int(k)) for i, k in (who >= 0).nonzero()]
 
     def counted(each):
@@ -247,7 +248,7 @@ def loop_learn(who, said, base, posterior, iterations):
 
 @pytest.mark.parametrize("iterations", [0, 1, 4])
 def test_votes_teach_each_other_as_in_a_loop(iterations, tiny):
-    """EM over votes that are flat and numbered, with shares of voices and rows that are shrunk."""
+    """EM over flat, indexed votes, with shares within groups and shrunk rows."""
     who, said, base, _ = tiny
     votes = LeftOutVotes(Votes(who, said), M, C)
     posterior = torch.rand(len(votes.item), C, generator=torch.Generator().manual_seed(0))
@@ -259,7 +260,7 @@ def test_votes_teach_each_other_as_in_a_loop(iterations, tiny):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_confusions_come_out_as_they_are(seed):
-    """Counted by other votes alone, the best annotators look hardly better than the worst."""
+    """Counted with the other votes alone, the best annotators look hardly better than the worst."""
     world = make_world(items=1500, seed=seed)
     best = best_of(world)
     rows = (best.weight / best.votes).exp()
@@ -269,7 +270,7 @@ def test_confusions_come_out_as_they_are(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_classifier_that_says_more_than_votes_counts_much_and_noise_least(seed):
-    """Nobody says how good it is: left-out votes must."""
+    """Nothing else says how good the classifier is, so left-out votes must."""
     truth, who, said, _ = make_world(seed=seed)
     generator = torch.Generator().manual_seed(100 + seed)
     wrong = (truth + torch.randint(1, 3, truth.shape, generator=generator)) % 3
@@ -288,7 +289,7 @@ def test_classifier_that_says_more_than_votes_counts_much_and_noise_least(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_classifier_and_votes_together_are_better_than_either(seed):
-    """A classifier that is right on three items in four must not replace votes that are no worse."""
+    """A classifier that is right on three items in four must not replace votes that are as good."""
     world = make_world(items=600, votes=3, right=(0.5, 0.85), classifier=0.75, seed=seed)
     truth, _, said, log_h = world
     best = best_of(world)
@@ -300,7 +301,7 @@ def test_classifier_and_votes_together_are_better_than_either(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_classifier_surer_than_it_is_right_counts_less(seed):
-    """Networks of many numbers are nearly always surer than they should be."""
+    """Large networks are nearly always overconfident."""
     truth, who, said, log_h = make_world(seed=seed)
     honest = best_of((truth, who, said, log_h))
     sure = best_of((truth, who, said, as_sure(log_h.argmax(dim=1), 0.9999, 3)))
@@ -308,7 +309,7 @@ def test_classifier_surer_than_it_is_right_counts_less(seed):
 
 
 def test_of_two_ways_one_is_clearly_better_only_beyond_chance():
-    """What was tried later wins half of all ties otherwise."""
+    """Otherwise whatever is tried later wins half of all ties."""
     truth, who, said, log_h = make_world()
     votes = LeftOutVotes(Votes(who, said), 6, 3)
     start = vote_share(said, 3)[votes.item]
@@ -325,7 +326,7 @@ def test_of_two_ways_one_is_clearly_better_only_beyond_chance():
 
 
 def test_where_all_votes_count_alike_the_classifier_only_breaks_ties():
-    """The plurality, whoever voted."""
+    """The result must be the plurality, whoever voted."""
     truth, who, said, log_h = make_world(votes=4)
     votes = LeftOutVotes(Votes(who, said), 6, 3)
     alike = votes.alike(log_h)

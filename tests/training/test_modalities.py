@@ -1,4 +1,4 @@
-"""Trainings on pictures, texts and sounds themselves: adapters and streams go through the same door."""
+"""Training directly on pictures, texts and sounds: adapters and streams work with the same interface."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from hf_maxmig.model.surgery import adapter_layers, merge_adapters
 from tests.modalities import MODALITIES, TEXT
 from tests.worlds import CLASSES
 
-# peft asks transformers by a name that it has replaced.
+# peft imports a name that transformers has replaced.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
@@ -29,7 +29,7 @@ def native(modality):
 def test_adapted_classifier_learns_from_a_stream_and_comes_back_without_adapters(
     modality, make_args, tmp_path
 ):
-    """Layers under an adapter's names would come back random; a stream has neither length nor order."""
+    """Layers under an adapter's names would be loaded with random weights; a stream has neither length nor order."""
     items = modality.prepared(modality.crowd())
     adapted = LoraConfig(r=2, lora_alpha=8, target_modules=modality.adapted, modules_to_save=["classifier"])  # fmt: skip
     trainer = MaxMIGTrainer(
@@ -58,7 +58,7 @@ def test_adapted_classifier_learns_from_a_stream_and_comes_back_without_adapters
 
 
 def test_head_on_texts_blends_features_and_no_tokens(make_args, crowd):
-    """A head reads features or tokens; only the latter are numbers of words."""
+    """A head reads features or tokens, and token ids must not be blended."""
     args = make_args(mixup_alpha=0.4, max_steps=2)
     head = TEXT.head(TEXT.head.config_class(input_size=5, id2label=dict(enumerate(CLASSES))))
     MaxMIGTrainer(head, args, train_dataset=crowd).train()

@@ -1,4 +1,4 @@
-"""Adapters: a classifier of which only a little is trained, through the same door as any other."""
+"""Adapters: a classifier of which only a small part is trained, with the same interface as any other."""
 
 import logging
 
@@ -26,7 +26,7 @@ from tests.several_processes import make_pictures
 from tests.weights import state
 from tests.worlds import ANNOTATORS, CLASSES
 
-# peft asks transformers by a name that it has replaced.
+# peft imports a name that transformers has replaced.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
 LORA = {
@@ -59,23 +59,23 @@ def trainer(pictures, make_args):
 
 
 def test_model_saved_by_hand_loads_without_peft(trainer, pictures, tmp_path):
-    """Layers by the names that PEFT gives them come back at random, with a report that few read."""
+    """Layers under PEFT's names would be loaded with random weights, with a report that few read."""
     trainer.train()
     pair = trainer.crowd_model.eval()
     pair.save_pretrained(tmp_path / "by_hand")
     again = AutoModel.from_pretrained(tmp_path / "by_hand").eval()
     assert all(
         p.requires_grad for p in again.classifier.parameters()
-    )  # PEFT froze them, not the user
+    )  # frozen by PEFT, not by the user
     assert not adapter_layers(again)
     pixels = torch.randn(4, 3, 16, 16)
     with torch.no_grad():
         assert torch.allclose(again(pixel_values=pixels).logits, pair(pixel_values=pixels).logits, atol=1e-5)  # fmt: skip
-    assert adapter_layers(pair)  # it stays as it is, to be trained on
+    assert adapter_layers(pair)  # the original keeps its adapters for further training
 
 
 def test_adapters_head_and_aggregator_train_and_nothing_else(trainer, pictures, make_args):
-    """A backbone that thaws is what adapters are there to prevent; a head that is frozen learns nothing."""
+    """Adapters exist so that the backbone stays frozen, and a frozen head would learn nothing."""
     pair = trainer.crowd_model
     before = state(pair)
     trainer.train()
@@ -94,7 +94,7 @@ def test_adapters_head_and_aggregator_train_and_nothing_else(trainer, pictures, 
 
 
 def test_saved_model_has_its_adapters_merged(trainer, pictures, make_args, tmp_path):
-    """Layers under an adapter's names come back random, and only a long report says so."""
+    """Layers under an adapter's names would be loaded with random weights, and only a long report says so."""
     trainer.train()
     expected = trainer.predict(pictures).predictions
     trainer.save_model(str(tmp_path / "pair"))
@@ -108,13 +108,13 @@ def test_saved_model_has_its_adapters_merged(trainer, pictures, make_args, tmp_p
     assert {f"classifier.{name}" for name in plain} == {
         name for name in pair.state_dict() if name.startswith("classifier.")
     }
-    # The trainer still has them, and goes on.
+    # The trainer still has them and continues.
     assert adapter_layers(trainer.crowd_model)
     trainer.train()
 
 
 def test_classifier_alone_is_saved_merged(trainer, pictures, tmp_path):
-    """It must load where neither this package nor peft is."""
+    """It must load where neither this package nor peft is installed."""
     trainer.train()
     expected = trainer.predict(pictures).predictions[0]
     pair = merge_adapters(trainer.crowd_model)
@@ -128,7 +128,7 @@ def test_classifier_alone_is_saved_merged(trainer, pictures, tmp_path):
 
 
 def test_merging_leaves_the_adapted_one_as_it_is(trainer, pictures):
-    """A training that goes on from merged layers adds the adapters twice."""
+    """If training continued from merged layers, the adapters would be added twice."""
     trainer.train()
     before = state(trainer.crowd_model)
     merged = merge_adapters(trainer.crowd_model)
@@ -138,7 +138,7 @@ def test_merging_leaves_the_adapted_one_as_it_is(trainer, pictures):
         inputs = {"pixel_values": batch["pixel_values"]}
         first = trainer.crowd_model.eval()(**inputs).logits
         torch.testing.assert_close(merged.eval()(**inputs).logits, first, rtol=0, atol=1e-5)
-        # The adapters have something to say, or merging them would show nothing.
+        # The adapters must have an effect, or merging them would show nothing.
         start = small_vit()
         start.load_state_dict(merged.classifier.state_dict())
         for name, tensor in before.items():
@@ -150,7 +150,7 @@ def test_merging_leaves_the_adapted_one_as_it_is(trainer, pictures):
 
 @pytest.mark.slow
 def test_resumed_training_with_adapters_equals_uninterrupted(pictures, make_args, tmp_path):
-    """Merged weights say nothing of the adapters: they would be trained anew on top."""
+    """From merged weights alone, the adapters would be trained anew on top."""
     args = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 5}
     whole = MaxMIGTrainer(
         model=adapted_vit(lora_dropout=0.3), args=make_args(**args), train_dataset=pictures
@@ -162,7 +162,7 @@ def test_resumed_training_with_adapters_equals_uninterrupted(pictures, make_args
     )
     again.train(resume_from_checkpoint=checkpoint)
     assert not changed(state(whole.crowd_model), state(again.crowd_model))
-    # What is frozen is not written again; but each checkpoint is also a model that loads.
+    # Frozen weights are not written again, but each checkpoint is also a model that loads.
     frozen = [n for n, p in whole.crowd_model.named_parameters() if not p.requires_grad]
     assert not {*load_file(checkpoint + "/adapted.safetensors")} & {*frozen}
     assert not adapter_layers(MaxMIGModel.from_pretrained(checkpoint))
@@ -170,7 +170,7 @@ def test_resumed_training_with_adapters_equals_uninterrupted(pictures, make_args
 
 @pytest.mark.slow
 def test_chosen_epoch_comes_back_with_its_adapters(pictures, make_args):
-    """The head of one epoch on the adapters of another is a model that nobody has measured."""
+    """The head of one epoch with the adapters of another is a model that nobody has evaluated."""
     args = make_args(
         num_train_epochs=4, learning_rate=3e-2, eval_strategy="epoch", save_strategy="epoch", name_classes=False,
         load_best_model_at_end=True, greater_is_better=False,
@@ -186,7 +186,7 @@ def test_chosen_epoch_comes_back_with_its_adapters(pictures, make_args):
 
 
 def test_checkpoint_without_adapters_is_refused(pictures, make_args, tmp_path):
-    """Only the aggregator would be taken from it, in silence."""
+    """Otherwise only the aggregator would silently be loaded from it."""
     args = make_args(max_steps=2, save_strategy="steps", save_steps=2)
     MaxMIGTrainer(model=small_vit(), args=args, train_dataset=pictures).train()
     trainer = MaxMIGTrainer(model=adapted_vit(), args=args, train_dataset=pictures)
@@ -195,7 +195,7 @@ def test_checkpoint_without_adapters_is_refused(pictures, make_args, tmp_path):
 
 
 def test_swapped_classes_are_named_in_the_copy_that_is_trained(trainer, pictures):
-    """The head is there twice; the frozen one has no say."""
+    """The head exists twice, and the frozen copy has no effect."""
     trainer.train()
     before = trainer.predict(pictures).predictions[0]
     trainer.class_order = lambda: torch.tensor([2, 0, 1])
@@ -206,7 +206,7 @@ def test_swapped_classes_are_named_in_the_copy_that_is_trained(trainer, pictures
 
 @pytest.mark.slow
 def test_search_and_start_keep_the_backbone_frozen(pictures, make_args):
-    """Both train copies of the classifier, and one of them goes on."""
+    """Both train copies of the classifier, one of which is then used."""
     args = make_args(init=None, search_rate=True, num_train_epochs=3)
     trainer = MaxMIGTrainer(model=adapted_vit(), args=args, train_dataset=pictures)
     before = state(trainer.crowd_model.classifier)
@@ -220,7 +220,7 @@ def test_search_and_start_keep_the_backbone_frozen(pictures, make_args):
 
 
 def test_adapters_without_a_peft_model_around_are_the_same(pictures, make_args, tmp_path):
-    """`classifier.add_adapter` of transformers puts the same layers in, and marks the classifier."""
+    """`classifier.add_adapter` of transformers adds the same layers and marks the classifier."""
     torch.manual_seed(0)
     classifier = inject_adapter_in_model(LoraConfig(**LORA), small_vit())
     classifier._hf_peft_config_loaded = True
@@ -240,7 +240,7 @@ def test_adapters_without_a_peft_model_around_are_the_same(pictures, make_args, 
 
 
 def test_frozen_head_is_told(pictures, make_args, caplog):
-    """LoRA freezes what it does not adapt: a new head would stay as it was drawn."""
+    """LoRA freezes what it does not adapt, so a new head would keep its random weights."""
     logging.getLogger("hf_maxmig").propagate = True
     with caplog.at_level("WARNING"):
         MaxMIGTrainer(
@@ -254,7 +254,7 @@ def test_frozen_head_is_told(pictures, make_args, caplog):
 
 
 def test_adapters_around_a_whole_model_are_refused(pictures, make_args):
-    """They would freeze the aggregator, and the gain would be that of the start."""
+    """They would freeze the aggregator, and the gain would stay that of the start."""
     pair = MaxMIGModel.from_classifier(
         small_vit(), annotators=ANNOTATORS, id2label=dict(enumerate(CLASSES))
     )
@@ -264,14 +264,14 @@ def test_adapters_around_a_whole_model_are_refused(pictures, make_args):
 
 
 def test_adapters_that_are_spread_over_devices_are_refused(trainer):
-    """They could not be merged when the model is saved, at the end of the training."""
+    """They could not be merged when the model is saved at the end of the training."""
     trainer.is_fsdp_enabled = True
     with pytest.raises(ValueError, match="adapters must be whole on each device"):
         trainer._check_devices()
 
 
 def test_prompts_are_refused():
-    """They change no layer, and could not be merged into one."""
+    """They change no layer and could not be merged into one."""
     config = BertConfig(
         vocab_size=20,
         hidden_size=8,
@@ -290,7 +290,7 @@ def test_prompts_are_refused():
 
 @pytest.mark.slow
 def test_frozen_backbone_stays_frozen_and_has_no_moments(pictures, make_args, tmp_path):
-    """Copies that the start and the search train, a checkpoint that is loaded: each could thaw it."""
+    """Copies trained by the start and the search, or a loaded checkpoint, could each unfreeze it."""
     torch.manual_seed(0)
     classifier = small_vit()
     classifier.vit.requires_grad_(False)
@@ -320,7 +320,7 @@ def test_frozen_backbone_stays_frozen_and_has_no_moments(pictures, make_args, tm
     ids=["inside", "the output layer", "a copy of the output layer"],
 )
 def test_features_are_not_those_of_an_adapter(adapted, rank):
-    """It has few numbers, drawn at random, and may have one output a class as the output layer has."""
+    """An adapter layer is small and random, and may have one output per class like the output layer."""
     torch.manual_seed(0)
     model, inputs = small_vit(), {"pixel_values": torch.randn(4, 3, 16, 16)}
     expected = penultimate_features(model, inputs, 3)

@@ -1,4 +1,4 @@
-"""The race: what it finds, from which items, and that no backbone is trained for it."""
+"""The race: what it finds, which items it uses, and that it trains no backbone."""
 
 import copy
 import math
@@ -18,7 +18,7 @@ N, M, C = 600, 4, 3
 
 
 def world(share, right=(0.95, 0.8, 0.6, 1 / 3), num_items=N, seed=0):
-    """Items of `len(share)` classes as often as `share` says; annotators right as often as `right` says."""
+    """Draw items with class frequencies `share`, and annotators with accuracies `right`."""
     generator = torch.Generator().manual_seed(seed)
     classes = len(share)
     truth = torch.multinomial(torch.tensor(share), num_items, True, generator=generator)
@@ -48,7 +48,7 @@ def held_out_gain(one, number):
 
 
 def test_race_tells_who_is_right():
-    """A W of which the start is all that came out would listen to the one who guesses."""
+    """If W stayed as it started, the annotator who guesses would count as much as the others."""
     features, truth, who, said = world([1 / 3] * 3)
     first, second = raced(features, who, said)
     assert (first.multiple, second.multiple) == MULTIPLES
@@ -61,7 +61,7 @@ def test_race_tells_who_is_right():
 
 
 def test_held_out_items_teach_nothing():
-    """Else the gain on them would be highest where most is memorised."""
+    """Otherwise the gain on them would be highest where most is memorised."""
     features, _, who, said = world([1 / 3] * 3)
     others = said.clone()
     others[: N // 5] = (others[: N // 5] + 1) % C
@@ -74,7 +74,7 @@ def test_held_out_items_teach_nothing():
 
 
 def test_learned_prior_is_found_where_a_class_is_rare():
-    """With even ones, five times as many items are called rare as there are."""
+    """With a uniform prior, five times as many items are called rare as there are."""
     features, truth, who, said = world([0.88, 0.12], right=(0.8, 0.75, 0.7))
     uniform, voted = torch.tensor([0.5, 0.5]).log(), torch.ones(2, dtype=torch.bool)
     found = raced(features, who, said, {False: uniform, True: None}, voted)
@@ -90,9 +90,9 @@ def test_learned_prior_is_found_where_a_class_is_rare():
 
 
 def test_class_without_votes_has_no_part_in_it():
-    """Networks would find room for it, and move half of another class there."""
+    """Networks would make use of it, and move half of another class there."""
     features, truth, who, said = world([0.5, 0.5], right=(0.9, 0.8, 0.6))
-    wide = torch.tensor([0, 2])[said]  # class 1 of three
+    wide = torch.tensor([0, 2])[said]  # class 1 of three has no votes
     voted = torch.tensor([True, False, True])
     for one in raced(features, who, wide, voted=voted):
         assert one.log_p[1] == NO_MASS
@@ -104,7 +104,7 @@ def test_class_without_votes_has_no_part_in_it():
 
 
 def test_prior_that_is_given_stays_beside_one_that_is_learned():
-    """Both are rows of one table of parameters."""
+    """Both are rows of one parameter table."""
     features, _, who, said = world([0.7, 0.2, 0.1])
     log_p, weight = torch.tensor([0.5, 0.3, 0.2]).log(), torch.zeros(M, C, C) + torch.eye(C)
     settings = [(log_p, 10.0)] * 2
@@ -145,7 +145,7 @@ def from_scratch(pictures, make_args):
 
 @pytest.mark.parametrize("init", [None, "information"])
 def test_classifier_is_trained_no_longer_than_it_is_warmed_up(init, from_scratch):
-    """Short trainings of the whole classifier took as long as the training."""
+    """Short trainings of the whole classifier used to take as long as the training itself."""
     trainer = from_scratch(init=init, num_train_epochs=20)
     assert can_race(trainer._training())
     steps = []
@@ -157,13 +157,13 @@ def test_classifier_is_trained_no_longer_than_it_is_warmed_up(init, from_scratch
     learned = [number for training, number in steps if training]
     assert len(learned) == epoch  # a twentieth of twenty epochs
     assert sum(learned) == items
-    # Features of the items that have votes, once.
+    # Features of the items with votes are computed once.
     voted = sum(bool(said) for said in trainer.train_dataset["annotations"])
     assert sum(number for training, number in steps if not training) == voted
 
 
 def test_what_was_chosen_is_what_training_starts_from(from_scratch, monkeypatch):
-    """W of one setting with the rate of another was never judged."""
+    """W of one setting with the rate of another was never evaluated."""
     trainer, seen = from_scratch(), []
 
     def kept(*args, **kwargs):
@@ -179,9 +179,9 @@ def test_what_was_chosen_is_what_training_starts_from(from_scratch, monkeypatch)
     assert best.rate == pytest.approx(1e-2)
     assert best.prior == model.config.prior
     number = round(0.2 * len(outcomes[0].log_h))
-    for told, learned in zip(tries, (False, True), strict=True):
+    for attempt, learned in zip(tries, (False, True), strict=True):
         gains = [held_out_gain(one, number) for one in outcomes if one.learned == learned]
-        assert told.gain == pytest.approx(max(gains), abs=1e-5)
+        assert attempt.gain == pytest.approx(max(gains), abs=1e-5)
     ours = [one for one in outcomes if one.learned == (best.prior == "learned")]
     one = max(ours, key=lambda one: held_out_gain(one, number))
     assert torch.equal(model.aggregator.weight, trainer.args.init_strength * one.weight)
@@ -191,7 +191,7 @@ def test_what_was_chosen_is_what_training_starts_from(from_scratch, monkeypatch)
 
 @pytest.mark.parametrize("prior", ["learned", "vote_share", "0.2,0.3,0.5"])
 def test_prior_that_was_asked_for_is_the_only_one(prior, from_scratch):
-    """A user's own numbers are not overruled."""
+    """A user's own prior must not be overruled."""
     trainer = from_scratch(prior=prior)
     tries = start_by_race(trainer._training())
     model = trainer.crowd_model
@@ -214,7 +214,7 @@ def test_prior_that_was_asked_for_is_the_only_one(prior, from_scratch):
     ids=["no output layer", "pearson", "interaction", "rate by hand"],
 )
 def test_what_cannot_be_raced_is_searched_for_as_ever(changes, from_scratch, monkeypatch):
-    """Features that nobody reads, and pairs that the networks do not know."""
+    """Covers features that no layer reads, and pairs of labels, which the networks do not support."""
     trainer = from_scratch(num_train_epochs=1, **changes)
     if not changes:
         assert can_race(trainer._training())
@@ -227,7 +227,7 @@ def test_what_cannot_be_raced_is_searched_for_as_ever(changes, from_scratch, mon
 
 @pytest.mark.parametrize("features", [None, torch.full((60, 4), math.nan), torch.ones(60, 4)])
 def test_layer_that_reads_no_features_is_seen_in_time(features, from_scratch, monkeypatch):
-    """It looks like an output layer; the search then starts from the classifier as it was."""
+    """Such a layer looks like an output layer; the search must then start from the unchanged classifier."""
     trainer, begun = from_scratch(num_train_epochs=1), []
     before = copy.deepcopy(trainer.crowd_model.state_dict())
 
@@ -248,7 +248,7 @@ def test_layer_that_reads_no_features_is_seen_in_time(features, from_scratch, mo
 def test_training_ends_as_a_search_by_the_classifier_itself_would_have_it(
     from_scratch, pictures, crowd
 ):
-    """The whole way, with nothing set: classifier, W and forecast are right."""
+    """With all defaults, classifier, W and forecast must come out right."""
     trainer = from_scratch(num_train_epochs=10)
     metrics = trainer.train().metrics
     assert metrics["aggregator_learning_rate"] == pytest.approx(1e-2)

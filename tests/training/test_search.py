@@ -1,4 +1,4 @@
-"""The search: which rates are tried, what is taken, and that no gold label and no step is lost on it."""
+"""The search: which rates are tried, which one is chosen, and that it uses no gold label and costs no training step."""
 
 import copy
 
@@ -23,13 +23,13 @@ from tests.worlds import make_crowd
 
 
 def attempt(rate, gain, prior="uniform", merged=False, parts=None, kind="weighted_average"):
-    """A short training, the gain the same of each item unless its parts are given."""
+    """Return a short training with the same gain for each item, unless `parts` are given."""
     parts = torch.zeros(4) if parts is None else torch.tensor(parts)
     return Try(rate, prior, kind, gain, parts, merged)
 
 
-def told(gains, merged=()):
-    """A stand-in for short trainings: rate multiple -> gain; what it was asked is kept."""
+def short_trainings(gains, merged=()):
+    """Stand in for short trainings: maps rate multiples to gains, and records what was tried."""
     asked = []
 
     def train(training, multiple, prior, kind, rows, held_out):
@@ -44,7 +44,7 @@ def told(gains, merged=()):
 
 
 def automatic(make_model, make_args, crowd, **changes):
-    """A trainer with nothing set by hand."""
+    """Build a trainer with default settings."""
     args = make_args(**{"init": "information", "search_rate": True, **changes})
     return MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
 
@@ -63,9 +63,9 @@ def automatic(make_model, make_args, crowd, **changes):
 def test_search_goes_up_and_down_if_up_was_worse(
     gains, tried, taken, crowd, make_model, make_args, monkeypatch
 ):
-    """A training that diverged has no gain, and must not win."""
+    """A training that diverged has no gain and must not win."""
     trainer = automatic(make_model, make_args, crowd)
-    train = told(gains)
+    train = short_trainings(gains)
     monkeypatch.setattr(search, "_try", train)
     tries = search_rate(trainer._training())
     assert [multiple for multiple, *_ in train.asked] == tried
@@ -75,10 +75,10 @@ def test_search_goes_up_and_down_if_up_was_worse(
 def test_rates_are_judged_on_items_that_none_of_them_learned_from(
     crowd, make_model, make_args, monkeypatch
 ):
-    """In-sample, the rate that learns by heart looks best."""
+    """On items that it has learned, the rate that memorises most looks best."""
     numbered = crowd.add_column("row", list(range(len(crowd))))
     trainer = automatic(make_model, make_args, numbered)
-    train = told({10: 0.5, 100: 0.3, 1: 0.2})
+    train = short_trainings({10: 0.5, 100: 0.3, 1: 0.2})
     monkeypatch.setattr(search, "_try", train)
     search_rate(trainer._training())
     held_out = set(train.asked[0][2]["row"][:])
@@ -90,11 +90,11 @@ def test_rates_are_judged_on_items_that_none_of_them_learned_from(
 
 
 def test_evaluation_set_with_votes_is_what_is_held_out(crowd, make_model, make_args, monkeypatch):
-    """Then all training items train."""
+    """Then all training items are used for training."""
     others = make_crowd(seed=5)
     trainer = automatic(make_model, make_args, crowd)
     trainer.eval_dataset = others
-    train = told({10: 0.5, 100: 0.7})
+    train = short_trainings({10: 0.5, 100: 0.7})
     monkeypatch.setattr(search, "_try", train)
     search_rate(trainer._training())
     assert train.asked[0][2] is others
@@ -105,16 +105,16 @@ def test_few_items_of_many_are_searched(crowd, make_model, make_args, monkeypatc
     """A search over a million pictures would cost as much as everything else."""
     monkeypatch.setattr(search, "SEARCHED_ITEMS", 50)
     trainer = automatic(make_model, make_args, crowd)
-    train = told({10: 0.5, 100: 0.7})
+    train = short_trainings({10: 0.5, 100: 0.7})
     monkeypatch.setattr(search, "_try", train)
     search_rate(trainer._training())
     assert (len(train.asked[0][1]), len(train.asked[0][2])) == (40, 10)
 
 
 def test_rate_that_was_found_trains_and_is_told(crowd, make_model, make_args, monkeypatch):
-    """A search whose answer does not reach the optimizer, or the card, is none."""
+    """The rate must reach both the optimizer and the model card."""
     trainer = automatic(make_model, make_args, crowd, aggregator_warmup_ratio=0.0)
-    monkeypatch.setattr(search, "_try", told({10: 0.5, 100: 0.3, 1: 0.6}))
+    monkeypatch.setattr(search, "_try", short_trainings({10: 0.5, 100: 0.3, 1: 0.6}))
     metrics = trainer.train().metrics
     assert (metrics["aggregator_learning_rate"], metrics["prior"]) == (
         pytest.approx(1e-2),
@@ -134,10 +134,10 @@ def test_rate_that_was_found_trains_and_is_told(crowd, make_model, make_args, mo
 
 
 def test_resumed_run_keeps_the_rate_and_searches_no_more(crowd, make_model, make_args, monkeypatch):
-    """Half a training with one rate and half with another is neither."""
+    """Half of the training at one rate and half at another would equal neither."""
     settings = {"num_train_epochs": 4, "save_strategy": "epoch"}
     whole = automatic(make_model, make_args, crowd, **settings)
-    train = told({10: 0.5, 100: 0.3, 1: 0.6})
+    train = short_trainings({10: 0.5, 100: 0.3, 1: 0.6})
     monkeypatch.setattr(search, "_try", train)
     whole.train()
     asked = len(train.asked)
@@ -154,7 +154,7 @@ def test_resumed_run_keeps_the_rate_and_searches_no_more(crowd, make_model, make
 def test_start_that_merged_classes_is_made_again_and_the_better_one_kept(
     second_is_better, crowd, make_model, make_args, monkeypatch
 ):
-    """The gain tells a start with merged classes from one without."""
+    """The gain distinguishes a start with merged classes from one without."""
     trainer = automatic(make_model, make_args, crowd)
     starts, answers = (
         [],
@@ -168,7 +168,7 @@ def test_start_that_merged_classes_is_made_again_and_the_better_one_kept(
 
     def start(training, seed):
         table = trainer.crowd_model.aggregator.table
-        assert not starts or torch.equal(table, fresh)  # a second start is not one upon the first
+        assert not starts or torch.equal(table, fresh)  # a second start does not build on the first
         with torch.no_grad():
             table += seed + 1
         starts.append(table.clone())
@@ -187,7 +187,7 @@ def test_start_that_merged_classes_is_made_again_and_the_better_one_kept(
 def test_start_from_single_labels_is_undone_where_they_tell_nothing(
     gain, again, make_args, monkeypatch
 ):
-    """What it has taught classifier and W is then noise, from which pairs of labels are not found."""
+    """What classifier and W have learned is then noise, from which pairs of labels are not found."""
     trainer = wrapped(make_args, uneven_crowd(), aggregator="interaction")
     model = trainer.crowd_model
     before = copy.deepcopy(model.classifier.state_dict())
@@ -213,7 +213,7 @@ def test_start_from_single_labels_is_undone_where_they_tell_nothing(
 
 
 def test_start_without_merged_classes_is_made_once(crowd, make_model, make_args, monkeypatch):
-    """The second costs a sixth of the training."""
+    """A second start takes a sixth of the time of the training."""
     trainer = automatic(make_model, make_args, crowd)
     seeds = []
     monkeypatch.setattr(search, "start_from_information", lambda training, seed: seeds.append(seed))
@@ -228,7 +228,7 @@ def test_start_without_merged_classes_is_made_once(crowd, make_model, make_args,
 def test_rate_given_by_hand_and_the_flag_turn_it_off(
     changes, crowd, make_model, make_args, monkeypatch
 ):
-    """Off by one flag; and nobody's own number is overruled."""
+    """One flag turns it off, and a user's own rate is not overruled."""
     monkeypatch.setattr(search, "_try", lambda *args: pytest.fail("a search"))
     trainer = automatic(make_model, make_args, crowd, **{"max_steps": 2, **changes})
     trainer.train()
@@ -238,7 +238,7 @@ def test_rate_given_by_hand_and_the_flag_turn_it_off(
 def test_given_model_with_interaction_has_the_rate_that_it_needs(
     crowd, make_model, make_args, monkeypatch
 ):
-    """Its pairs start at random, and at a slow rate stay so: on the digits the forecast falls to 0.14."""
+    """At a slow rate its random pairs stay random: on the digits the forecast falls to 0.14."""
     monkeypatch.setattr(search, "_try", lambda *args: pytest.fail("a search"))
     args = make_args(init="information", search_rate=True, max_steps=2)
     model = make_model(aggregator="interaction")
@@ -249,8 +249,8 @@ def test_given_model_with_interaction_has_the_rate_that_it_needs(
 
 @pytest.mark.parametrize(("gain", "taken"), [(0.9, "interaction"), (0.55, "weighted_average")])
 def test_pairs_of_labels_are_heard_where_they_tell_more(gain, taken, make_args, monkeypatch):
-    """Where seniors are in sight pairs are learned by heart, and the forecast is a point worse for it."""
-    train = told({10: 0.5, 100: 0.3, 1: 0.6, "interaction": gain})
+    """If seniors are visible, pairs are memorised and the forecast loses a point."""
+    train = short_trainings({10: 0.5, 100: 0.3, 1: 0.6, "interaction": gain})
     monkeypatch.setattr(search, "_try", train)
     dataset, settings = uneven_crowd(), {"num_train_epochs": 2, "save_strategy": "epoch"}
     trainer = wrapped(make_args, dataset, aggregator="interaction", **settings)
@@ -274,8 +274,8 @@ def test_pairs_of_labels_are_heard_where_they_tell_more(gain, taken, make_args, 
 def test_factored_model_is_trained_as_asked_at_a_rate_that_is_searched_for(
     given, crowd, make_model, make_args, monkeypatch
 ):
-    """It is chosen for its size: the paper's, tried beside it, is what does not fit in memory."""
-    train = told({10: 0.5, 100: 0.7})
+    """It is chosen for its size: the paper's aggregator, tried beside it, would not fit in memory."""
+    train = short_trainings({10: 0.5, 100: 0.7})
     monkeypatch.setattr(search, "_try", train)
     if given:
         args = make_args(init="information", search_rate=True, max_steps=2)
@@ -293,7 +293,7 @@ def test_factored_model_is_trained_as_asked_at_a_rate_that_is_searched_for(
 
 
 def test_factored_model_that_tells_nothing_is_no_pair_of_labels():
-    """All of its tries are named alike: the last would win, whatever it gained."""
+    """All of its tries have the same name, so the last one would win whatever it gained."""
     tries = [attempt(0.1, -0.5, kind="factored"), attempt(1.0, -0.7, kind="factored")]
     assert not tries[0].tells_something
     assert chosen(tries) is tries[0]
@@ -301,7 +301,7 @@ def test_factored_model_that_tells_nothing_is_no_pair_of_labels():
 
 
 def test_given_optimizer_is_left_as_it_is(crowd, make_model, make_args, monkeypatch):
-    """Its rates are its owner's, and it would not know the logits of another prior."""
+    """Its rates are the user's, and it does not hold the logits of another prior."""
     monkeypatch.setattr(search, "_try", lambda *args: pytest.fail("a search"))
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
@@ -313,15 +313,15 @@ def test_given_optimizer_is_left_as_it_is(crowd, make_model, make_args, monkeypa
     )
     trainer.train()
     assert {group["lr"] for group in optimizer.param_groups} == {0.3}
-    assert trainer.optimizer.optimizer is optimizer  # it is what trained
+    assert trainer.optimizer.optimizer is optimizer  # the given one did the training
 
 
 def test_second_training_has_the_rate_that_it_found(crowd, make_model, make_args, monkeypatch):
-    """`Trainer` keeps the optimizer of the first."""
+    """`Trainer` keeps the optimizer of the first training."""
     trainer = automatic(make_model, make_args, crowd, aggregator_warmup_ratio=0.0)
     for best in (1, 100):
         gains = {10: 0.5, 100: 0.3, 1: 0.2, best: 0.6}
-        monkeypatch.setattr(search, "_try", told(gains))
+        monkeypatch.setattr(search, "_try", short_trainings(gains))
         trainer.train()
         rate = trainer.optimizer.param_groups[-1]["initial_lr"]
         assert rate == pytest.approx(best * 1e-2)
@@ -334,7 +334,7 @@ def test_second_training_has_the_rate_that_it_found(crowd, make_model, make_args
 def test_short_training_is_short_where_an_epoch_is_long(
     items, epochs, share, expected, crowd, make_model, make_args
 ):
-    """Three epochs of a million items, after five whole epochs to find a start, would be nobody's bargain."""
+    """Three epochs of a million items must not cost five whole epochs to find a start."""
     many = crowd.select(np.arange(items) % len(crowd))
     trainer = automatic(make_model, make_args, many, num_train_epochs=epochs)
     short = trainer.short_trainer(make_model(), list(range(items)), share)
@@ -342,7 +342,7 @@ def test_short_training_is_short_where_an_epoch_is_long(
 
 
 def test_stream_trains_without(crowd, make_model, make_args, monkeypatch):
-    """What needs parts of the data is left out where there are none to be had."""
+    """Whatever needs parts of the data must be left out for a stream."""
     monkeypatch.setattr(search, "_try", lambda *args: pytest.fail("a search"))
     trainer = automatic(make_model, make_args, crowd.to_iterable_dataset(), max_steps=2, init=None)
     trainer.train()
@@ -351,7 +351,7 @@ def test_stream_trains_without(crowd, make_model, make_args, monkeypatch):
 
 
 def test_handful_of_items_trains(make_model, make_args):
-    """Where too few are left to keep any back, nothing is searched."""
+    """With too few items to hold any out, nothing is searched."""
     few = make_crowd(num_items=4, unlabelled=0)
     trainer = automatic(make_model, make_args, few, init=None)
     trainer.train()
@@ -359,7 +359,7 @@ def test_handful_of_items_trains(make_model, make_args):
 
 
 def test_gold_labels_do_not_reach_start_search_and_training(crowd, make_model, make_args):
-    """The whole way, with everything at its default, from data with gold labels and without."""
+    """With all defaults, the result must be the same from data with and without gold labels."""
     wrong = crowd.map(lambda row: {"label": (row["label"] + 1) % 3}, load_from_cache_file=False)
     trained = []
     for dataset in (crowd.remove_columns("label"), wrong):
@@ -373,7 +373,7 @@ def test_gold_labels_do_not_reach_start_search_and_training(crowd, make_model, m
 
 
 def test_short_trainings_say_and_write_nothing(crowd, make_model, make_args, tmp_path, capsys):
-    """Five trainings before the first would fill the screen, and their checkpoints the disk."""
+    """Five short trainings would fill the screen with logs and the disk with checkpoints."""
     trainer = automatic(make_model, make_args, crowd)
     trainer._begin()
     assert trainer.start.rate
@@ -382,7 +382,7 @@ def test_short_trainings_say_and_write_nothing(crowd, make_model, make_args, tmp
 
 
 def test_search_leaves_the_start_as_it_is(crowd, make_model, make_args):
-    """The training begins where the tries began, not where the last one ended."""
+    """The training must begin where the tries began, not where the last one ended."""
     trainer = automatic(make_model, make_args, crowd)
     before = [p.detach().clone() for p in trainer.crowd_model.parameters()]
     search_rate(trainer._training())
@@ -391,7 +391,7 @@ def test_search_leaves_the_start_as_it_is(crowd, make_model, make_args):
 
 
 def uneven_crowd(num_items=240, share=0.15, seed=0):
-    """Two classes that differ, one of them rare; three annotators who are mostly right."""
+    """Two classes, one of them rare, and three annotators who are mostly right."""
     rng = np.random.default_rng(seed)
     truth = (rng.random(num_items) < share).astype(int)
     votes = np.where(rng.random((num_items, 3)) < 0.85, truth[:, None], 1 - truth[:, None])
@@ -408,7 +408,7 @@ def uneven_crowd(num_items=240, share=0.15, seed=0):
 
 
 def wrapped(make_args, dataset, **changes):
-    """A trainer of a plain classifier, with nothing set by hand."""
+    """Return a trainer for a plain classifier, with default settings."""
     torch.manual_seed(0)
     head = HeadClassifier(HeadConfig(input_size=5, hidden_size=16, num_labels=2))
     args = make_args(**{"init": "information", "search_rate": True, **changes})
@@ -417,7 +417,7 @@ def wrapped(make_args, dataset, **changes):
 
 @pytest.mark.slow
 def test_learned_prior_is_taken_where_classes_are_uneven_and_the_gain_says_so(make_args):
-    """With even ones as its prior, a model calls five times as many items malignant as there are."""
+    """With a uniform prior, a model calls five times as many items malignant as there are."""
     trainer = wrapped(make_args, uneven_crowd(), num_train_epochs=8)
     assert trainer.crowd_model.config.prior == "uniform"
     trainer.train()
@@ -429,7 +429,7 @@ def test_learned_prior_is_taken_where_classes_are_uneven_and_the_gain_says_so(ma
 
 
 def test_prior_of_a_resumed_run_is_that_of_the_checkpoint(make_args, tmp_path):
-    """A prior that is learned until a run is stopped, and fixed from then on."""
+    """Otherwise a prior would be learned until the run is stopped, and fixed afterwards."""
     settings = {"num_train_epochs": 4, "save_strategy": "epoch"}
     whole = wrapped(make_args, uneven_crowd(), **settings)
     whole.train()
@@ -443,8 +443,8 @@ def test_prior_of_a_resumed_run_is_that_of_the_checkpoint(make_args, tmp_path):
 
 @pytest.mark.parametrize("prior", ["uniform", "vote_share"])
 def test_prior_that_was_given_stays(prior, make_args, monkeypatch):
-    """By the arguments, or built into a model."""
-    train = told({10: 0.5, 100: 0.3, 1: 0.2})
+    """The prior may come from the arguments or be built into a model."""
+    train = short_trainings({10: 0.5, 100: 0.3, 1: 0.2})
     monkeypatch.setattr(search, "_try", train)
     asked = wrapped(make_args, uneven_crowd(), prior=prior)
     asked.train()
@@ -462,7 +462,7 @@ def test_prior_that_was_given_stays(prior, make_args, monkeypatch):
 
 @pytest.mark.parametrize(("gain", "taken"), [(0.52, 10), (0.6, 100), (float("nan"), 10)])
 def test_what_is_usual_is_kept_unless_something_is_clearly_better(gain, taken):
-    """On a thousand items of a weak crowd the gains are noise, and whatever is highest by chance would win."""
+    """On a thousand items of a weak crowd gains are noise, and the highest by chance would win."""
     usual = attempt(10, 0.5, parts=[0.4, 0.6, 0.5, 0.5])
     other = attempt(100, gain, prior="learned", parts=[0.5, 0.5, 0.7, 0.6])  # error 0.065
     assert chosen([usual, other]).rate == taken
@@ -472,7 +472,7 @@ def test_what_is_usual_is_kept_unless_something_is_clearly_better(gain, taken):
 
 @pytest.mark.parametrize(("gain", "taken"), [(0.2, "weighted_average"), (0.05, "interaction")])
 def test_pairs_of_labels_are_taken_if_asked_for_where_single_ones_tell_nothing(gain, taken):
-    """A short training may not have found them yet; there is nothing to lose."""
+    """A short training may not have found the pairs yet, and there is nothing to lose."""
     usual = attempt(10, gain, parts=[-0.2, 0.3, 0.1, -0.1])  # error 0.11
     pairs = attempt(10, -0.1, parts=[-0.1, -0.1, -0.2, 0.0], kind="interaction")
     assert usual.tells_something == (taken == "weighted_average")
@@ -480,9 +480,9 @@ def test_pairs_of_labels_are_taken_if_asked_for_where_single_ones_tell_nothing(g
 
 
 def test_learned_prior_is_tried_at_the_rate_that_was_best(make_args, monkeypatch):
-    """At a rate that is too slow for W, it makes up for what W cannot say, and wins wrongly."""
+    """At a rate too slow for W, a learned prior makes up for what W cannot express, and wins wrongly."""
     gains = {10: 0.5, 100: 0.7, (10, "learned"): 0.9, (100, "learned"): 0.6}
-    train = told(gains)
+    train = short_trainings(gains)
     monkeypatch.setattr(search, "_try", train)
     trainer = wrapped(make_args, uneven_crowd())
     trainer.train()
@@ -514,7 +514,8 @@ def luna16_crowd(share, num_items, expertise, seed):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("share", "num_items", "expertise"),
-    # Of one item in fifty and annotators right on 60 %, five thousand items tell a thousandth of a nat.
+    # With one item in fifty and annotators right on 60 %, five thousand items carry a thousandth of
+    # a nat.
     [
         (0.15, 2000, "high"),
         pytest.param(0.15, 2000, "low", marks=pytest.mark.full),
@@ -522,7 +523,7 @@ def luna16_crowd(share, num_items, expertise, seed):
     ],
 )
 def test_learned_prior_is_as_good_as_the_true_one(share, num_items, expertise, make_args):
-    """Untouched, with one malignant patch of seven: what the paper told its model by hand."""
+    """With all defaults and one malignant patch in seven; the paper set this prior by hand."""
     crowd = luna16_crowd(share, num_items, expertise, seed=0)
     test = luna16_crowd(share, 20_000, expertise, seed=1)
     right = {}

@@ -1,4 +1,4 @@
-"""Token and salt: in no form in which arguments are shown, in no file, in nothing that goes up."""
+"""Token and salt appear in no printed form of the arguments, no file and no upload."""
 
 import copy
 import dataclasses
@@ -24,7 +24,7 @@ SALT = "a salt that nobody is told of"
 TOKEN = "hf_" + "AbCdEfGh" * 4
 NAME = "org/pair"
 
-# The client hands a file to its own client in a manner that is going out of use.
+# The client passes a file to its HTTP client in a deprecated way.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
 
 
@@ -46,8 +46,8 @@ def with_locals(args):
     try:
         fails(args, args.hub_salt)
     except RuntimeError as error:
-        told = traceback.TracebackException.from_exception(error, capture_locals=True)
-        return "".join(told.format())
+        report = traceback.TracebackException.from_exception(error, capture_locals=True)
+        return "".join(report.format())
     raise AssertionError("nothing was raised")
 
 
@@ -61,7 +61,7 @@ def logged(args):
 
 @dataclasses.dataclass
 class FurtherArguments(MaxMIGTrainingArguments):
-    """A user's own arguments, shown as `dataclass` shows them."""
+    """A user's own arguments, printed as `dataclass` prints them."""
 
     further: int = 3
 
@@ -104,7 +104,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_form_shows_a_secret(form, args):
-    """Arguments are printed, logged, put into results files and sent to trackers."""
+    """Arguments are printed, logged, written to results files and sent to trackers."""
     shown = FORMS[form](args)
     assert len(shown) > 20
     assert SALT not in shown
@@ -112,7 +112,7 @@ def test_no_form_shows_a_secret(form, args):
 
 
 def test_secrets_are_used_all_the_same(args):
-    """Masked where it is needed, a token opens nothing and a salt hashes to what everybody can hash."""
+    """If the mask itself were used, the token would open nothing and anybody could compute the hashes."""
     assert args.hub_salt == SALT
     assert f"Bearer {args.hub_token}" == f"Bearer {TOKEN}"
     assert args.hub_token.encode() == TOKEN.encode()
@@ -123,7 +123,7 @@ def test_secrets_are_used_all_the_same(args):
 
 
 def test_arguments_that_lost_their_salt_train_nothing(args, make_trainer, monkeypatch):
-    """A pickle of them has no salt: found out when all is trained, the time would be lost."""
+    """A pickled copy has no salt. An error after the training would waste all its time."""
     again = pickle.loads(pickle.dumps(args))
     trainer_class = type(make_trainer())
     with pytest.raises(ValueError, match="`hub_salt` must be given with"):
@@ -133,7 +133,7 @@ def test_arguments_that_lost_their_salt_train_nothing(args, make_trainer, monkey
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "told"),
+    ("asked", "error", "message"),
     [
         ({"hub_annotators": "hashed", "hub_salt": "short"}, ValueError, "`hub_salt` must have at least 16 characters, got 5"),
         ({"hub_annotators": "hashed", "hub_salt": 16 * b"x"}, TypeError, "`hub_salt` must be a string, got bytes"),
@@ -142,9 +142,9 @@ def test_arguments_that_lost_their_salt_train_nothing(args, make_trainer, monkey
         ({"hub_strategy": "all_checkpoints"}, ValueError, "`hub_strategy` must be 'end' or 'every_save', got 'all_"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_shared_is_said_before_anything_is_trained(asked, error, told, make_args):
-    """After the training an empty repository is there already, and the time is spent."""
-    with pytest.raises(error, match=told) as raised:
+def test_what_cannot_be_shared_is_said_before_anything_is_trained(asked, error, message, make_args):
+    """After the training, an empty repository would already exist and the time be spent."""
+    with pytest.raises(error, match=message) as raised:
         make_args(push_to_hub=True, **asked)
     assert "short" not in str(raised.value).replace("a short salt", "")
 
@@ -163,7 +163,7 @@ def test_model_whose_annotators_have_no_names_is_not_asked_for_hashes(make_args,
 
 
 def test_addresses_and_results_show_no_password():
-    """A data folder may be an address with a token in it."""
+    """The data folder may be an address that contains a token."""
     for text in (
         f"https://user:{SALT.replace(' ', '')}@host/a", f"s3://x?token={TOKEN}&a=b", f"a {TOKEN} b",
         {"deepspeed": {"api_key": TOKEN}, "list": [(TOKEN,)]},
@@ -196,7 +196,7 @@ def test_addresses_and_results_show_no_password():
 
 @pytest.fixture(scope="module")
 def removed():
-    """What any file held that is removed or moved while this is switched on: a hook cannot be taken off."""
+    """Record each file that is removed or moved while switched on, as an audit hook cannot be removed."""
     seen = {"on": False, "files": {}}
 
     def watch(event, details):
@@ -214,7 +214,7 @@ def removed():
 
 
 def test_hook_sees_what_is_there_for_a_moment_only(removed, tmp_path):
-    """If it did not, the next test would show nothing."""
+    """If the hook missed them, the next test would show nothing."""
     removed["on"] = True
     path = tmp_path / "for a moment"
     torch.save({"salt": SALT}, path)
@@ -227,7 +227,7 @@ def test_hook_sees_what_is_there_for_a_moment_only(removed, tmp_path):
 def test_no_file_has_a_secret_at_any_time(
     annotators, removed, hub, ann, make_trainer, tmp_path, caplog, monkeypatch
 ):
-    """Each save pickled the arguments to a file that everybody on the machine could read for a moment."""
+    """Each save used to pickle the arguments into a file that everybody on the machine could briefly read."""
     saved = []
     save = torch.save
     monkeypatch.setattr(
@@ -249,14 +249,14 @@ def test_no_file_has_a_secret_at_any_time(
     assert removed["files"]
     assert saved  # optimizers and the like
     assert not [what for what in saved if isinstance(what, MaxMIGTrainingArguments)]
-    told = {str(p): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    told |= removed["files"]
+    contents = {str(p): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    contents |= removed["files"]
     for commit, files in hub.repository(NAME).commits.items():
-        told |= {f"{commit}/{path}": file.content for path, file in files.items()}
-    told["log"] = caplog.text.encode()
-    assert not [path for path in told if path.endswith("training_args.bin")]
+        contents |= {f"{commit}/{path}": file.content for path, file in files.items()}
+    contents["log"] = caplog.text.encode()
+    assert not [path for path in contents if path.endswith("training_args.bin")]
     for secret in (SALT, ann):
-        assert not [path for path, content in told.items() if secret.encode() in content]
+        assert not [path for path, content in contents.items() if secret.encode() in content]
 
 
 def test_results_of_a_recipe_have_no_secret(load, tmp_path, monkeypatch):
@@ -268,15 +268,15 @@ def test_results_of_a_recipe_have_no_secret(load, tmp_path, monkeypatch):
     monkeypatch.setattr(repeat, "__file__", str(tmp_path / "repeat.py"))
     with pytest.raises(repeat.subprocess.CalledProcessError) as raised:
         repeat.run_seed(tmp_path / "fails.py", flags, 0)
-    told = str(raised.value) + repr(raised.value.cmd)
-    told += "".join(traceback.format_exception(raised.value)) + " ".join(repeat.shown(flags))
-    assert TOKEN not in told
-    assert SALT not in told
-    assert "/home/ann" not in told
+    shown = str(raised.value) + repr(raised.value.cmd)
+    shown += "".join(traceback.format_exception(raised.value)) + " ".join(repeat.shown(flags))
+    assert TOKEN not in shown
+    assert SALT not in shown
+    assert "/home/ann" not in shown
 
 
 def test_salt_hashes_as_the_plain_text_does(args, crowd):
-    """A mask that were hashed with would be known to everybody."""
+    """If the mask were hashed, everybody could compute the hashes."""
     assert hash_annotators(crowd, args.hub_salt).features == hash_annotators(crowd, SALT).features
 
 
@@ -295,7 +295,7 @@ def test_salt_hashes_as_the_plain_text_does(args, crowd):
     ],
 )
 def test_command_line_that_is_wrong_shows_no_secret(text, flags, tmp_path, capsys):
-    """What is wrong with a file is shown, and copied into a question to others."""
+    """Users paste the error about a file into questions to others."""
     path = tmp_path / "settings.yaml"
     path.write_text(
         (text + f"output_dir: {tmp_path}\n").replace("SALT", SALT).replace("TOKEN", TOKEN)
@@ -303,9 +303,9 @@ def test_command_line_that_is_wrong_shows_no_secret(text, flags, tmp_path, capsy
     given = [flag.replace("SALT", SALT).replace("TOKEN", TOKEN) for flag in flags]
     with pytest.raises((SystemExit, ValueError)) as raised:
         parse(MaxMIGTrainingArguments, arguments=["--config", str(path), *given])
-    told = "".join(traceback.format_exception(raised.value, chain=False)) + "".join(
+    shown = "".join(traceback.format_exception(raised.value, chain=False)) + "".join(
         capsys.readouterr()
     )
-    assert len(told) > 20
-    assert SALT not in told
-    assert TOKEN not in told
+    assert len(shown) > 20
+    assert SALT not in shown
+    assert TOKEN not in shown

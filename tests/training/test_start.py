@@ -1,4 +1,4 @@
-"""What a training starts from is a value: found without a trainer, and whole in each checkpoint."""
+"""The start of a training is a value: found without a trainer, and stored whole in each checkpoint."""
 
 import copy
 import dataclasses
@@ -18,14 +18,14 @@ from tests.worlds import make_crowd
 
 
 class Predicted:
-    """What a short training predicts."""
+    """The predictions of a short training."""
 
     def __init__(self, posteriors, gain):
         self.predictions, self.metrics = posteriors, {"test_gain": gain}
 
 
 def ahead(model, args, dataset, **changes):
-    """A training, in which each short one comes to posteriors that are surer the nearer its rate is to 1."""
+    """Return a training whose short runs give more confident posteriors the nearer their rate is to 1."""
 
     def train_briefly(model, rows, share, rate=None, seed=None):
         trained.append((rate, len(rows), share))
@@ -49,7 +49,7 @@ def ahead(model, args, dataset, **changes):
 
 
 def test_search_needs_no_trainer(make_model, make_args, crowd):
-    """A model, arguments, data and a way to train for a while are all that it knows."""
+    """It must depend only on model, arguments, data and a function that trains briefly."""
     args = make_args(init="information", search_rate=True, learning_rate=1e-2)
     training, trained = ahead(make_model(), args, crowd)
     tries = search_rate(training)
@@ -59,7 +59,7 @@ def test_search_needs_no_trainer(make_model, make_args, crowd):
 
 @pytest.mark.parametrize("init", ["information", "vote_share", "cross_fit"])
 def test_model_stays_as_it_is_until_the_start_is_applied(init, make_model, make_args, crowd):
-    """What is found travels in one direction: a value comes back, and nothing else changes."""
+    """Finding a start must return a value and change nothing else."""
     args = make_args(init=init, search_rate=True, num_train_epochs=1)
     model = make_model()
     before = copy.deepcopy(model.state_dict())
@@ -76,7 +76,7 @@ def test_model_stays_as_it_is_until_the_start_is_applied(init, make_model, make_
 
 
 def test_start_from_votes_is_that_of_the_model_itself(make_model, make_args, crowd):
-    """Without a search nothing is copied: large models have no room for it."""
+    """Without a search nothing is copied: there may be no memory for two large models."""
     args = make_args(init="vote_share")
     training, trained = ahead(make_model(), args, crowd)
     start = find_start(training)
@@ -89,14 +89,14 @@ def test_start_from_votes_is_that_of_the_model_itself(make_model, make_args, cro
 
 
 def test_checkpoint_has_all_that_was_found_but_parameters(tmp_path, make_trainer, brief):
-    """A resumed training must not read it off the log, nor search again."""
+    """A resumed training must neither parse the log nor search again."""
     trainer = make_trainer(
         init="cross_fit", search_rate=True, max_steps=2, save_strategy="steps", save_steps=2
     )
     trainer.train()
     folder = tmp_path / "out" / "checkpoint-2"
-    told = json.loads((folder / "start.json").read_text())
-    assert told == {
+    stored = json.loads((folder / "start.json").read_text())
+    assert stored == {
         "init": "cross_fit", "rate": None, "prior": trainer.crowd_model.config.prior,
         "aggregator": "weighted_average", "tried": trainer.start.items.likelihoods, "gold_labels": 0,
     }  # fmt: skip
@@ -108,7 +108,7 @@ def test_checkpoint_has_all_that_was_found_but_parameters(tmp_path, make_trainer
 
 
 def test_training_that_keeps_its_start_goes_on_with_its_gold_labels(tmp_path, make_trainer):
-    """Nothing was found, but the checkpoint is of a training with gold labels all the same."""
+    """No start was found, but the checkpoint still belongs to a training with gold labels."""
     settings = {"init": "keep", "use_gold_labels": True, "max_steps": 4}
     trainer = make_trainer(**settings, save_strategy="steps", save_steps=2)
     trainer.train()
@@ -119,7 +119,7 @@ def test_training_that_keeps_its_start_goes_on_with_its_gold_labels(tmp_path, ma
 
 
 def test_evaluation_before_a_training_without_steps(make_model, make_args, crowd):
-    """The share of the training that is done would be nothing divided by nothing."""
+    """The share of the training that is done would be 0 / 0."""
     args = make_args(num_train_epochs=0, eval_on_start=True, eval_strategy="epoch")
     trainer = MaxMIGTrainer(
         model=make_model(), args=args, train_dataset=crowd, eval_dataset=crowd.select(range(30))
@@ -129,12 +129,12 @@ def test_evaluation_before_a_training_without_steps(make_model, make_args, crowd
 
 
 def test_start_of_nothing_is_to_keep_what_there_is(tmp_path):
-    """A checkpoint of a training that looked for nothing."""
+    """This is the checkpoint of a training that searched for nothing."""
     assert Start.load(tmp_path) == Start("keep")
 
 
 def test_other_gold_labels_than_the_starts_are_refused():
-    """Half a training with them and half without is neither."""
+    """Half of a training with them and half without would equal neither."""
     start = Start("information", rate=0.1, gold_labels=2)
     check_start(start, make_crowd(), torch.tensor([1, -1, 0]))
     for gold in (None, torch.tensor([1, -1, -1])):
@@ -143,7 +143,7 @@ def test_other_gold_labels_than_the_starts_are_refused():
 
 
 def test_short_training_is_of_the_same_arguments_but_silent(make_args):
-    """What reports, saves or asks for gold labels does so once, in the training itself."""
+    """Reporting, saving and asking for gold labels happen once, in the training itself."""
     args = make_args(use_gold_labels=True, logging_strategy="steps", report_to="none", seed=3)
     short = short_arguments(args, num_items=80, share=0.5)
     assert (short.use_gold_labels, short.init, short.seed) == (False, "keep", 3)

@@ -13,7 +13,7 @@ from tests.worlds import make_crowd
 
 
 class Breaks(TrainerCallback):
-    """Makes one number of the model another one, when a step begins."""
+    """Change one number of the model when a step begins."""
 
     def __init__(self, step, value=float("nan")):
         self.step, self.value = step, value
@@ -25,7 +25,7 @@ class Breaks(TrainerCallback):
 
 
 class OnADevice(MaxMIGTrainer):
-    """Sees numbers only where the host waits anyway, as with an accelerator."""
+    """Look at numbers only where the host waits anyway, as with an accelerator."""
 
     def _get_grad_norm(self, model, grad_norm=None):
         waits, self.check_numbers = self.check_numbers, lambda: None
@@ -43,20 +43,20 @@ def weights(folder):
 def test_training_stops_with_the_step_and_the_last_good_checkpoint(
     kind, crowd, make_model, make_args
 ):
-    """It went on to the end with NaN for all weights, and saved them as the model."""
+    """Training used to continue to the end with NaN for all weights, and save them as the model."""
     args = make_args(save_strategy="epoch", num_train_epochs=3, logging_strategy="no")
     trainer = kind(model=make_model(), args=args, train_dataset=crowd, callbacks=[Breaks(step=9)])
     with pytest.raises(
         ValueError, match="the loss must be finite, got nan at step 9 of 18"
-    ) as told:
+    ) as stopped:
         trainer.train()
-    assert str(Path(args.output_dir, "checkpoint-6")) in str(told.value)
+    assert str(Path(args.output_dir, "checkpoint-6")) in str(stopped.value)
     assert [path.name for path in Path(args.output_dir).glob("checkpoint-*")] == ["checkpoint-6"]
     assert all(t.isfinite().all() for t in weights(Path(args.output_dir, "checkpoint-6")))
     with pytest.raises(ValueError, match="the weights must be finite"):
         trainer.save_model(args.output_dir)
     assert not Path(args.output_dir, "model.safetensors").exists()
-    # And from there it goes on.
+    # Training can continue from there.
     again = kind(model=make_model(), args=args, train_dataset=crowd)
     again.train(resume_from_checkpoint=str(Path(args.output_dir, "checkpoint-6")))
     assert again.state.global_step == 18
@@ -72,7 +72,7 @@ def test_training_stops_with_the_step_and_the_last_good_checkpoint(
 def test_step_is_looked_at_before_anything_is_saved_logged_or_evaluated(
     strategies, crowd, make_model, make_args
 ):
-    """A NaN in the log is no JSON; in a checkpoint, there is no good one left."""
+    """A NaN makes the log invalid JSON, and in a checkpoint it leaves no good one."""
     args = make_args(num_train_epochs=1, **strategies)
     trainer = OnADevice(
         model=make_model(),
@@ -86,12 +86,12 @@ def test_step_is_looked_at_before_anything_is_saved_logged_or_evaluated(
     assert trainer.state.global_step == (3 if strategies else 6)
     saved = sorted(path.name for path in Path(args.output_dir).glob("checkpoint-*"))
     assert saved == (["checkpoint-1", "checkpoint-2"] if "save_steps" in strategies else [])
-    told = [value for log in trainer.state.log_history for value in log.values()]
-    assert all(torch.tensor(float(value)).isfinite() for value in told)
+    logged = [value for log in trainer.state.log_history for value in log.values()]
+    assert all(torch.tensor(float(value)).isfinite() for value in logged)
 
 
 def test_gradient_alone_stops_too(crowd, make_model, make_args):
-    """The loss of a step can be finite and its gradient not: then only the next loss shows it."""
+    """A step's loss can be finite while its gradient is not, which only the next loss would show."""
 
     class Steep(MaxMIGTrainer):
         def compute_loss(self, model, inputs, *args, **kwargs):
@@ -111,7 +111,7 @@ def test_gradient_alone_stops_too(crowd, make_model, make_args):
 
 
 def test_scaled_loss_may_overflow_now_and_then(crowd, make_model, make_args):
-    """With `fp16` a step whose gradients are too large is left out, and the scale lowered: no fault."""
+    """With `fp16`, a step whose gradients are too large is skipped and the scale lowered, which is no error."""
 
     class Scaler:
         scale = 2.0**16
@@ -132,7 +132,7 @@ def test_scaled_loss_may_overflow_now_and_then(crowd, make_model, make_args):
 
 
 def test_last_step_is_looked_at_as_well(crowd, make_model, make_args):
-    """What the last step makes of the weights no further loss shows."""
+    """No later loss shows what the last step did to the weights."""
 
     class Ends(TrainerCallback):
         def on_optimizer_step(self, args, state, control, model=None, **kwargs):
@@ -148,7 +148,7 @@ def test_last_step_is_looked_at_as_well(crowd, make_model, make_args):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_no_door_saves_a_weight_that_is_not_finite(value, make_model, tmp_path):
-    """`save_pretrained`, `push_to_hub` and the classifier alone know no trainer."""
+    """`save_pretrained`, `push_to_hub` and saving the classifier alone run without a trainer."""
     pair = make_model()
     next(pair.classifier.parameters()).data.view(-1)[3] = value
     for save in (pair.save_pretrained, lambda folder: save_classifier(pair, folder)):
@@ -158,7 +158,7 @@ def test_no_door_saves_a_weight_that_is_not_finite(value, make_model, tmp_path):
 
 
 def test_mask_of_minus_infinity_is_no_fault():
-    """Networks mask with it; a mean or variance that overflowed is plus infinity."""
+    """Networks mask with minus infinity; a mean or variance that overflowed is plus infinity."""
     layer = torch.nn.BatchNorm1d(3)
     layer.register_buffer("mask", torch.tensor([0.0, -float("inf")]))
     assert non_finite_weight(layer) is None
@@ -167,7 +167,7 @@ def test_mask_of_minus_infinity_is_no_fault():
 
 
 def test_first_number_is_what_is_told():
-    """The steps after it are all NaN, and say nothing."""
+    """All later steps are NaN and say nothing."""
     noted = FirstNonFinite(torch.device("cpu"))
     assert noted.found() is None
     for step, value in enumerate([1.0, float("-inf"), float("nan")], start=1):
@@ -176,7 +176,7 @@ def test_first_number_is_what_is_told():
 
 
 def test_try_that_diverges_is_left_out_with_a_word(crowd, make_model, make_args, caplog):
-    """Scipy's error ended the training; or NaN was compared, and anything chosen."""
+    """Scipy's error used to end the training, or NaN was compared and anything could be chosen."""
     args = make_args(search_rate=True, learning_rate=1e-2)
 
     class Fragile(MaxMIGTrainer):
@@ -205,7 +205,7 @@ def test_try_that_diverges_is_left_out_with_a_word(crowd, make_model, make_args,
 
 
 def test_rate_at_which_everything_diverges_stops_the_training(make_model, make_args):
-    """Found by all tries, it must not surface as an error of scipy's."""
+    """If all tries diverge, the error must not be one of scipy's."""
     trainer = MaxMIGTrainer(
         model=make_model(),
         args=make_args(search_rate=True, learning_rate=1e30, init=None, num_train_epochs=3),
@@ -217,7 +217,7 @@ def test_rate_at_which_everything_diverges_stops_the_training(make_model, make_a
 
 
 def test_evaluation_that_is_not_finite_names_the_item(crowd, make_model, make_args):
-    """A NaN gain is never the best, so no epoch was kept, and the log was no JSON."""
+    """A NaN gain is never the best, so no epoch was kept, and the log was not valid JSON."""
     trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
     first = next(i for i, row in enumerate(crowd) if row["annotators"] and i > 20)
     inner = trainer.crowd_model.classifier.forward

@@ -1,4 +1,4 @@
-"""Streams: a training set that is read as it comes, and may be larger than any memory."""
+"""Streams: a training set that is read as it comes and may exceed any memory."""
 
 import itertools
 import weakref
@@ -13,15 +13,15 @@ from hf_maxmig.data.collator import crowd_batches
 from tests.worlds import ANNOTATORS, CLASSES, make_crowd
 
 BATCH = 16
-ENOUGH = 5_000  # items, after which a stream that has no end is no longer read but loaded
+ENOUGH = 5_000  # items after which an endless stream is being loaded, not read
 
 
 class Row(dict):
-    """An item of which can be told that nothing holds it any more."""
+    """An item that can show whether anything still holds it."""
 
 
 class Endless(torch.utils.data.IterableDataset):
-    """A stream of torch's without an end; notes how many items are asked for and held at a time."""
+    """A torch stream without an end, which counts the items requested and those held at a time."""
 
     def __init__(self, crowd):
         self.items = list(crowd)
@@ -44,14 +44,14 @@ class Endless(torch.utils.data.IterableDataset):
 
 
 class Start(TrainerCallback):
-    """Keeps what the aggregator starts from."""
+    """Record the votes from which the aggregator starts."""
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         self.table = model.aggregator.table.detach().clone()
 
 
 def started_from(crowd, make_model):
-    """The start of equation 2 from these items, at half strength, the default."""
+    """Return the start of equation 2 from these items, at half strength, the default."""
     model = make_model()
     model.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)), scale=0.5)
     return model.aggregator.table.detach()
@@ -59,7 +59,7 @@ def started_from(crowd, make_model):
 
 @pytest.mark.parametrize("asked", ["number", "table of votes"])
 def test_stream_without_an_end_is_read_as_it_comes(asked, crowd, make_model, make_args):
-    """Read to its end for the start, or for the names of the classes, or ahead of the training, it fills any memory."""
+    """If the start, the class names or a prefetch read it to its end, it would fill any memory."""
     stream, start = Endless(crowd), Start()
     trainer = MaxMIGTrainer(
         model=make_model(),
@@ -80,7 +80,7 @@ def test_stream_without_an_end_is_read_as_it_comes(asked, crowd, make_model, mak
 
 
 def test_stream_of_the_hub_is_read_no_further_than_asked(crowd, make_model, make_args):
-    """`take` of a stream that shuffles, or a batch of a thousand, would read far more."""
+    """`take` from a shuffled stream, or a batch of a thousand, would read far more."""
     read = []
 
     def generate():
@@ -97,7 +97,7 @@ def test_stream_of_the_hub_is_read_no_further_than_asked(crowd, make_model, make
 
 
 def test_stream_with_an_end_starts_from_all_of_it(crowd, make_model, make_args):
-    """The default must not depend on whether the items are streamed."""
+    """The default must not depend on whether items are streamed."""
     start = Start()
     trainer = MaxMIGTrainer(
         model=make_model(),
@@ -111,7 +111,7 @@ def test_stream_with_an_end_starts_from_all_of_it(crowd, make_model, make_args):
 
 @pytest.mark.parametrize("kind", ["columns", "rows"])
 def test_first_items_start_other_data_sets_too(kind, crowd, make_model, make_args):
-    """A number that only streams know would be ignored in silence; more than there are is all."""
+    """The setting must not be ignored without a stream; more than there are means all."""
     for number in (40, 1000):
         start = Start()
         trainer = MaxMIGTrainer(
@@ -128,7 +128,7 @@ def test_first_items_start_other_data_sets_too(kind, crowd, make_model, make_arg
 
 
 def test_classes_are_named_by_the_first_items_of_a_stream(crowd, make_model, make_args):
-    """The items are read once for the best names, and again for whether they are clear."""
+    """The items are read twice: once for the best names and once to see whether they are clear."""
     trainer = MaxMIGTrainer(
         model=make_model(), args=make_args(max_steps=1), train_dataset=Endless(crowd), start_from=60
     )
@@ -140,7 +140,7 @@ def test_classes_are_named_by_the_first_items_of_a_stream(crowd, make_model, mak
 
 
 def test_classes_are_named_by_the_votes_that_it_starts_from(crowd, make_model, make_args):
-    """Those of the stream would be read to its end."""
+    """Otherwise the stream's votes would be read to its end."""
     trainer = MaxMIGTrainer(
         model=make_model(),
         args=make_args(max_steps=60),
@@ -154,7 +154,7 @@ def test_classes_are_named_by_the_votes_that_it_starts_from(crowd, make_model, m
 
 
 def test_names_come_with_the_votes_where_a_stream_has_none(crowd, make_args):
-    """`map` takes a stream's features away: a classifier could not be wrapped."""
+    """`map` removes a stream's features, so a classifier could not be wrapped."""
     stream = crowd.to_iterable_dataset().map(lambda row: row)
     assert stream.features is None
     trainer = MaxMIGTrainer(
@@ -178,7 +178,7 @@ def test_votes_of_others_do_not_start_it(crowd, make_model, make_args):
 
 
 def test_start_from_nothing_is_refused(crowd, make_model, make_args):
-    """Zero items would be taken for none given, or fail far from here."""
+    """Zero items would be taken for "not set", or fail somewhere else."""
     for number in (0, -3):
         with pytest.raises(ValueError, match=f"must be a number of items, 1 or more.*got {number}"):
             MaxMIGTrainer(
@@ -187,7 +187,7 @@ def test_start_from_nothing_is_refused(crowd, make_model, make_args):
 
 
 def test_start_from_some_cannot_be_a_start_from_information(crowd, make_model, make_args):
-    """Both are asked for, one would be ignored."""
+    """If both were requested, one would be ignored."""
     for start, shown in ((40, "40 items"), (crowd, "Dataset")):
         trainer = MaxMIGTrainer(
             model=make_model(),
@@ -213,7 +213,7 @@ class SaveAt(TrainerCallback):
 
 
 def trained(folder, make_model, make_args, saved=(), checkpoint=None, **changes):
-    """Train on a stream in another order each pass, by a network that drops out."""
+    """Train on a stream with another order in each pass, with a network that uses dropout."""
     trainer = MaxMIGTrainer(
         model=make_model(0.5, prior="learned"),
         args=make_args(output_dir=str(folder), max_steps=STEPS, **changes),
@@ -232,7 +232,7 @@ def trained(folder, make_model, make_args, saved=(), checkpoint=None, **changes)
 def test_resumed_stream_goes_on_where_it_stopped(
     accumulation, saved, make_model, make_args, tmp_path
 ):
-    """`Trainer` takes all steps for one pass: from the second on, items would be left out or seen twice."""
+    """`Trainer` treats all steps as one pass, so from the second on items would be skipped or seen twice."""
     changes = {"gradient_accumulation_steps": accumulation}
     whole = trained(tmp_path, make_model, make_args, saved, **changes)
     assert whole.state.epoch > 2
@@ -246,10 +246,10 @@ def test_resumed_stream_goes_on_where_it_stopped(
 
 
 def test_resumed_stream_may_leave_its_place(make_model, make_args, tmp_path):
-    """`ignore_data_skip` is for streams that are too long to be read again: the pass is begun anew."""
+    """`ignore_data_skip` is for streams too long to be read again: the pass restarts."""
     trained(tmp_path, make_model, make_args, saved=(9,))
     again = trained(
         tmp_path, make_model, make_args, (), str(tmp_path / "checkpoint-9"), ignore_data_skip=True
     )
-    # Five steps were left, of the second pass; `epoch` is the passes, and the steps in this one by all.
+    # Five steps of the second pass were left; `epoch` counts the passes and the steps in this one.
     assert again.state.epoch == pytest.approx(1 + 5 / STEPS)

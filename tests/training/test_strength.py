@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.training.strength`: how much the votes count, found on votes that nobody has learned."""
+"""Tests of `hf_maxmig.training.strength`: how much the votes count, estimated on votes that nobody has learned."""
 
 import math
 from pathlib import Path
@@ -38,8 +38,7 @@ def test_an_aggregator_with_a_strength_is_its_posterior_with_it(kind: str, stren
     torch.testing.assert_close(aggregator.weight.detach(), strength * weight)
 
 
-# --- what is found
-# ---------------------------------------------------------------------------------------------------
+# --- estimation
 
 
 def draw(number: int, seed: int, right: tuple[float, ...] = (0.7, 0.6, 0.8)) -> list[Tensor]:
@@ -53,7 +52,7 @@ def draw(number: int, seed: int, right: tuple[float, ...] = (0.7, 0.6, 0.8)) -> 
     off = (1 - torch.eye(C)) / (C - 1)
     said_by = torch.stack([p * torch.eye(C) + (1 - p) * off for p in (*right, 0.75)])
     said = [torch.multinomial(each[truth], 1, generator=generator) for each in said_by]
-    # The last of them is not heard: what it says is what the picture shows.
+    # The last annotator's vote is not passed on: it stands for what the picture shows.
     log_h = (said_by[-1][:, said[-1][:, 0]].T.log() + LOG_P).log_softmax(dim=1)
     who = torch.arange(len(right)).expand(number, -1)
     return [truth, log_h, said_by[:-1].log(), who, torch.cat(said[:-1], dim=1)]
@@ -96,7 +95,7 @@ def test_what_is_right_is_nearly_left_alone() -> None:
 
 
 def test_few_items_change_little() -> None:
-    """One number is chosen by few items: without a belief beforehand it would be chosen by noise."""
+    """The strength is one number chosen by few items: without a prior belief, noise would choose it."""
     few, many = (
         [
             best_strength(log_h, aggregate(3 * weight, LOG_P, *crowd), LOG_P)
@@ -117,7 +116,7 @@ def test_without_pairs_of_items_there_is_no_gain(number: int) -> None:
 
 
 def test_of_very_many_items_some_are_enough(monkeypatch) -> None:
-    """In no order: the first items may all be of one class."""
+    """They must be sampled, as the first items may all be of one class."""
     truth, *rest = draw(4000, seed=1)
     order = truth.argsort()
     log_h, weight, who, said = rest[0][order], rest[1], rest[2][order], rest[3][order]
@@ -141,13 +140,13 @@ def test_a_training_that_diverged_changes_nothing() -> None:
 # --- after training
 # ---------------------------------------------------------------------------------------------------
 
-TIMES = 4.0  # too much
+TIMES = 4.0  # too large
 HELD_OUT = make_crowd(300, seed=1)
 
 
 @pytest.fixture
 def overconfident(make_model, make_args):
-    """A pair whose classifier is good and whose W is log confusion, but several times too large."""
+    """A model with a good classifier and a W of log confusion that is several times too large."""
     crowd = make_crowd(300)
     args = make_args(num_train_epochs=10)
     trainer = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
@@ -161,7 +160,7 @@ def overconfident(make_model, make_args):
 
 @pytest.fixture
 def make_trainer(overconfident, make_args):
-    """A trainer of that model, which hardly trains it."""
+    """Return a trainer of that model which hardly trains it."""
 
     def build(eval_dataset=HELD_OUT, **changes):
         hardly = {"init": "keep", "max_steps": 1, "learning_rate": 1e-9, "search_strength": True}
@@ -198,7 +197,7 @@ def test_results_are_those_of_the_model_as_it_is(make_trainer):
 
 
 def test_results_of_before_are_not_those_of_the_model(make_trainer, monkeypatch):
-    """And whoever has no evaluation set cannot measure again at the end of a long training."""
+    """Results measured earlier must not be attributed to the new model, also without an evaluation set."""
     trainer = make_trainer(eval_dataset=None)
     trainer.evaluate(HELD_OUT)
     monkeypatch.setattr(trainer, "name_classes", lambda: CLASSES)
@@ -216,7 +215,7 @@ def without_votes(dataset):
 
 
 def by_strangers(dataset):
-    """Votes of nobody whom the model knows."""
+    """Return votes of annotators whom the model does not know."""
     return dataset.map(lambda row: {"annotators": [-1] * len(row["annotators"])})
 
 

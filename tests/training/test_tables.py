@@ -1,4 +1,4 @@
-"""Training on the rows of a table: the collator makes the features, in every form of a data set."""
+"""Training on the rows of a table: the collator computes the features, for every kind of data set."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def trained(args, processor, dataset, resume=None, **settings):
 
 
 def test_columns_become_the_processors_features(table, processor, collator):
-    """In a batch of Arrow, of dicts, of a stream and of tensors."""
+    """Covers batches from Arrow, dicts, streams and tensors."""
     expected = processor(table.to_list())["features"]
     rows = arrow_rows(table, collator)
     assert isinstance(rows, ArrowRows)
@@ -62,7 +62,7 @@ def test_columns_become_the_processors_features(table, processor, collator):
 
 
 def test_numbers_are_not_rounded_before_their_mean_is_taken_off():
-    """Years and times are large and differ in their last digits, which float32 does not hold."""
+    """Years and times are large and differ in their last digits, which float32 cannot hold."""
     table = make_table().map(lambda row, i: {"weight": 1.7e9 + i}, with_indices=True)
     processor = fitted_table_processor(table, ["weight"])
     collator = CrowdCollator(4, 3, processor=processor, input_names=["features", "labels"])
@@ -71,7 +71,7 @@ def test_numbers_are_not_rounded_before_their_mean_is_taken_off():
 
 
 def test_features_that_are_there_are_taken(table, processor, collator):
-    """Whoever has mapped the data set does not want the work twice, or columns that are gone."""
+    """A user who has mapped the data set may have removed the columns, and does not want to compute features twice."""
     made = table.map(processor, batched=True).remove_columns(processor.column_names)
     expected = processor(table.to_list())["features"]
     batch = collator(arrow_rows(made, collator).__getitems__([*range(len(made))]))
@@ -79,7 +79,7 @@ def test_features_that_are_there_are_taken(table, processor, collator):
 
 
 def test_table_without_a_column_is_refused_by_name(table, processor, collator):
-    """Before the training, with the name; and bad cells with their item."""
+    """The error must come before training and name the column, and for a bad cell the item."""
     with pytest.raises(ValueError, match="a table must have the column 'weight', got 'height', 'leg"):  # fmt: skip
         collator(table.remove_columns("weight").to_list())
     bare = CrowdCollator(4, 3, input_names=collator.input_names)
@@ -93,7 +93,7 @@ def test_table_without_a_column_is_refused_by_name(table, processor, collator):
 
 @pytest.mark.slow
 def test_training_on_columns_is_training_on_features(table, processor, make_args, tmp_path):
-    """From the start that is found before the training to the predictions after it, and when resumed."""
+    """Covers the whole way, from the start before the training to the predictions after it, and resuming."""
     settings = {"init": "cross_fit", "num_train_epochs": 4, "save_strategy": "epoch"}
     trainer = trained(make_args(**settings), processor, table)
     assert trainer.start.items is not None  # of networks on the features
@@ -117,7 +117,7 @@ def test_training_on_columns_is_training_on_features(table, processor, make_args
 
 @pytest.mark.slow
 def test_stream_of_rows_is_trained_on(table, processor, make_args):
-    """A stream gives dicts, and is read from its start."""
+    """A stream yields dicts, and is read from its beginning."""
     args = make_args(max_steps=40, num_train_epochs=1)
     trainer = trained(args, processor, table.to_iterable_dataset())
     assert trainer.evaluate(table)["eval_accuracy"] > 0.8

@@ -42,7 +42,7 @@ from tests.worlds import ANNOTATORS, CLASSES, InOrder, batch_of, make_crowd
 
 
 def test_loss_is_minus_the_gain_of_the_annotated_items(crowd, make_model, make_args):
-    """A loss over unlabelled items too, or in another scale, would still go down."""
+    """A loss that includes unlabelled items, or has another scale, would still go down."""
     trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
     torch.nn.init.normal_(trainer.crowd_model.aggregator.table)
     batch = batch_of(trainer, range(24))
@@ -58,7 +58,7 @@ def test_loss_is_minus_the_gain_of_the_annotated_items(crowd, make_model, make_a
 
 
 def test_gold_labels_change_nothing_in_training(crowd, make_model, make_args):
-    """The one leak that would make every result worthless."""
+    """This is the one leak that would make every result worthless."""
     wrong = crowd.map(lambda row: {"label": (row["label"] + 1) % 3}, load_from_cache_file=False)
     without = crowd.remove_columns("label")
     trained = []
@@ -73,7 +73,7 @@ def test_gold_labels_change_nothing_in_training(crowd, make_model, make_args):
 
 
 def test_training_learns_the_classes_from_the_crowd(crowd, make_model, make_args):
-    """Everything can run and nothing be learned; the vote share alone is far from this accuracy."""
+    """Training could run without errors and learn nothing. The vote share alone is far below this accuracy."""
     trainer = MaxMIGTrainer(
         model=make_model(),
         args=make_args(num_train_epochs=15),
@@ -91,7 +91,7 @@ def test_training_learns_the_classes_from_the_crowd(crowd, make_model, make_args
 
 @pytest.mark.parametrize("divergence", ["pearson", "jensen_shannon"])
 def test_other_divergences_learn_too(divergence, crowd, make_model, make_args):
-    """Only KL being exercised would leave a wrong sign in the others unseen."""
+    """If only KL were tested, a wrong sign in the other divergences would go unnoticed."""
     trainer = MaxMIGTrainer(
         model=make_model(divergence=divergence),
         args=make_args(num_train_epochs=15),
@@ -102,7 +102,7 @@ def test_other_divergences_learn_too(divergence, crowd, make_model, make_args):
 
 
 def test_accumulation_averages_the_gains_of_its_micro_batches(crowd, make_model, make_args):
-    """Trainer's own scaling gives k times the gradient where a subclass computes the loss."""
+    """Where a subclass computes the loss, Trainer's own scaling would give k times the gradient."""
     rows = crowd.select(range(32))
     args = make_args(
         optim="sgd", learning_rate=0.1, aggregator_learning_rate=0.1, aggregator_warmup_ratio=0.0, max_grad_norm=0.0,
@@ -125,7 +125,7 @@ def test_accumulation_averages_the_gains_of_its_micro_batches(crowd, make_model,
 
 
 def test_resumed_run_equals_uninterrupted(crowd, make_model, make_args):
-    """A resume that starts the aggregator anew, or loses its rate, gives a plausible other model."""
+    """A resume that reinitialises the aggregator, or loses its rate, gives a different but plausible model."""
     settings = {"num_train_epochs": 4, "save_strategy": "epoch"}
     whole = MaxMIGTrainer(
         model=make_model(0.5, prior="learned"), args=make_args(**settings), train_dataset=crowd
@@ -142,7 +142,7 @@ def test_resumed_run_equals_uninterrupted(crowd, make_model, make_args):
 
 
 def test_resume_passes_over_a_half_written_checkpoint(crowd, make_model, make_args, caplog):
-    """A run killed while saving would otherwise not come back."""
+    """Otherwise a run killed while saving could not be resumed."""
     args = make_args(num_train_epochs=2, save_strategy="epoch")
     first = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
     first.train()
@@ -155,14 +155,14 @@ def test_resume_passes_over_a_half_written_checkpoint(crowd, make_model, make_ar
 
 
 def test_resume_without_a_checkpoint_says_so(crowd, make_model, make_args):
-    """Starting anew in silence would throw away what was asked for."""
+    """Silently starting over would lose the training that was to be resumed."""
     trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
     with pytest.raises(ValueError, match="needs a whole checkpoint"):
         trainer.train(resume_from_checkpoint=True)
 
 
 def test_fresh_run_starts_from_equation_2_and_keep_does_not(crowd, make_model, make_args):
-    """An aggregator left at zero, or one that is reset although it should stay."""
+    """The aggregator could be left at zero, or reset although it should be kept."""
     starts = {}
 
     class Spy(TrainerCallback):
@@ -182,7 +182,7 @@ def test_fresh_run_starts_from_equation_2_and_keep_does_not(crowd, make_model, m
 
 @pytest.mark.parametrize("plain", [False, True])
 def test_model_init_is_started_from_the_crowd_too(plain, crowd, make_model, make_args):
-    """With `model_init` the model is made inside `train`: wrapped, collated for and started there."""
+    """With `model_init` the model is created inside `train`, and must be wrapped, collated for and started there."""
     trainer = MaxMIGTrainer(
         model_init=lambda trial=None: make_model().classifier if plain else make_model(),
         args=make_args(num_train_epochs=15),
@@ -195,7 +195,7 @@ def test_model_init_is_started_from_the_crowd_too(plain, crowd, make_model, make
 
 
 def test_bf16_computes_the_gain_in_float32_and_keeps_the_aggregator(crowd, make_model, make_args):
-    """In bfloat16 the gain has three digits and updates of 1e-3 are lost; nothing would crash."""
+    """In bfloat16 the gain has three digits and updates of 1e-3 are lost, without any error."""
     trainer = MaxMIGTrainer(
         model=make_model(prior="learned"), args=make_args(bf16=True), train_dataset=crowd
     )
@@ -224,7 +224,7 @@ def test_bf16_computes_the_gain_in_float32_and_keeps_the_aggregator(crowd, make_
 
 
 def test_evaluation_is_over_the_whole_set_whatever_the_batch(crowd, make_model, make_args):
-    """A mean over batches depends on the batch size and is another number."""
+    """A mean over batches would depend on the batch size and be another number."""
     model = make_model()
     model.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)))
     results = []
@@ -267,7 +267,7 @@ def test_evaluation_is_over_the_whole_set_whatever_the_batch(crowd, make_model, 
 
 
 def test_dropping_the_last_batch_keeps_every_item_of_an_evaluation(crowd, make_model, make_args):
-    """Trainer's flag also cuts the evaluation set: accuracies of another set, predictions that do not line up."""
+    """Trainer's flag also cuts the evaluation set: accuracies of another set, and predictions that do not line up."""
     args = make_args(dataloader_drop_last=True, per_device_eval_batch_size=64)
     trainer = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
     assert len(crowd) % 64
@@ -277,7 +277,7 @@ def test_dropping_the_last_batch_keeps_every_item_of_an_evaluation(crowd, make_m
 
 
 def test_evaluation_reports_what_the_data_allows(crowd, make_model, make_args):
-    """Trainer silently returns nothing at all where an evaluation set lacks labels."""
+    """Trainer silently returns nothing at all if an evaluation set lacks labels."""
     trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
     accuracies = {"eval_accuracy", "eval_aggregator_accuracy", "eval_forecast_accuracy"}
     gains = {"eval_gain", "eval_gain_ceiling", "eval_gain_low", "eval_gain_high"}
@@ -297,7 +297,7 @@ def test_evaluation_reports_what_the_data_allows(crowd, make_model, make_args):
 
 
 def test_predict_gives_the_three_posteriors(crowd, make_model, make_args):
-    """Without votes the forecast must be the classifier, not a missing output that shifts the others."""
+    """Without votes the forecast must equal the classifier's. A missing output would shift the others."""
     trainer = MaxMIGTrainer(
         model=make_model(prior=[5, 3, 2]), args=make_args(), train_dataset=crowd
     )
@@ -320,7 +320,7 @@ def test_predict_gives_the_three_posteriors(crowd, make_model, make_args):
 
 
 def test_further_metrics_are_added(crowd, make_model, make_args):
-    """A user's own metrics must come beside ours, with gold labels as they know them."""
+    """A user's own metrics must be added to ours, with gold labels in the form they expect."""
 
     def metrics(prediction):
         assert prediction.label_ids.shape == (len(crowd),)
@@ -337,7 +337,7 @@ def test_further_metrics_are_added(crowd, make_model, make_args):
 def test_step_with_one_annotated_item_is_skipped_with_one_line(
     crowd, make_model, make_args, caplog
 ):
-    """A crash, a NaN, or a step towards nothing; and a line a step would drown the log."""
+    """It must not crash, give NaN or take an arbitrary step. One line per step would drown the log."""
     lengths = [len(votes) for votes in crowd["annotations"]]
     empty = [i for i, n in enumerate(lengths) if n == 0]
     one = next(i for i, n in enumerate(lengths) if n > 0)
@@ -374,12 +374,12 @@ def test_best_model_is_chosen_by_the_gain(crowd, make_model, make_args):
 
 
 def untouched(make_args, **changes):
-    """Return arguments that say nothing of evaluating and saving."""
+    """Return arguments that do not mention evaluating or saving."""
     return make_args(**{"save_strategy": "steps", "name_classes": False, **changes})
 
 
 def test_evaluation_set_with_votes_chooses_the_epoch(crowd, make_model, make_args):
-    """Whoever gives held-out votes and no more would end with the last epoch, however bad."""
+    """A user who passes held-out votes and nothing else would end up with the last epoch, however bad."""
     args = untouched(make_args, num_train_epochs=4, learning_rate=0.05)
     held_out = make_crowd(seed=2)
     trainer = MaxMIGTrainer(
@@ -390,17 +390,17 @@ def test_evaluation_set_with_votes_chooses_the_epoch(crowd, make_model, make_arg
     *gains, at_end = (log["eval_gain"] for log in trainer.state.log_history if "eval_gain" in log)
     assert len(set(gains)) == 4
     assert trainer.state.best_metric == max(gains) != gains[-1]
-    # What the card tells is of the epoch that was taken.
+    # The card describes the chosen epoch.
     assert at_end == pytest.approx(max(gains), abs=1e-5)
     assert trainer.evaluate()["eval_gain"] == pytest.approx(max(gains), abs=1e-5)
     assert len(list(Path(args.output_dir).glob("checkpoint-*"))) == 1
-    # The user's own arguments are as they were: they may go to another trainer.
+    # The user's own arguments are unchanged: they may be passed to another trainer.
     assert (args.eval_strategy, args.load_best_model_at_end) == ("no", False)
     MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd)
 
 
 def test_gold_labels_have_no_say_in_the_choice_of_the_epoch(crowd, make_model, make_args):
-    """A selection that sees gold labels makes the reported accuracy the best of many."""
+    """If gold labels chose the epoch, the reported accuracy would be the best of many."""
     held_out, picks = make_crowd(seed=2), []
     flipped = held_out.map(
         lambda row: {"label": (row["label"] + 1) % 3}, load_from_cache_file=False
@@ -412,7 +412,7 @@ def test_gold_labels_have_no_say_in_the_choice_of_the_epoch(crowd, make_model, m
         )
         trainer.train()
         picks.append((trainer.state.best_global_step, trainer.predict(held_out).predictions))
-        if dataset is flipped:  # by these labels another epoch were the best
+        if dataset is flipped:  # by these labels another epoch would be the best
             evaluations = [entry for entry in trainer.state.log_history if "eval_gain" in entry]
             best = max(evaluations, key=lambda entry: entry["eval_accuracy"])
             assert best["step"] != trainer.state.best_global_step
@@ -434,7 +434,7 @@ def test_gold_labels_have_no_say_in_the_choice_of_the_epoch(crowd, make_model, m
     ],
 )
 def test_what_the_user_has_set_is_not_changed(changes, crowd, make_model, make_args):
-    """Evaluating and saving that nobody asked for, where somebody said how they want it."""
+    """A user who has configured evaluating and saving must not get anything else."""
     args = untouched(make_args, **changes)
     trainer = MaxMIGTrainer(
         model=make_model(), args=args, train_dataset=crowd, eval_dataset=make_crowd(seed=2)
@@ -444,7 +444,7 @@ def test_what_the_user_has_set_is_not_changed(changes, crowd, make_model, make_a
 
 
 def test_gain_does_not_choose_where_there_is_none(crowd, make_model, make_args):
-    """A dictionary names no set to go by, an evaluation set without votes has no gain."""
+    """A dictionary does not say which set to use, and an evaluation set without votes has no gain."""
     held_out = make_crowd(seed=2)
     empty = held_out.select([i for i, votes in enumerate(held_out["annotations"]) if not votes])
     assert len(empty)
@@ -459,7 +459,7 @@ def test_gain_does_not_choose_where_there_is_none(crowd, make_model, make_args):
 
 
 def test_crowd_parameters_have_their_own_rate_and_no_decay(crowd, make_model, make_args):
-    """At the classifier's rate LabelMe loses three points; decay would pull evidence towards zero."""
+    """At the classifier's rate LabelMe loses three points, and weight decay would pull evidence towards zero."""
     args = make_args(weight_decay=0.1, learning_rate=1e-3, aggregator_learning_rate=5e-2)
     trainer = MaxMIGTrainer(model=make_model(prior="learned"), args=args, train_dataset=crowd)
     optimizer = trainer.create_optimizer()
@@ -475,7 +475,7 @@ def test_crowd_parameters_have_their_own_rate_and_no_decay(crowd, make_model, ma
 
 
 def test_aggregator_rate_rises_then_follows_the_schedule(crowd, make_model, make_args):
-    """A rise that is lost at resume, or that also slows the classifier."""
+    """The warm-up could get lost on resuming, or slow down the classifier too."""
     args = make_args(learning_rate=1e-2, aggregator_learning_rate=1e-1, aggregator_warmup_ratio=0.5)
     trainer = MaxMIGTrainer(model=make_model(prior="learned"), args=args, train_dataset=crowd)
     trainer.create_optimizer_and_scheduler(20)
@@ -492,7 +492,10 @@ def test_aggregator_rate_rises_then_follows_the_schedule(crowd, make_model, make
 
 
 def test_learned_prior_is_not_as_slow_as_an_aggregator_that_must_be(crowd, make_model, make_args):
-    """At a hundredth of its rate it stays near the vote share: with 2 % of one class, two points lost."""
+    """At a hundredth of the aggregator's rate it stays near the vote share.
+
+    With 2 % of one class that costs two points.
+    """
     args = make_args(learning_rate=1e-3, search_rate=True)
     trainer = MaxMIGTrainer(model=make_model(prior="learned"), args=args, train_dataset=crowd)
     for rate, own in ((1e-3, 1e-2), (1e-2, 1e-2), (1e-1, 1e-1)):
@@ -503,7 +506,7 @@ def test_learned_prior_is_not_as_slow_as_an_aggregator_that_must_be(crowd, make_
 
 
 def test_log_has_gain_and_learned_prior(crowd, make_model, make_args):
-    """A negative loss tells a person nothing."""
+    """A negative loss means nothing to a reader."""
     args = make_args(logging_strategy="epoch")
     trainer = MaxMIGTrainer(model=make_model(prior="learned"), args=args, train_dataset=crowd)
     trainer.train()
@@ -518,7 +521,7 @@ def test_log_has_gain_and_learned_prior(crowd, make_model, make_args):
 
 
 def test_swapped_classes_are_named_by_the_votes(crowd, make_model, make_args):
-    """The gain cannot see a swap; without naming, half the test items of two classes come out wrong."""
+    """The gain cannot see a swap. Without naming, half of the test items of two classes come out wrong."""
     trainer = MaxMIGTrainer(
         model=make_model(prior="learned"), args=make_args(num_train_epochs=15), train_dataset=crowd
     )
@@ -538,7 +541,7 @@ def test_swapped_classes_are_named_by_the_votes(crowd, make_model, make_args):
 
 
 def test_classes_that_cannot_be_renamed_are_told(crowd, make_model, make_args, caplog):
-    """A classifier whose output layer is hidden must not be half renamed."""
+    """A classifier whose output layer is hidden must not be renamed in part."""
     trainer = MaxMIGTrainer(
         model=make_model(), args=make_args(num_train_epochs=15), train_dataset=crowd
     )
@@ -559,7 +562,7 @@ def test_classes_that_cannot_be_renamed_are_told(crowd, make_model, make_args, c
 
 
 def test_plain_hub_classifier_is_wrapped(make_args):
-    """The user's whole API: names and numbers come from the data set."""
+    """This is the user's whole API: names and numbers come from the data set."""
     torch.manual_seed(0)
     config = ResNetConfig(
         embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", num_labels=3
@@ -597,14 +600,14 @@ def test_plain_hub_classifier_is_wrapped(make_args):
 def test_arguments_cannot_change_what_is_built_into_a_crowd_model(
     fields, crowd, make_model, make_args
 ):
-    """`prior="learned"` for a model with a fixed prior would be ignored in silence."""
+    """`prior="learned"` for a model with a fixed prior would be silently ignored."""
     with pytest.raises(ValueError, match="must be that of the model"):
         MaxMIGTrainer(model=make_model(), args=make_args(**fields), train_dataset=crowd)
     MaxMIGTrainer(model=make_model(**fields), args=make_args(**fields), train_dataset=crowd)
 
 
 def test_text_classifier_goes_through_the_same_door(make_args):
-    """Anything that is hard-wired to pictures in the core would show here."""
+    """Anything in the core that assumes pictures would show here."""
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=20,
@@ -633,7 +636,7 @@ def test_text_classifier_goes_through_the_same_door(make_args):
 
 
 def test_wrong_number_of_outputs_says_how_to_load(crowd, make_args):
-    """The usual first mistake: 1000 ImageNet outputs for three classes."""
+    """The usual first mistake is a classifier with 1000 ImageNet outputs for three classes."""
     config = ResNetConfig(
         embedding_size=8, hidden_sizes=[8], depths=[1], layer_type="basic", num_labels=1000
     )
@@ -644,14 +647,14 @@ def test_wrong_number_of_outputs_says_how_to_load(crowd, make_args):
 
 
 def test_unnamed_columns_need_a_crowd_model(crowd, make_model, make_args):
-    """Guessing the number of annotators from the data would break at the first new one."""
+    """If the number of annotators were guessed from the data, the first new one would break it."""
     bare = Dataset.from_dict({n: crowd[n][:] for n in ("features", "annotators", "annotations")})
     with pytest.raises(ValueError, match="must name annotators and classes"):
         MaxMIGTrainer(model=make_model().classifier, args=make_args(), train_dataset=bare)
 
 
 def test_other_annotators_than_the_models_are_refused_until_aligned(crowd, make_model, make_args):
-    """Annotator 0 of another file is another person; their labels would be read with the wrong matrix."""
+    """Annotator 0 of another file is another person, whose labels would be read with the wrong matrix."""
     trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
     torch.nn.init.normal_(trainer.crowd_model.aggregator.table)
     renamed = crowd.select(range(20)).cast_column(
@@ -671,7 +674,7 @@ def test_other_annotators_than_the_models_are_refused_until_aligned(crowd, make_
 
 
 def test_other_class_order_is_refused(crowd, make_model, make_args):
-    """Labels by number under another order would be a silent permutation."""
+    """Class numbers under another order would be a silent permutation."""
     other = crowd.cast_column(
         "annotations", crowd_features(ANNOTATORS, CLASSES[::-1])["annotations"]
     )
@@ -680,7 +683,7 @@ def test_other_class_order_is_refused(crowd, make_model, make_args):
 
 
 def test_training_without_crowd_columns_says_what_to_do(crowd, make_model, make_args):
-    """Training on nothing, or on the gold labels, in silence."""
+    """It would silently train on nothing, or on the gold labels."""
     bare = crowd.remove_columns(["annotators", "annotations"])
     trainer = MaxMIGTrainer(model=make_model(), args=make_args(init="keep"), train_dataset=bare)
     with pytest.raises(ValueError, match="add_annotations"):
@@ -688,7 +691,7 @@ def test_training_without_crowd_columns_says_what_to_do(crowd, make_model, make_
 
 
 def test_plain_training_arguments_are_refused(crowd, make_model, tmp_path):
-    """Their defaults drop the crowd's columns."""
+    """Their defaults drop the columns of the votes."""
     with pytest.raises(TypeError, match="MaxMIGTrainingArguments"):
         MaxMIGTrainer(
             model=make_model(), args=TrainingArguments(str(tmp_path)), train_dataset=crowd
@@ -696,7 +699,7 @@ def test_plain_training_arguments_are_refused(crowd, make_model, tmp_path):
 
 
 def test_streamed_data_set_trains(crowd, make_model, make_args):
-    """A stream has no length, no columns by name, and its crowd must still start the aggregator."""
+    """A stream has no length and no columns by name, and its votes must still start the aggregator."""
     args = make_args(max_steps=4)
     stream = MaxMIGTrainer(model=make_model(), args=args, train_dataset=crowd.to_iterable_dataset())
     stream.train()
@@ -709,7 +712,7 @@ def test_streamed_data_set_trains(crowd, make_model, make_args):
 
 @pytest.mark.slow
 def test_compiled_model_trains_like_the_plain_one(crowd, make_model, make_args):
-    """A compiled wrapper hides the crowd's verbs and parameters if it is not taken off."""
+    """A compiled wrapper that is not unwrapped hides the crowd model's methods and parameters."""
     trained = []
     for changes in ({}, {"torch_compile": True, "torch_compile_backend": "aot_eager"}):
         trainer = MaxMIGTrainer(
@@ -758,7 +761,7 @@ def test_data_set_of_any_kind_trains(crowd, make_model, make_args):
 
 
 def test_permuted_annotators_change_nothing(crowd, make_model, make_args):
-    """The order in which a table lists the annotators is an accident."""
+    """The order in which a table lists the annotators is arbitrary."""
     order = [2, 0, 3, 1]
     number = {old: new for new, old in enumerate(order)}
     names = [ANNOTATORS[m] for m in order]
@@ -779,42 +782,44 @@ def test_permuted_annotators_change_nothing(crowd, make_model, make_args):
         np.testing.assert_allclose(first, second, atol=1e-4)
 
 
-# Labels cleaned
+# Cleaned labels
 
 
 def test_relabel_writes_what_it_returns(make_model, make_args, crowd, tmp_path):
-    """File and data set must say the same, of the right items, in one order."""
+    """The file and the data set must agree, with the right items in one order."""
     trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
     trainer.train()
     numbered = crowd.add_column("row", list(range(len(crowd))))
-    told = trainer.relabel(numbered, tmp_path / "told.parquet")
+    relabelled = trainer.relabel(numbered, tmp_path / "new.parquet")
     log_h, log_g, log_forecast = trainer.predict(crowd).predictions
-    rows = told["row"][:]
+    rows = relabelled["row"][:]
     assert rows != sorted(rows)
     assert sorted(rows) == list(range(len(crowd)))
     best = [CLASSES[c] for c in log_forecast.argmax(axis=-1)]
-    assert told["forecast"][:] == [best[row] for row in rows]
+    assert relabelled["forecast"][:] == [best[row] for row in rows]
     for name, posterior in (
         ("classifier", log_h),
         ("aggregator", log_g),
         ("forecast", log_forecast),
     ):
-        np.testing.assert_allclose(told[f"{name}_posterior"], np.exp(posterior)[rows], atol=1e-6)
+        np.testing.assert_allclose(
+            relabelled[f"{name}_posterior"], np.exp(posterior)[rows], atol=1e-6
+        )
     read = Dataset.from_parquet(
-        str(tmp_path / "told.parquet"), cache_dir=str(tmp_path / "cache")
+        str(tmp_path / "new.parquet"), cache_dir=str(tmp_path / "cache")
     )  # fmt: skip
-    assert read[:] == with_names(told)[:]
+    assert read[:] == with_names(relabelled)[:]
     assert {name for names in read["annotators"][:] for name in names} == set(ANNOTATORS)
-    with (tmp_path / "told.csv").open(newline="", encoding="utf-8") as file:
-        assert [row["forecast"] for row in csv.DictReader(file)] == told["forecast"][:]
+    with (tmp_path / "new.csv").open(newline="", encoding="utf-8") as file:
+        assert [row["forecast"] for row in csv.DictReader(file)] == relabelled["forecast"][:]
 
 
 def test_relabel_takes_items_without_votes(make_model, make_args, crowd, tmp_path):
-    """New data: the forecast is the classifier's, nothing is suspect, the default file is written."""
+    """For new data the forecast is the classifier's, nothing is suspect, and the default file is written."""
     trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
-    told = trainer.relabel(crowd.select_columns("features"))
-    assert told["forecast_posterior"][:] == told["classifier_posterior"][:]
-    assert not any(told["suspect"])
+    relabelled = trainer.relabel(crowd.select_columns("features"))
+    assert relabelled["forecast_posterior"][:] == relabelled["classifier_posterior"][:]
+    assert not any(relabelled["suspect"])
     assert (tmp_path / "out" / "_report" / "relabelled.parquet").is_file()
 
 
@@ -827,34 +832,34 @@ def test_relabel_refuses_what_is_no_data_set(make_model, make_args, crowd):
 
 @pytest.mark.slow
 def test_report_writes_three_files_that_agree(make_model, make_args, crowd, tmp_path):
-    """Page, table of annotators and relabelled items are of the same votes and the same pair."""
+    """The page, the table of annotators and the relabelled items must come from the same votes and the same model."""
     trainer = MaxMIGTrainer(
         model=make_model(), args=make_args(num_train_epochs=20), train_dataset=crowd
     )
     trainer.train()
-    judged = trainer.report(crowd, tmp_path / "told", title="Animals & friends")
-    names = sorted(path.name for path in (tmp_path / "told").iterdir())
+    judged = trainer.report(crowd, tmp_path / "report", title="Animals & friends")
+    names = sorted(path.name for path in (tmp_path / "report").iterdir())
     assert names == ["annotators.csv", "relabelled.csv", "relabelled.parquet", "report.html"]
     assert judged.annotators == ANNOTATORS
     given = np.bincount(np.concatenate(crowd["annotators"][:]).astype(int), minlength=4)
     assert judged.votes.tolist() == given.tolist()
     assert np.nanargmin(judged.accuracy) == 3
     assert np.nanargmax(judged.accuracy) == 0
-    page = (tmp_path / "told" / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
     assert "Animals &amp; friends" in page
     table = Dataset.from_csv(
-        str(tmp_path / "told" / "annotators.csv"), cache_dir=str(tmp_path / "cache")
+        str(tmp_path / "report" / "annotators.csv"), cache_dir=str(tmp_path / "cache")
     )
     assert table["annotator"][:] == ANNOTATORS
     assert table["verdict"][:] == judged.verdict
-    told = Dataset.from_parquet(
-        str(tmp_path / "told" / "relabelled.parquet"), cache_dir=str(tmp_path / "cache")
+    relabelled = Dataset.from_parquet(
+        str(tmp_path / "report" / "relabelled.parquet"), cache_dir=str(tmp_path / "cache")
     )
-    assert len(told) == len(crowd)
+    assert len(relabelled) == len(crowd)
 
 
 def test_report_needs_votes(make_model, make_args, crowd):
-    """Without votes there is nobody to judge; it must not end in a page about no one."""
+    """Without votes there is nobody to judge, and the page would be empty."""
     trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
     with pytest.raises((KeyError, ValueError), match="annotations"):
         trainer.report(crowd.select_columns("features"))
@@ -878,19 +883,19 @@ def make_vit_trainer(make_args):
 
 
 def test_transformer_that_is_resumed_equals_the_uninterrupted_one(make_vit_trainer):
-    """`Trainer` looks for layers by their names in the file, finds none, warns, and goes on from a random backbone."""
+    """`Trainer` looks for layers by the file's names, finds none, warns, and continues from a random backbone."""
     whole = make_vit_trainer(save_strategy="steps", save_steps=8)
     whole.train()
     checkpoint = whole.args.output_dir + "/checkpoint-8"
     names = load_file(checkpoint + "/model.safetensors").keys()
-    assert names != whole.crowd_model.state_dict().keys()  # else this would show nothing
+    assert names != whole.crowd_model.state_dict().keys()  # otherwise this test would show nothing
     again = make_vit_trainer(save_strategy="steps", save_steps=8)
     again.train(resume_from_checkpoint=checkpoint)
     assert_same(state(whole.model), state(again.model))
 
 
 def test_chosen_epoch_of_a_transformer_comes_back_whole(make_vit_trainer):
-    """The head of one epoch on the backbone of another is a model that nobody has measured."""
+    """The head of one epoch with the backbone of another is a model that nobody has evaluated."""
     trainer = make_vit_trainer(
         num_train_epochs=4, eval_strategy="epoch", save_strategy="epoch", load_best_model_at_end=True,
         greater_is_better=False,
@@ -904,7 +909,7 @@ def test_chosen_epoch_of_a_transformer_comes_back_whole(make_vit_trainer):
 
 # What a step waits for
 
-# What torch itself says of an operation.
+# Torch's own statement about an operation.
 
 
 @pytest.mark.parametrize("aggregator", ["weighted_average", "interaction"])
@@ -912,7 +917,7 @@ def test_chosen_epoch_of_a_transformer_comes_back_whole(make_vit_trainer):
 def test_step_does_not_wait_for_the_device(
     divergence, aggregator, crowd, make_model, make_args, monkeypatch
 ):
-    """One `if` on a loss, and a device stands still in each step until the host has caught up."""
+    """A single `if` on a loss would make the device wait for the host in each step."""
     trainer = MaxMIGTrainer(
         model=make_model(divergence=divergence, aggregator=aggregator, prior="learned"),
         args=make_args(guards=True, gradient_accumulation_steps=2),
@@ -937,7 +942,7 @@ def test_step_does_not_wait_for_the_device(
     ],
 )  # fmt: skip
 def test_what_waits_is_seen(wait, monkeypatch):
-    """A check that sees nothing passes for ever."""
+    """A check that sees nothing would always pass."""
     with Waits(monkeypatch) as waits:
         wait(torch.arange(3.0) + 1)
     assert waits.seen

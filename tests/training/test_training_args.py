@@ -1,4 +1,4 @@
-"""MaxMIGTrainingArguments: defaults, presets, what cannot go with crowd labels."""
+"""MaxMIGTrainingArguments: defaults, presets, and what cannot be combined with votes."""
 
 import pytest
 from transformers import HfArgumentParser
@@ -15,7 +15,7 @@ def make(tmp_path, **fields):
 
 
 def test_aggregator_rate_is_searched_for_unless_given(tmp_path):
-    """It is what everybody who tried the method had to tune."""
+    """This is the setting that every user of the method had to tune."""
     assert make(tmp_path).searches_rate
     assert not make(tmp_path, search_rate=False).searches_rate
     assert not make(tmp_path, aggregator_learning_rate=7e-2).searches_rate
@@ -27,18 +27,18 @@ def test_aggregator_rate_is_searched_for_unless_given(tmp_path):
     ("items", "epochs"), [(10, 50), (1000, 50), (4800, 20), (20_000, 5), (1_000_000, 3), (None, 3)]
 )
 def test_few_items_are_seen_more_often(tmp_path, items, epochs):
-    """Three epochs of a thousand items are 48 steps, in which no class forms; fifty of a million, a month."""
+    """Three epochs of a thousand items are 48 steps, in which no class forms; fifty of a million take a month."""
     assert make(tmp_path).epochs_for(items) == epochs
 
 
 def test_epochs_count_the_whole_batch(tmp_path):
-    """Accumulated batches are one step."""
+    """Accumulated batches form one step."""
     args = make(tmp_path, per_device_train_batch_size=16, gradient_accumulation_steps=8)
     assert args.epochs_for(19_200) == 10
 
 
 def test_defaults_are_those_that_training_from_crowds_needs(tmp_path):
-    """Trainer's own would drop the columns, hide NaN and look for a loss."""
+    """Trainer's own defaults would drop the columns, hide NaN and select by a loss."""
     args = make(tmp_path, eval_strategy="epoch", save_strategy="epoch", load_best_model_at_end=True)
     assert (args.remove_unused_columns, args.label_names, args.logging_nan_inf_filter) == (
         False,
@@ -64,7 +64,7 @@ def test_preset_is_the_papers_protocol(preset, tmp_path):
 
 
 def test_preset_gives_way_to_what_is_given(tmp_path):
-    """Whoever sets a number means it."""
+    """A number that the user sets must take precedence."""
     args = make(tmp_path, preset="paper_labelme", num_train_epochs=2, learning_rate=5e-4)
     assert (args.num_train_epochs, args.learning_rate, args.aggregator_learning_rate) == (
         2,
@@ -91,13 +91,13 @@ def test_preset_gives_way_to_what_is_given(tmp_path):
     ],
 )
 def test_arguments_refuse(fields, message, tmp_path):
-    """An option that cannot be kept must not be ignored."""
+    """An option that cannot take effect must not be ignored."""
     with pytest.raises(ValueError, match=message):
         make(tmp_path, **fields)
 
 
 def test_prior_reads_names_and_numbers(tmp_path):
-    """The command line has only strings."""
+    """The command line passes only strings."""
     assert make(tmp_path, prior="learned").prior_value == "learned"
     assert make(tmp_path, prior="0.8,0.2").prior_value == [0.8, 0.2]
     with pytest.raises(ValueError, match="numbers separated by commas, got '0.8,x'"):
@@ -106,7 +106,7 @@ def test_prior_reads_names_and_numbers(tmp_path):
 
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_every_aggregator_can_be_asked_for_on_the_command_line(name, tmp_path):
-    """One that the config knows and the flag does not is out of reach of the recipes."""
+    """An aggregator that the config knows but the flag does not could not be used from the recipes."""
     parser = HfArgumentParser(MaxMIGTrainingArguments)
     given = ["--output_dir", str(tmp_path), "--use_cpu", "True", "--report_to", "none"]
     (args,) = parser.parse_args_into_dataclasses([*given, "--aggregator", name])
@@ -116,7 +116,10 @@ def test_every_aggregator_can_be_asked_for_on_the_command_line(name, tmp_path):
 
 
 def test_every_field_of_ours_has_help_and_parses(tmp_path):
-    """Flags are the fields; one without help or with a type that argparse cannot read breaks the recipes."""
+    """Flags are made from the fields.
+
+    One without help, or of a type that argparse cannot read, breaks the recipes.
+    """
     parser = HfArgumentParser(MaxMIGTrainingArguments)
     (args,) = parser.parse_args_into_dataclasses(
         ["--output_dir", str(tmp_path), "--divergence", "pearson", "--aggregator_learning_rate", "1e-2",

@@ -1,4 +1,4 @@
-"""A search over hyperparameters: each trial from nothing, judged by the gain, whatever came before."""
+"""A search over hyperparameters: each trial starts from nothing and is judged by the gain, whatever came before."""
 
 import logging
 
@@ -29,7 +29,7 @@ def make_tuned(make_args, crowd):
 
 
 def search(trainer, grid, **settings):
-    """Try a grid, in its order of names; return the best run."""
+    """Try a grid in the order of its names, and return the best run."""
 
     def space(trial):
         return {name: trial.suggest_categorical(name, values) for name, values in grid.items()}
@@ -48,7 +48,7 @@ def search(trainer, grid, **settings):
 
 @pytest.mark.parametrize("settings", [{}, {"direction": "maximize"}])
 def test_model_with_the_highest_gain_wins_by_default(settings, make_tuned):
-    """All metrics added up grow with the gain: minimised, the worst trial won."""
+    """By default all metrics are summed and minimised: as they grow with the gain, the worst trial won."""
     trainer = make_tuned(search_strength=True)
     rates = [3e-2, 1e-7]
     best = search(trainer, {"learning_rate": rates}, **settings)
@@ -57,14 +57,15 @@ def test_model_with_the_highest_gain_wins_by_default(settings, make_tuned):
     trainer.train()
     gain = trainer.evaluate()["eval_gain"]
     assert gain > 0.1
-    # The pair as it is at the end, with the strength that was found, not that of the last epoch.
+    # The objective is that of the final model with the strength that was found, not that of the
+    # last epoch.
     assert abs(best.objective) == pytest.approx(gain, abs=1e-6)
     assert best.objective > 0 if settings else best.objective < 0
 
 
 @pytest.mark.slow
 def test_trial_equals_a_training_by_itself(make_tuned):
-    """What an earlier trial found, set or left behind would be part of a later one."""
+    """Anything that an earlier trial found, set or left behind would become part of a later one."""
     grid = {"learning_rate": [1e-2, 3e-2], "prior": ["uniform", "learned"]}
     seen = []
     trainer = make_tuned()
@@ -84,7 +85,7 @@ def test_trial_equals_a_training_by_itself(make_tuned):
 
 
 def test_argument_of_one_trial_is_not_that_of_the_next(make_tuned):
-    """A space with conditions sets what another trial leaves open: it must be open again."""
+    """With conditional parameters, one trial sets what another leaves open: it must be open again."""
     trainer, used = make_tuned(num_train_epochs=1), []
 
     def space(trial):
@@ -114,14 +115,14 @@ def test_trial_that_searches_and_starts_does_so_anew(make_tuned):
         return metrics["eval_gain"]
 
     search(trainer, {"learning_rate": [1e-3, 2e-2]}, compute_objective=objective)
-    ends = [told for told in rates if told[2] is not None]
+    ends = [entry for entry in rates if entry[2] is not None]
     assert len(ends) == 2
     assert ends[0][0] != ends[1][0]
     assert all(tries >= 3 for _, tries, _ in ends)
 
 
 def test_model_of_a_trial_is_made_by_what_the_trial_says(make_tuned):
-    """`model_init` may take the trial; and divergence and prior are read when the model is made."""
+    """`model_init` may take the trial, and divergence and prior are read when the model is created."""
     sizes = []
 
     def sized(trial):
@@ -146,7 +147,7 @@ def test_model_of_a_trial_is_made_by_what_the_trial_says(make_tuned):
 
 
 def test_trial_that_diverges_is_left_out_with_a_word(make_tuned, caplog):
-    """One rate that is too high would end the whole search, or win with NaN."""
+    """A single rate that is too high would end the whole search, or win with NaN."""
     with caplog.at_level(logging.WARNING, logger="hf_maxmig"):
         logging.getLogger("hf_maxmig").addHandler(caplog.handler)
         best = search(make_tuned(), {"learning_rate": [1e30, 1e-2]})
@@ -158,13 +159,13 @@ def test_trial_that_diverges_is_left_out_with_a_word(make_tuned, caplog):
 
 
 def test_value_out_of_range_is_refused_in_a_trial_too(make_tuned):
-    """A trial sets attributes, past the checks of the arguments."""
+    """A trial sets attributes directly, bypassing the checks of the arguments."""
     with pytest.raises(ValueError, match="`label_smoothing_factor` must be 0.0, got 0.1"):
         search(make_tuned(), {"label_smoothing_factor": [0.1]})
 
 
 def test_search_says_at_once_what_it_needs(make_model, make_tuned, make_args, crowd):
-    """Found out after the first trial, its time is lost; or the sum of unlike numbers decides."""
+    """Otherwise the first trial's time is wasted, or a sum of unrelated metrics decides."""
     given = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
     with pytest.raises(ValueError, match="`model_init` must be given"):
         given.hyperparameter_search(backend="optuna")
@@ -189,7 +190,7 @@ def test_search_says_at_once_what_it_needs(make_model, make_tuned, make_args, cr
 
 
 def test_rival_is_judged_by_what_its_evaluation_has(make_tuned):
-    """One without an aggregator has no gain; the sum of its metrics is that of gold labels."""
+    """A rival without an aggregator has no gain, and the sum of its metrics would use gold labels."""
 
     def soft(trial=None):
         names = dict(enumerate(CLASSES))
@@ -204,7 +205,7 @@ def test_rival_is_judged_by_what_its_evaluation_has(make_tuned):
 
 
 def test_pruned_trial_leaves_nothing_behind(make_tuned):
-    """It ends in the middle of a training; the next one begins one."""
+    """A pruned trial ends in the middle of a training, and the next one begins another."""
 
     class Prunes(optuna.pruners.BasePruner):
         def prune(self, study, trial):
@@ -217,7 +218,7 @@ def test_pruned_trial_leaves_nothing_behind(make_tuned):
 
 
 def test_trials_that_save_keep_theirs_apart(make_args, crowd, tmp_path):
-    """Each has a folder of its own, and ends with its own best epoch."""
+    """Each trial has its own folder, and ends with its own best epoch."""
     args = make_args(save_strategy="epoch", eval_strategy="epoch", load_best_model_at_end=True)
     trainer = MaxMIGTrainer(
         model_init=head, args=args, train_dataset=crowd, eval_dataset=make_crowd(40, seed=1)

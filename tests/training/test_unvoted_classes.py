@@ -26,7 +26,7 @@ from hf_maxmig.training.class_names import clear_names
 from hf_maxmig.training.strength import with_strength
 
 NAMES = ["ant", "bee", "cow", "doe"]
-UNVOTED = 1  # in the middle: what is cut off at the end only would pass
+UNVOTED = 1  # in the middle: code that only cuts off the end would pass otherwise
 VOTED = torch.tensor([c != UNVOTED for c in range(4)])
 WHO = torch.tensor([[0, 1, 2], [0, 1, -1], [2, 1, 0], [0, 2, -1], [1, -1, -1], [0, 1, 2]])
 SAID = torch.tensor([[0, 0, 2], [2, 2, -1], [3, 3, 3], [3, 0, -1], [2, -1, -1], [0, 2, 2]])
@@ -41,13 +41,13 @@ def model_of(num_classes=4, **fields):
 
 
 def in_three(annotations):
-    """Renumber votes as if the class that nobody voted for were not there."""
+    """Renumber votes as if the unvoted class did not exist."""
     return torch.where(annotations > UNVOTED, annotations - 1, annotations)
 
 
 @pytest.mark.parametrize("prior", ["uniform", "vote_share", "learned"])
 def test_prior_has_no_mass_for_a_class_nobody_voted_for(prior):
-    """With a pseudo-vote or a share of a uniform prior it is a spare place, and log 0 is no number."""
+    """With a pseudo-vote, or a share of a uniform prior, the class would attract items, and log 0 is not finite."""
     model, three = model_of(prior=prior), model_of(3, prior=prior)
     model.initialize_crowd([(WHO, SAID)])
     three.initialize_crowd([(WHO, in_three(SAID))])
@@ -60,7 +60,7 @@ def test_prior_has_no_mass_for_a_class_nobody_voted_for(prior):
 
 
 def test_prior_that_was_given_stays_as_given():
-    """Who says that one item in ten is of the class knows more than the votes."""
+    """A user who says that one item in ten is of the class knows more than the votes."""
     given = [0.3, 0.1, 0.3, 0.3]
     model = model_of(prior=given)
     model.initialize_crowd([(WHO, SAID)])
@@ -70,7 +70,7 @@ def test_prior_that_was_given_stays_as_given():
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
 def test_aggregator_and_forecast_leave_it_out(aggregator):
-    """Votes that contradict each other, and a classifier's doubt, both ended in the spare class."""
+    """Contradictory votes and an unsure classifier both used to end up in the unvoted class."""
     model = model_of(aggregator=aggregator)
     model.initialize_crowd([(WHO, SAID)])
     with torch.no_grad():
@@ -83,14 +83,14 @@ def test_aggregator_and_forecast_leave_it_out(aggregator):
 
 @pytest.mark.parametrize("divergence", ["kl", "pearson", "jensen_shannon"])
 def test_gain_is_that_of_the_classes_there_are(divergence):
-    """A class without mass divides by it: 1 / p^2 must not become infinite, nor count as a class."""
+    """The gain divides by p: for a class without mass, 1 / p^2 must neither be infinite nor count."""
     model, three = model_of(), model_of(3)
     model.initialize_crowd([(WHO, SAID)])
     three.initialize_crowd([(WHO, in_three(SAID))])
     log_h = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
     log_p, fewer = model.log_prior(), three.log_prior()
     log_g = model.aggregator(log_p, WHO, SAID)
-    # W of the others is as it was, but for the column of a report that nobody made.
+    # W of the others is unchanged, except for the column of a report that nobody made.
     log_g_three = log_g[:, VOTED].log_softmax(-1)
     four = torch.full((6, 4), -50.0)
     four[:, VOTED] = log_h
@@ -111,7 +111,7 @@ def test_gain_is_that_of_the_classes_there_are(divergence):
 @pytest.mark.parametrize("divergence", ["kl", "pearson", "jensen_shannon"])
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
 def test_gradients_are_finite_and_turn_the_classifier_away_from_it(aggregator, divergence):
-    """One NaN beside a zero, and all weights are NaN after a step."""
+    """One NaN beside a zero would make all weights NaN after a step."""
     model = model_of(prior="learned", aggregator=aggregator, divergence=divergence)
     model.initialize_crowd([(WHO, SAID)])
     logits = torch.zeros(6, 4, requires_grad=True)
@@ -125,7 +125,7 @@ def test_gradients_are_finite_and_turn_the_classifier_away_from_it(aggregator, d
 
 
 def test_what_is_left_out_survives_the_disk_another_prior_and_another_order(tmp_path):
-    """A reloaded or a resumed pair would let the class in again."""
+    """A model that is loaded or resumed would let the class in again."""
     model = model_of()
     model.initialize_crowd([(WHO, SAID)])
     model.save_pretrained(tmp_path)
@@ -143,7 +143,7 @@ def test_what_is_left_out_survives_the_disk_another_prior_and_another_order(tmp_
 
 
 def test_em_methods_keep_it_out_at_each_step():
-    """Their prior is estimated anew, from posteriors in which a sixteenth digit is not zero."""
+    """They estimate their prior anew in each step, from posteriors whose sixteenth digit is not zero."""
     torch.manual_seed(0)
     head = HeadClassifier(HeadConfig(input_size=5, num_labels=4))
     model = peer("aggnet", head, num_annotators=3)
@@ -158,7 +158,7 @@ def test_em_methods_keep_it_out_at_each_step():
 
 @pytest.mark.parametrize("strength", [0.1, 1.0, 10.0])
 def test_strength_is_found_without_it(strength):
-    """At a tenth of its strength the square of no mass is a mass again."""
+    """At a tenth of the strength, "no mass" would become a mass again."""
     model = model_of()
     model.initialize_crowd([(WHO, SAID)])
     log_p = model.log_prior()
@@ -168,14 +168,14 @@ def test_strength_is_found_without_it(strength):
 
 
 def test_votes_by_unknown_annotators_are_no_votes():
-    """Nothing is known of what they mean by it."""
+    """Nothing is known about what these annotators mean by a label."""
     assert voted_classes([(torch.tensor([[-1, 0]]), torch.tensor([[1, 2]]))], 4).tolist() == [
         False, False, True, False,
     ]  # fmt: skip
 
 
 def test_class_that_only_later_items_name_is_not_left_out(make_args):
-    """The first items start the aggregator; a rare class is not among them."""
+    """The first items start the aggregator, and may lack a rare class."""
     items = Dataset.from_dict({"id": list(range(40)), "features": np.zeros((40, 5)).tolist()})
     said = ["ant", "cow"] * 19 + ["doe", "doe"]
     votes = {"item": list(range(40)), "annotator": ["p", "q"] * 20, "annotation": said}
@@ -203,18 +203,21 @@ def crowd_of(truth, repeat=1, constant=None):
 
 
 def test_name_that_nobody_said_stays_where_it_is():
-    """It costs nothing to give it away: the worst of the other classes got it, and lost its own."""
+    """An unused name costs nothing to give away.
+
+    It used to go to the worst of the other classes, which lost its own.
+    """
     truth = [0, 2, 3] * 20
     posterior = torch.eye(4)[truth] * 0.9
     posterior[:, UNVOTED] = 0.1
-    posterior[::20] = torch.eye(4)[UNVOTED]  # a few items that look like no class
+    posterior[::20] = torch.eye(4)[UNVOTED]  # a few items that resemble no class
     posterior[::3, 0], posterior[::3, 2] = 0.4, 0.5
     said = crowd_of(truth)
     assert clear_names(lambda: [(posterior, said)])[UNVOTED] == UNVOTED
 
 
 def test_names_change_only_on_clear_evidence():
-    """Of a class with one item nothing is known: a single vote named it."""
+    """A class with a single item used to be renamed by a single vote."""
     for number, changes in ((1, False), (20, True)):
         truth = [0, 1] * number + [2, 3] * 20
         posterior = torch.eye(4)[[1, 0, 2, 3]][truth]
@@ -223,7 +226,7 @@ def test_names_change_only_on_clear_evidence():
 
 
 def test_exchanges_are_judged_one_by_one():
-    """A clear exchange must not carry a doubtful one with it, nor wait for it."""
+    """A clear swap must neither carry along a doubtful one nor wait for it."""
     truth = [0, 1] * 20 + [2, 3]
     posterior = torch.eye(4)[[1, 0, 3, 2]][truth]
     assert clear_names(lambda: [(posterior, crowd_of(truth))]).tolist() == [1, 0, 2, 3]
@@ -233,7 +236,10 @@ def test_exchanges_are_judged_one_by_one():
 
 
 def test_weak_evidence_of_many_items_names_two_classes_that_few_can_tell_apart():
-    """Correlated mistakes leave so little: asked for three errors, a perfect pair kept two digits exchanged."""
+    """Correlated mistakes leave weak evidence.
+
+    Demanding three standard errors kept two digits swapped in a perfect model.
+    """
     truth = [0] * 100 + [1] * 100 + [2, 3] * 100
     said = [0] * 61 + [1] * 39 + [0] * 75 + [1] * 25 + [2, 3] * 100
     swapped = torch.eye(4)[truth]
@@ -245,7 +251,7 @@ def test_weak_evidence_of_many_items_names_two_classes_that_few_can_tell_apart()
 
 @pytest.mark.parametrize("constant", [0, 3])
 def test_constant_annotators_have_no_say_however_unlike_the_classes_are(constant):
-    """Four of five who always say one class would hand its name to the most frequent one."""
+    """Four of five annotators who always say one class would give its name to the most frequent one."""
     truth = [0] * 60 + [2] * 12 + [3] * 12
     right = torch.eye(4)[truth]
     said = crowd_of(truth, constant=constant)
@@ -258,7 +264,7 @@ def test_constant_annotators_have_no_say_however_unlike_the_classes_are(constant
 
 
 def project(seed, names, num_items=60):
-    """Return items of three classes and votes of five people, of whom two are poor."""
+    """Return items of three classes and votes of five people, two of them poor."""
     rng = np.random.default_rng(seed)
     truth = rng.integers(3, size=num_items)
     centre = rng.normal(size=(4, 5))
@@ -303,7 +309,7 @@ def trained(names, make_args, seed, **changes):
 
 @pytest.mark.slow
 def test_spare_class_takes_no_items_from_the_others(make_args):
-    """With a share of the prior it took one in five of this project's items, and nobody had named it."""
+    """With a share of the prior, a class that nobody had named took one in five of this project's items."""
     names = ["ant", "cow", "doe", "bee"]
     trainer, right = trained(names, make_args, 0, init=None, search_rate=True)
     _, without = trained(names[:3], make_args, 0, init=None, search_rate=True)
@@ -315,17 +321,17 @@ def test_spare_class_takes_no_items_from_the_others(make_args):
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"divergence": "pearson"}, {"prior": "learned"}], ids=str)
 def test_fourth_name_in_the_project_changes_nothing(changes, make_args):
-    """What nobody says must not matter, wherever it stands in the list."""
-    told = {4: [], 3: []}
+    """An unused name must not matter, wherever it stands in the list."""
+    accuracies = {4: [], 3: []}
     for seed in range(3):
         for names in (NAMES, [name for name in NAMES if name != "bee"]):
-            told[len(names)].append(trained(names, make_args, seed, **changes)[1])
-    assert np.mean(told[4]) > np.mean(told[3]) - 0.03, told
+            accuracies[len(names)].append(trained(names, make_args, seed, **changes)[1])
+    assert np.mean(accuracies[4]) > np.mean(accuracies[3]) - 0.03, accuracies
 
 
 @pytest.mark.slow
 def test_classifier_that_knows_the_class_is_outvoted(make_args):
-    """A classifier sure of a class outweighs all votes, for they say nothing against it."""
+    """A classifier that is sure of the class would outweigh all votes, because they say nothing against it."""
     dataset, truth = project(0, NAMES)
     torch.manual_seed(0)
     head = HeadClassifier(HeadConfig(input_size=5, id2label=dict(enumerate(NAMES))))
@@ -347,7 +353,7 @@ def test_classifier_that_knows_the_class_is_outvoted(make_args):
 
 
 def test_collator_and_start_agree_on_what_is_voted(make_model, crowd):
-    """On a crowd that uses all classes nothing is left out, and the prior is as it was, bit by bit."""
+    """With a crowd that uses all classes nothing is left out, and the prior is unchanged to the last bit."""
     model = make_model()
     before = model.log_prior().clone()
     model.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)))
