@@ -1,4 +1,4 @@
-"""Measure the three posteriors against gold labels, if there are any, and the gain without them.
+"""Measure posteriors and confusion matrices against gold labels, and the gain without them.
 
 The gain itself is in `functional.py`; this module computes its interval and its ceiling.
 """
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.stats import t
+from sklearn.metrics import brier_score_loss, roc_auc_score
 from torch import Tensor
 
 from .model.divergences import get_divergence
@@ -18,6 +19,7 @@ from .model.modeling_maxmig import CrowdModel
 NO_LABEL = -100  # what transformers writes for a missing gold label
 LEAST_ITEMS = 3  # for an interval: each is left out once, and the gain compares two
 COVERAGE = 0.95  # of the interval
+VOTE_BINS = 10  # of the calibration error of what is claimed of votes
 SPREAD_ITEMS = 2048  # how many items tell the spread: to 2 %, from one block of ratios of 16 MiB
 
 
@@ -319,3 +321,100 @@ def calibration(
         accuracy=right[held] / count[held],
         count=count[held],
     )
+
+
+def certainty(
+    log_p: NDArray[np.floating], labels: NDArray[np.integer], bins: int = 15
+) -> dict[str, float]:
+    """Measure whether a posterior is as certain as it may be.
+
+    `nll` is the mean of -log p_ic at the gold label c, in nats. `brier` is the mean of
+    sum_c (p_ic - [c is the gold label])^2, 0 to 2. Both are lowest in expectation for the true posterior.
+    `ece` is the calibration error of the likeliest class, 0 to 1.
+
+    Args:
+        log_p: (N, C), log-probabilities.
+        labels: (N,), gold labels; items with `NO_LABEL` are left out.
+        bins: of the calibration error.
+
+    Returns:
+        The three; nothing if no item has a gold label.
+
+    Example:
+        >>> told = certainty(np.log([[0.8, 0.2], [0.4, 0.6]]), np.array([0, NO_LABEL]))
+        >>> {name: round(value, 3) for name, value in told.items()}
+        {'nll': 0.223, 'brier': 0.08, 'ece': 0.2}
+    """
+    gold = labels != NO_LABEL
+    if not gold.any():
+        return {}
+    log_p, labels = log_p[gold].astype(np.float64), labels[gold]
+    p, truth = np.exp(log_p), np.eye(log_p.shape[1])[labels]
+    # scikit-learn's log loss clips probabilities, which these logs need not.
+    return {
+        "nll": float(-log_p[np.arange(len(labels)), labels].mean()),
+        "brier": float(np.square(p - truth).sum(axis=1).mean()),
+        "ece": calibration(p.max(axis=1).clip(0, 1), p.argmax(axis=1) == labels, bins).error,
+    }
+
+
+def chance_of_right(
+    posterior: NDArray[np.floating],
+    confusion: NDArray[np.floating],
+    annotators: NDArray[np.integer],
+) -> NDArray[np.floating]:
+    """Compute the probability that an annotator is right about an item, whatever they say.
+
+    P(m is right about i) = sum_c p_ic A^m_cc, where A^m_cc is how often m recognises class c. The vote
+    itself has no part in it, so that it can be asked before somebody votes.
+
+    Args:
+        posterior: (N, C), probabilities of the class of each item.
+        confusion: (M, C, C), A: annotator, true class, reported class; rows sum to one.
+        annotators: (N, K), whom to ask about each item; the result is meaningless at -1.
+
+    Returns:
+        (N, K), probabilities.
+
+    Example:
+        >>> good, bad = [[0.9, 0.1], [0.3, 0.7]], [[0.5, 0.5], [0.5, 0.5]]
+        >>> chance_of_right(np.array([[0.5, 0.5]]), np.array([good, bad]), np.array([[0, 1]]))
+        array([[0.8, 0.5]])
+    """
+    recognised = np.diagonal(confusion, axis1=1, axis2=2)  # (M, C)
+    # Rounded probabilities may sum to a little more than one.
+    return (recognised[annotators] * posterior[:, None, :]).sum(axis=-1).clip(max=1)
+
+
+def claims_of_right(
+    claimed: NDArray[np.floating], right: NDArray[np.bool_], bins: int = VOTE_BINS
+) -> dict[str, float]:
+    """Compare the probability that a vote is right with whether it is.
+
+    Args:
+        claimed: (V,), the probability that each vote is right, see `chance_of_right`.
+        right: (V,) bool, whether it is.
+        bins: of the calibration error.
+
+    Returns:
+        `accuracy`: share of votes that are right where more than one half is claimed, and wrong elsewhere;
+        `auroc`: how often a right vote has a higher claim than a wrong one, one half for ties, absent if
+        all votes are right or all are wrong; `brier`: mean of (claimed - right)^2, 0 to 1; `ece`: the
+        calibration error of the likelier of the two, 0 to 1.
+
+    Raises:
+        ValueError: as `calibration`.
+
+    Example:
+        >>> told = claims_of_right(np.array([0.9, 0.6, 0.8]), np.array([True, False, True]))
+        >>> {name: round(value, 3) for name, value in told.items()}
+        {'accuracy': 0.667, 'auroc': 1.0, 'brier': 0.137, 'ece': 0.3}
+    """
+    claimed, right = np.asarray(claimed, dtype=np.float64), np.asarray(right)
+    said = claimed > 0.5
+    ece = calibration(np.maximum(claimed, 1 - claimed), said == right, bins).error
+    scores = {"accuracy": float((said == right).mean())}
+    if right.any() and not right.all():
+        scores["auroc"] = float(roc_auc_score(right, claimed))
+    scores["brier"] = float(brier_score_loss(right, claimed, labels=[False, True]))
+    return scores | {"ece": ece}

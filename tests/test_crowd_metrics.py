@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from sklearn.metrics import accuracy_score, brier_score_loss
+from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 
 from hf_maxmig import confusion
-from hf_maxmig.metrics import calibration
+from hf_maxmig.metrics import calibration, certainty, chance_of_right, claims_of_right
 from hf_maxmig.model.functional import confusion_counts
 from tests.processes import finished
 from tests.worlds import make_crowd
@@ -46,16 +46,24 @@ def labels():
     return np.where(rng.random(N) < 0.6, posterior(0).argmax(1), rng.integers(C, size=N))
 
 
-def test_accuracy_and_brier_score_are_those_of_scikit_learn(metric, labels):
+def test_accuracy_brier_score_and_likelihood_are_those_of_scikit_learn(metric, labels):
     """A Brier score halved, or summed over one class, is a number as plausible."""
     given = {"predictions": posterior(0), "aggregator": posterior(1), "forecast": posterior(2)}
     scores = metric.compute(references=labels, **given)
-    assert len(scores) == 9
+    assert len(scores) == 12
     for name, log_p in given.items():
         prefix = "" if name == "predictions" else f"{name}_"
         assert scores[f"{prefix}accuracy"] == accuracy_score(labels, log_p.argmax(1))
         right = brier_score_loss(labels, np.exp(log_p), labels=range(C), scale_by_half=False)
         assert scores[f"{prefix}brier_score"] == pytest.approx(right, abs=1e-6)
+        p = np.exp(log_p.astype(np.float64))
+        nll = log_loss(labels, p / p.sum(axis=1, keepdims=True), labels=range(C))
+        assert scores[f"{prefix}negative_log_likelihood"] == pytest.approx(nll, abs=1e-6)
+        # The package's own, which the tables of the project show.
+        told = certainty(log_p, labels)
+        assert scores[f"{prefix}negative_log_likelihood"] == pytest.approx(told["nll"])
+        assert scores[f"{prefix}brier_score"] == pytest.approx(told["brier"])
+        assert scores[f"{prefix}calibration_error"] == pytest.approx(told["ece"])
     assert 0 < scores["aggregator_accuracy"] < scores["accuracy"] < 1
 
 
@@ -95,7 +103,17 @@ def test_log_probabilities_and_probabilities_are_told_apart(metric, labels):
     with np.errstate(divide="ignore"):
         for given in (sure, np.log(sure)):  # minus infinity is a log like others
             scores = metric.compute(predictions=given, references=labels)
-            assert scores == {"accuracy": 1.0, "calibration_error": 0.0, "brier_score": 0.0}
+            assert scores == {
+                "accuracy": 1.0, "negative_log_likelihood": 0.0, "calibration_error": 0.0, "brier_score": 0.0
+            }  # fmt: skip
+
+
+def test_likelihood_is_of_the_logs_that_were_given(metric):
+    """Through probabilities, e^-800 is zero, and one wrong item makes the mean infinite."""
+    far = metric.compute(predictions=[[0.0, -800.0], [0.0, -800.0]], references=[1, 0])
+    assert far["negative_log_likelihood"] == pytest.approx(400)
+    never = metric.compute(predictions=[[1.0, 0.0], [1.0, 0.0]], references=[1, 0])
+    assert never["negative_log_likelihood"] == np.inf
 
 
 def test_items_without_gold_label_or_votes_are_left_out(metric, labels):
@@ -161,7 +179,64 @@ def test_confusion_error_is_the_benchmarks(metric, load):
     assert scores["confusion_error"] == pytest.approx(right, abs=1e-6)
 
 
+@pytest.fixture
+def voted(labels):
+    """Votes of one to three annotators on each item, and matrices that are roughly theirs."""
+    rng = np.random.default_rng(8)
+    skill = np.array([0.9, 0.5, 0.1])[:, None, None]
+    matrices = (1 - skill) * rng.dirichlet(np.ones(C), size=(M, C)) + skill * np.eye(C)
+    who = [rng.permutation(M)[: 1 + i % M].tolist() for i in range(N)]
+    said = [
+        [int(rng.choice(C, p=matrices[m, labels[i]])) for m in row] for i, row in enumerate(who)
+    ]
+    return {"confusion": matrices, "annotators": who, "annotations": said}
+
+
+@pytest.mark.parametrize("with_forecast", [False, True])
+def test_annotators_are_measured_as_the_package_does(metric, labels, voted, with_forecast):
+    """The tables of the project and the metric must speak of the same number; items without gold have none."""
+    hidden = np.where(np.arange(N) % 4 > 0, labels, -1)
+    given = {"predictions": posterior(0)}
+    if with_forecast:
+        given["forecast"] = posterior(2)
+    believed = np.exp(given["forecast" if with_forecast else "predictions"].astype(np.float64))
+    claimed, right = [], []
+    for i, row in enumerate(voted["annotators"]):
+        for m, said in zip(row, voted["annotations"][i], strict=True):
+            if hidden[i] >= 0:
+                chance = chance_of_right(believed[i : i + 1], voted["confusion"], np.array([[m]]))
+                claimed.append(chance[0, 0])
+                right.append(said == labels[i])
+    told = claims_of_right(np.array(claimed), np.array(right))
+    assert told["auroc"] > 0.5
+    scores = metric.compute(references=hidden, **given, **voted)
+    assert {n: v for n, v in scores.items() if n.startswith("annotator_")} == pytest.approx(
+        {
+            "annotator_accuracy": told["accuracy"],
+            "annotator_auroc": told["auroc"],
+            "annotator_brier_score": told["brier"],
+            "annotator_calibration_error": told["ece"],
+        }
+    )
+    padded = {
+        name: [[*row, *[-1] * (M - len(row))] for row in voted[name]]
+        for name in ("annotators", "annotations")
+    }
+    assert metric.compute(references=hidden, **given, **{**voted, **padded}) == scores
+
+
+def test_annotators_who_are_all_right_have_no_ranking(metric):
+    """scikit-learn gives NaN, which is no JSON."""
+    scores = metric.compute(
+        predictions=[[0.75, 0.25]], references=[0], confusion=[np.eye(2)], annotators=[[0]],
+        annotations=[[0]],
+    )  # fmt: skip
+    assert "annotator_auroc" not in scores
+    assert scores["annotator_brier_score"] == 0
+
+
 HALF = [[0.5, 0.5], [0.5, 0.5]]
+VOTED = {"confusion": [HALF], "annotators": [[0], [0]], "annotations": [[0], [1]]}
 
 
 @pytest.mark.parametrize(
@@ -180,6 +255,16 @@ HALF = [[0.5, 0.5], [0.5, 0.5]]
         ({"forecast": HALF, "annotated": [False, False]}, "on an annotated item .*, got none"),
         ({"bins": 0}, "`bins` must be a whole number of at least 1, got 0"),
         ({"confusion": [HALF]}, "must be given together, got no `true_confusion`"),
+        ({"annotators": [[0], [0]]}, "must be given together, got no `annotations`"),
+        ({"annotators": [[0], [0]], "annotations": [[0], [0]]}, "must be given together, got no `confusion`"),
+        ({**VOTED, "annotations": [[0], [0, 1]]}, "must be N = 2 lists of equal lengths, got 2 and 2 lists, with 2 and 3"),
+        ({**VOTED, "annotators": [[0], [1]]}, "`annotators` must lie in 0..0 or be -1 for padding, got 1 at item 1"),
+        ({**VOTED, "annotations": [[2], [1]]}, "`annotations` must lie in 0..1 .*, got 2 at item 0"),
+        ({**VOTED, "annotations": [[0.5], [1]]}, "`annotations` must hold integers"),
+        ({**VOTED, "annotators": 3}, "must hold a list for each item"),
+        ({**VOTED, "annotators": [[-1], [-1]]}, "a vote on an item with a gold label, got none"),
+        ({**VOTED, "confusion": HALF}, r"must have shape \(M, C, C\) with C = 2, got \(2, 2\)"),
+        ({**VOTED, "confusion": [[[0.5, 0.5], [1, 1]]]}, r"got \[1.0, 1.0\] for annotator 0, true class 1"),
         ({"confusion": [HALF], "true_confusion": HALF}, r"got \(1, 2, 2\) and \(2, 2\)"),
         ({"confusion": [HALF], "true_confusion": [[[0, 0]] * 2]}, "at least one vote, got zeros"),
         ({"confusion": [HALF], "true_confusion": [[[1, -1]] * 2]}, "of at least 0, got -1"),
@@ -269,4 +354,5 @@ def test_metric_needs_neither_network_nor_package(folder, tmp_path):
         "HF_HOME": str(tmp_path / "home"),
     }
     output, _ = finished([sys.executable, "-c", script], cwd=tmp_path, env=env)
-    assert "'accuracy': 0.0, 'calibration_error': 0.75, 'brier_score': 1.125" in output
+    for told in ("'accuracy': 0.0", "'calibration_error': 0.75", "'brier_score': 1.125"):
+        assert told in output

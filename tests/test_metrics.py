@@ -8,11 +8,15 @@ import pytest
 import torch
 from scipy.stats import t
 from sklearn.calibration import calibration_curve
+from sklearn.metrics import brier_score_loss, log_loss
 
 from hf_maxmig.metrics import (
     SPREAD_ITEMS,
     accuracies,
     calibration,
+    certainty,
+    chance_of_right,
+    claims_of_right,
     gain_ceiling,
     gain_interval,
     plurality_accuracy,
@@ -63,6 +67,66 @@ def test_accuracies_are_absent_where_nothing_can_be_measured():
         posterior, posterior, posterior, np.array([0, 1]), np.array([False, False])
     )
     assert unlabelled.keys() == {"accuracy"}
+
+
+def test_certainty_is_that_of_scikit_learn_on_items_with_gold_labels():
+    """Another base of the logarithm, or a Brier score halved, is a number as plausible."""
+    rng = np.random.default_rng(3)
+    p = rng.dirichlet(np.ones(4), size=60)
+    labels = np.where(rng.random(60) < 0.5, p.argmax(axis=1), rng.integers(4, size=60))
+    gold = np.arange(60) % 5 > 0
+    told = certainty(np.log(p).astype(np.float32), np.where(gold, labels, -100))
+    assert told["nll"] == pytest.approx(log_loss(labels[gold], p[gold], labels=range(4)), abs=1e-5)
+    right = brier_score_loss(labels[gold], p[gold], labels=range(4), scale_by_half=False)
+    assert told["brier"] == pytest.approx(right, abs=1e-5)
+    top = calibration(p[gold].max(axis=1), p[gold].argmax(axis=1) == labels[gold])
+    assert told["ece"] == pytest.approx(top.error, abs=1e-5)
+    assert certainty(np.log(p), np.full(60, -100)) == {}
+
+
+def test_certainty_of_a_class_of_hardly_any_probability_stays_finite():
+    """Clipped, as scikit-learn does, a memorised mistake at e^-200 would cost 36 nats."""
+    sure = np.array([[0.0, -200.0]])
+    assert certainty(sure, np.array([1]))["nll"] == pytest.approx(200)
+    assert certainty(sure, np.array([1]))["brier"] == pytest.approx(2)
+
+
+def test_chance_of_right_and_its_measures_are_those_of_loops():
+    """The matrix transposed, or the vote read into the claim, still gives probabilities."""
+    rng = np.random.default_rng(4)
+    N, M, C, K = 30, 4, 3, 2
+    p, matrices = rng.dirichlet(np.ones(C), size=N), rng.dirichlet(np.ones(C), size=(M, C))
+    who = np.stack([rng.permutation(M)[:K] for _ in range(N)])
+    chance = chance_of_right(p, matrices, who)
+    for i in range(N):
+        for k in range(K):
+            right = sum(p[i, c] * matrices[who[i, k], c, c] for c in range(C))
+            assert chance[i, k] == pytest.approx(right)
+    claimed, right = chance.ravel(), rng.random(N * K) < chance.ravel()
+    claimed[:5] = claimed[5]  # ties
+    assert 0 < right.mean() < 1
+    told = claims_of_right(claimed, right)
+    pairs = [(a, b) for a in claimed[right] for b in claimed[~right]]
+    above = np.mean([(a > b) + 0.5 * (a == b) for a, b in pairs])
+    assert told["auroc"] == pytest.approx(above)
+    assert told["brier"] == pytest.approx(np.mean((claimed - right) ** 2))
+    assert told["accuracy"] == np.mean(
+        [(c > 0.5) == r for c, r in zip(claimed, right, strict=True)]
+    )
+    error = 0.0
+    for b in range(10):
+        held = [v for v in range(N * K) if b / 10 < max(claimed[v], 1 - claimed[v]) <= (b + 1) / 10]
+        says = sum(max(claimed[v], 1 - claimed[v]) for v in held)
+        error += abs(sum((claimed[v] > 0.5) == right[v] for v in held) - says) / (N * K)
+    assert told["ece"] == pytest.approx(error)
+
+
+@pytest.mark.filterwarnings("error")
+def test_claims_about_votes_that_are_all_right_have_no_ranking():
+    """scikit-learn warns and gives NaN, which is no JSON."""
+    told = claims_of_right(np.array([0.75, 0.5]), np.array([True, True]))
+    assert told.keys() == {"accuracy", "brier", "ece"}
+    assert told["brier"] == pytest.approx((0.25**2 + 0.5**2) / 2)
 
 
 @every_row

@@ -7,7 +7,7 @@ from typing import Any
 FOLDER = Path(__file__).parent
 ARGUMENTS = (
     "predictions", "references", "aggregator", "forecast", "annotated", "bins", "confusion",
-    "true_confusion",
+    "true_confusion", "annotators", "annotations",
 )  # fmt: skip
 EXAMPLE = {
     "predictions": [[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]],

@@ -20,9 +20,10 @@ _CITATION = """\
 """
 
 _DESCRIPTION = """\
-Measures what was learned from a crowd's votes on gold labels: accuracy, expected calibration error and
-Brier score of the classifier, of the aggregator of the votes and of the forecaster, which combines
-both, and how far the annotators' recovered confusion matrices are from the true ones.
+Measures what was learned from a crowd's votes on gold labels: accuracy, negative log-likelihood, expected
+calibration error and Brier score of the classifier, of the aggregator of the votes and of the forecaster,
+which combines both; how far the annotators' recovered confusion matrices are from the true ones; and
+whether matrices and posterior tell which votes are right.
 """
 
 _KWARGS_DESCRIPTION = """
@@ -40,20 +41,33 @@ Args:
         labels are then matched by name. By default the numbers are those of the columns.
     bins: the number of bins of the calibration error, of equal width over [0, 1]; 15 by default.
     confusion: (M, C, C), the recovered confusion matrices: annotator, true class, reported class;
-        each row sums to one.
+        each row sums to one. It is compared with `true_confusion`, or with votes, or both.
     true_confusion: (M, C, C), how often each annotator said what on items of each true class. A row
         weighs as much as its sum: counts weigh rows by votes, probabilities weigh all rows equally.
+    annotators: N lists of integers, 0 to M - 1: who voted on each item; -1 for padding.
+    annotations: N lists of as many integers, 0 to C - 1: what they said, as numbers of the columns; -1
+        for padding.
 Returns:
     accuracy: share of items whose likeliest class is the gold label.
+    negative_log_likelihood: mean over items of -log p_c at the gold label c, in nats; infinite if a gold
+        label had no probability.
     calibration_error: sum_b (n_b / N) |accuracy_b - confidence_b| over the bins, 0 to 1.
     brier_score: mean over items of sum_c (p_c - [c is the gold label])^2, 0 to 2.
-    aggregator_accuracy, aggregator_calibration_error, aggregator_brier_score: if `aggregator` is given.
-    forecast_accuracy, forecast_calibration_error, forecast_brier_score: if `forecast` is given.
+    aggregator_accuracy and so on, the same four: if `aggregator` is given.
+    forecast_accuracy and so on, the same four: if `forecast` is given.
     confusion_error: if `confusion` is given: mean over the rows of their total variation,
-        sum_r |found_r - true_r| / 2, each row weighted by its votes, 0 to 1.
+        sum_r |found_r - true_r| / 2, each row weighted by its votes, 0 to 1; if `true_confusion` is given.
+    annotator_accuracy, annotator_auroc, annotator_brier_score, annotator_calibration_error: if `annotators`
+        and `annotations` are given: of P(annotator m is right about item i) = sum_c p_ic A^m_cc, by the
+        matrices A of `confusion` and the posterior p of the forecaster, or of the classifier if there is no
+        forecaster, against whether the vote is the gold label. The accuracy takes more than one half for
+        right. The area under the ROC curve is absent if all votes are right or all are wrong. The Brier
+        score is the mean squared difference, 0 to 1. The calibration error is that of the likelier of right
+        and wrong, over 10 bins.
 """
 
 NO_LABEL = (-1, -100)
+_VOTE_BINS = 10  # of the calibration error of P(vote is right)
 _MOST_BINS = 1_000_000
 _MOST_COUNTED = 1e15  # no count of votes is larger
 _TOLERANCE = 1e-3  # of probabilities that sum to one
@@ -88,17 +102,29 @@ class CrowdMetrics(evaluate.Metric):
         bins: int = 15,
         confusion: Any = None,
         true_confusion: Any = None,
+        annotators: Any = None,
+        annotations: Any = None,
     ) -> dict[str, float]:
         if not isinstance(bins, int) or isinstance(bins, bool) or bins < 1:
             raise ValueError(f"`bins` must be a whole number of at least 1, got {str(bins)[:60]}.")
         if bins > _MOST_BINS:
             raise ValueError(f"`bins` must be at most {_MOST_BINS:,}, got {str(bins)[:60]}.")
-        if (confusion is None) != (true_confusion is None):
-            missing = "confusion" if confusion is None else "true_confusion"
+        if (annotators is None) != (annotations is None):
+            missing = "annotators" if annotators is None else "annotations"
             raise ValueError(
-                f"`confusion` and `true_confusion` must be given together, got no `{missing}`."
+                f"`annotators` and `annotations` must be given together, got no `{missing}`."
             )
-        h = probabilities("predictions", predictions)
+        if confusion is None and not (true_confusion is None and annotators is None):
+            what = "true_confusion" if annotators is None else "annotators"
+            raise ValueError(
+                f"`confusion` and `{what}` must be given together, got no `confusion`."
+            )
+        if confusion is not None and true_confusion is None and annotators is None:
+            raise ValueError(
+                "`confusion` and `true_confusion`, or `confusion` and `annotators`, must be given together, got no "
+                "`true_confusion` and no `annotators`: there is nothing to compare it with."
+            )
+        h, log_h = probabilities("predictions", predictions)
         if (classes is None) != (reference_classes is None):
             missing = "classes" if classes is None else "reference_classes"
             raise ValueError(
@@ -122,11 +148,12 @@ class CrowdMetrics(evaluate.Metric):
             )
         if not gold.any():
             raise ValueError(f"`references` must hold a gold label, got none at {len(gold)} items.")
-        scores = scored(h[gold], labels[gold], bins)
+        scores = scored(h[gold], log_h[gold], labels[gold], bins)
+        believed = h
         for name, given in (("aggregator", aggregator), ("forecast", forecast)):
             if given is None:
                 continue
-            p = probabilities(name, given)
+            p, log_p = probabilities(name, given)
             if p.shape != h.shape:
                 raise ValueError(
                     f"`{name}` must have the shape of `predictions` (N, C) = {h.shape}, got {p.shape}."
@@ -137,10 +164,25 @@ class CrowdMetrics(evaluate.Metric):
                     f"`{name}` must be measured on an annotated item with a gold label, got none: "
                     "leave it out."
                 )
-            its = scored(p[taken], labels[taken], bins)
+            its = scored(p[taken], log_p[taken], labels[taken], bins)
+            believed = p if name == "forecast" else believed
             scores.update({f"{name}_{key}": value for key, value in its.items()})
-        if confusion is not None:
+        if true_confusion is not None:
             scores["confusion_error"] = confusion_error(confusion, true_confusion)
+        if annotators is not None:
+            matrices = confusion_matrices(confusion, h.shape[1])
+            item, who, said = votes(annotators, annotations, len(h), *matrices.shape[:2])
+            kept = gold[item]
+            if not kept.any():
+                raise ValueError(
+                    "`annotators` must hold a vote on an item with a gold label, got none: leave it out."
+                )
+            item, who, said = item[kept], who[kept], said[kept]
+            recognised = matrices.diagonal(axis1=1, axis2=2)
+            # Rounded probabilities may sum to a little more than one.
+            claimed = (recognised[who] * believed[item]).sum(axis=1).clip(max=1)
+            its = claims_of_right(claimed, said == labels[item])
+            scores.update({f"annotator_{key}": value for key, value in its.items()})
         return scores
 
 
@@ -165,22 +207,23 @@ def numbers(name: str, given: Any) -> np.ndarray:
     return array
 
 
-def probabilities(name: str, posterior: Any) -> np.ndarray:
-    """Turn log-probabilities or probabilities into probabilities.
+def probabilities(name: str, posterior: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Turn log-probabilities or probabilities into both.
 
     Args:
         name: the name of the argument, for errors.
         posterior: (N, C): log-probabilities if any number is negative, else probabilities.
 
     Returns:
-        (N, C), in float64.
+        (N, C) probabilities and (N, C) natural log-probabilities, in float64.
 
     Raises:
         ValueError: if the rows are neither.
 
     Example:
-        >>> probabilities("predictions", np.log([[0.25, 0.75]]))
-        array([[0.25, 0.75]])
+        >>> p, log_p = probabilities("predictions", np.log([[0.25, 0.75]]))
+        >>> p, log_p.round(3)
+        (array([[0.25, 0.75]]), array([[-1.386, -0.288]]))
     """
     array = numbers(name, posterior).astype(np.float64)
     if array.ndim != 2 or array.shape[0] < 1 or array.shape[1] < 2:
@@ -199,7 +242,8 @@ def probabilities(name: str, posterior: Any) -> np.ndarray:
             f"`{name}` must hold {'log-probabilities' if logs else what}: they must sum to one, got "
             f"a sum of {sums[i]:.4g} at item {i}. Normalise logits by log_softmax."
         )
-    return p
+    with np.errstate(divide="ignore"):  # the log of zero is minus infinity
+        return p, array if logs else np.log(p)
 
 
 def gold_labels(references: Any, num_items: int, num_classes: int) -> np.ndarray:
@@ -264,23 +308,138 @@ def by_name(references: Any, names: Any, classes: Any) -> np.ndarray:
     return np.where(labels >= 0, number[np.maximum(labels, 0)], labels)
 
 
-def scored(p: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, float]:
-    """Compare (N, C) probabilities with (N,) gold labels.
+def scored(p: np.ndarray, log_p: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, float]:
+    """Compare (N, C) probabilities, and their logs, with (N,) gold labels.
 
     Example:
-        >>> scored(np.array([[0.75, 0.25], [0.25, 0.75]]), np.array([0, 0]), bins=15)
-        {'accuracy': 0.5, 'calibration_error': 0.25, 'brier_score': 0.625}
+        >>> p = np.array([[0.75, 0.25], [0.25, 0.75]])
+        >>> told = scored(p, np.log(p), np.array([0, 0]), bins=15)
+        >>> told["accuracy"], told["calibration_error"], told["brier_score"]
+        (0.5, 0.25, 0.625)
+        >>> round(told["negative_log_likelihood"], 3)
+        0.837
     """
     correct, confidence = p.argmax(axis=1) == labels, p.max(axis=1)
-    # Each bin includes its upper end.
-    place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
-    claimed, right = np.bincount(place, confidence, bins), np.bincount(place, correct, bins)
     truth = np.eye(p.shape[1])[labels]
     return {
         "accuracy": float(correct.mean()),
-        "calibration_error": float(np.abs(right - claimed).sum() / len(p)),
+        # Minus zero is zero.
+        "negative_log_likelihood": float(0.0 - log_p[np.arange(len(labels)), labels].mean()),
+        "calibration_error": calibration_error(confidence, correct, bins),
         "brier_score": float(np.square(p - truth).sum(axis=1).mean()),
     }
+
+
+def calibration_error(confidence: np.ndarray, correct: np.ndarray, bins: int) -> float:
+    """Compare (N,) claimed probabilities with (N,) booleans, whether the claim is right.
+
+    Example:
+        >>> calibration_error(np.array([0.75, 0.75]), np.array([True, False]), bins=10)
+        0.25
+    """
+    # Each bin includes its upper end.
+    place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+    claimed, right = np.bincount(place, confidence, bins), np.bincount(place, correct, bins)
+    return float(np.abs(right - claimed).sum() / len(confidence))
+
+
+def claims_of_right(claimed: np.ndarray, right: np.ndarray) -> dict[str, float]:
+    """Compare (V,) probabilities that a vote is right with (V,) booleans, whether it is.
+
+    Example:
+        >>> told = claims_of_right(np.array([0.75, 0.5, 0.25]), np.array([True, True, False]))
+        >>> told["accuracy"], told["auroc"], round(told["brier_score"], 3)
+        (0.6666666666666666, 1.0, 0.125)
+    """
+    said = claimed > 0.5
+    scores = {"accuracy": float((said == right).mean())}
+    if right.any() and not right.all():
+        # Only here: the other measures need no scikit-learn.
+        from sklearn.metrics import roc_auc_score
+
+        scores["auroc"] = float(roc_auc_score(right, claimed))
+    scores["brier_score"] = float(np.square(claimed - right).mean())
+    likelier = np.maximum(claimed, 1 - claimed)
+    scores["calibration_error"] = calibration_error(likelier, said == right, _VOTE_BINS)
+    return scores
+
+
+def confusion_matrices(confusion: Any, num_classes: int) -> np.ndarray:
+    """Check (M, C, C) confusion matrices.
+
+    Raises:
+        ValueError: if the shape is another, or a row is no distribution.
+
+    Example:
+        >>> confusion_matrices([[[1, 0], [0, 1]]], num_classes=2).shape
+        (1, 2, 2)
+    """
+    matrices = numbers("confusion", confusion).astype(np.float64)
+    if matrices.ndim != 3 or matrices.shape[1:] != (num_classes, num_classes):
+        raise ValueError(
+            f"`confusion` must have shape (M, C, C) with C = {num_classes}, got {matrices.shape}."
+        )
+    wrong = ~((matrices >= 0).all(axis=-1) & (np.abs(matrices.sum(axis=-1) - 1) <= _TOLERANCE))
+    if wrong.any():
+        m, c = (int(i) for i in np.argwhere(wrong)[0])
+        raise ValueError(
+            "`confusion` must have rows of probabilities that sum to one, got "
+            f"{matrices[m, c].tolist()} for annotator {m}, true class {c}."
+        )
+    return matrices
+
+
+def votes(
+    annotators: Any, annotations: Any, num_items: int, num_annotators: int, num_classes: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Flatten the votes of all items.
+
+    Args:
+        annotators: N lists of integers, who voted; -1 for padding.
+        annotations: N lists of integers, what they said; -1 for padding.
+        num_items: N.
+        num_annotators: M.
+        num_classes: C.
+
+    Returns:
+        (V,) item, (V,) annotator, (V,) annotation.
+
+    Raises:
+        ValueError: if the lists do not fit together, or hold another number.
+
+    Example:
+        >>> votes([[0, 2], [1, -1]], [[1, 1], [0, -1]], num_items=2, num_annotators=3, num_classes=2)
+        (array([0, 0, 1]), array([0, 2, 1]), array([1, 1, 0]))
+    """
+    try:
+        who, said = ([list(row) for row in rows] for rows in (annotators, annotations))
+        lengths = [len(row) for row in who]
+    except TypeError as error:
+        raise ValueError(
+            "`annotators` and `annotations` must hold a list for each item."
+        ) from error
+    if len(lengths) != num_items or lengths != [len(row) for row in said]:
+        raise ValueError(
+            f"`annotators` and `annotations` must be N = {num_items} lists of equal lengths, got {len(who)} and "
+            f"{len(said)} lists, with {sum(lengths)} and {sum(map(len, said))} numbers."
+        )
+    item = np.repeat(np.arange(num_items), lengths)
+    flat = []
+    for name, rows, end in (
+        ("annotators", who, num_annotators), ("annotations", said, num_classes)
+    ):  # fmt: skip
+        column = numbers(name, [number for row in rows for number in row])
+        if len(column) and column.dtype.kind not in "iu":
+            raise ValueError(f"`{name}` must hold integers, got some of type {column.dtype}.")
+        wrong = (column < -1) | (column >= end)
+        if wrong.any():
+            v = int(wrong.argmax())
+            raise ValueError(
+                f"`{name}` must lie in 0..{end - 1} or be -1 for padding, got {column[v]} at item {item[v]}."
+            )
+        flat.append(column.astype(np.int64))
+    given = (flat[0] >= 0) & (flat[1] >= 0)
+    return item[given], flat[0][given], flat[1][given]
 
 
 def confusion_error(confusion: Any, true_confusion: Any) -> float:

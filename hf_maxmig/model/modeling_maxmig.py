@@ -49,8 +49,8 @@ class CrowdModel(PreTrainedModel):
 
     `trainer.CrowdTrainer` never asks which method it trains. It calls these verbs: `prepare`,
     `initialize_crowd`, `crowd_parameters`, `prior_parameters`, `crowd_loss`, `end_epoch`,
-    `log_prior`, `gain` and `logs`. All but `crowd_loss` have a default. The class attributes
-    describe everything else about a method.
+    `log_prior`, `gain` and `logs`. All but `crowd_loss` have a default, and so has `confusion`, for
+    measures. The class attributes describe everything else about a method.
 
     Args:
         config: the model's configuration.
@@ -397,6 +397,10 @@ class CrowdModel(PreTrainedModel):
     def logs(self) -> dict[str, float]:
         """Return further values to log with the loss; none here."""
         return {}
+
+    def confusion(self) -> Tensor | None:
+        """Return the (M, C, C) confusion matrices that were learned, rows of true classes; None if none were."""
+        return None
 
     @classmethod
     def from_pretrained(

@@ -208,6 +208,10 @@ class AggNetModel(MaxMIGModel):
         """Return the (N, C) probabilities that the M-step counts with: q, the forecast."""
         return posteriors.log_forecast.exp()
 
+    def confusion(self) -> Tensor:
+        """Return the (M, C, C) matrices of the last M-step."""
+        return self.aggregator.weight.exp()
+
     def end_epoch(self, parts: PosteriorParts, progress: float) -> None:
         """Take the M-step over the whole training set."""
         counted = ((self.posterior(Posteriors(*p)), *votes) for p, *votes in parts)

@@ -55,6 +55,11 @@ class AnnotatorMatrices(Float32Module):
             return (self.of(annotators) @ widen(h)[:, None, :, None]).squeeze(-1)
 
     @torch.no_grad()
+    def where_sure(self) -> Tensor:
+        """Return (M, C, C), true by reported: the votes where the classifier is sure of c, softmax(W^m e_c)."""
+        return widen(self.table).softmax(dim=1).transpose(1, 2)
+
+    @torch.no_grad()
     def start_from_votes(self, batches: Iterable[Votes], smoothing: float) -> None:
         """Set each matrix to equation 2 of the Max-MIG paper: logs of P(reported class | vote share).
 
@@ -113,6 +118,10 @@ class MatricesModel(CrowdModel):
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, AnnotatorMatrices):
             init.copy_(module.table, self.authors_start().expand_as(module.table))
+
+    def confusion(self) -> Tensor:
+        """Return (M, C, C): what each annotator says where the classifier is sure of a class."""
+        return self.matrices.where_sure()
 
     def crowd_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the matrices."""

@@ -114,6 +114,10 @@ class CrowdLayerModel(CrowdModel):
             return
         self.crowd_layer.start_from_votes(batches, smoothing)
 
+    def confusion(self) -> Tensor:
+        """Return (M, C, C): what each annotator says where the classifier is sure of a class."""
+        return self.crowd_layer.where_sure()
+
     def crowd_loss(
         self,
         outputs: MaxMIGOutput,

@@ -22,7 +22,9 @@ data set's recipe; each starts as its authors start it, `max_mig_vote_share` fro
 of the training items are kept back, and the epoch with the highest gain on their votes is the
 label-free pick of the methods that have a g; in it Max-MIG's W has the strength that these votes give
 it, as after any training with held-out votes. Each cell tells of the last epoch, which is the
-headline, of the label-free pick and of the best epoch on the test items, side by side.
+headline, of the label-free pick and of the best epoch on the test items, side by side: accuracy,
+negative log-likelihood, Brier score and calibration error. Once, at the end, it tells how well the method
+knows when an annotator is right.
 Gold labels train `true_labels`, the ceiling, and nothing else.
 """
 
@@ -55,7 +57,7 @@ import torch
 import transformers
 from benchmark_cells import LEVELS, read_cells
 from benchmark_figure import figure
-from benchmark_tables import latex, markdown, summary
+from benchmark_tables import further, latex, markdown, summary
 from machine import KEEPS, machine, peak_memory, reset_peak_memory
 from quiet import hush
 from recipe import encoded, keep_back, shown
@@ -73,7 +75,7 @@ from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.data.columns import crowd_names, has_votes
 from hf_maxmig.data.simulated.beyond import MORE_CASES
 from hf_maxmig.data.simulated.simulation import CASES
-from hf_maxmig.metrics import accuracies
+from hf_maxmig.metrics import accuracies, certainty, chance_of_right, claims_of_right
 from hf_maxmig.model.functional import forecast
 from hf_maxmig.model.whole_files import staged
 from hf_maxmig.peers import PEERS, peer
@@ -89,6 +91,7 @@ OURS: dict[str, dict[str, Any]] = {
     "max_mig_factored": {"aggregator": "factored"},
     "max_mig_cross_fit": {"init": "cross_fit"},  # what the trainer does with nothing set
 }
+OF_CLASSIFIER = ("accuracy", "nll", "brier", "ece")  # what needs no votes
 FOUND = ("aggregator_learning_rate", "prior")  # by the trainer itself
 METHODS = (*OURS, *PEERS)
 HELD_OUT = 0.1  # of the training items
@@ -247,7 +250,7 @@ class Looks(TrainerCallback):
         row = measured(trainer, told, order)
         if not self.voted:
             told = trainer.predict(recipe.train)
-            row |= {n: v for n, v in measured(trainer, told, order).items() if n != "accuracy"}
+            row |= with_votes(measured(trainer, told, order))
         if recipe.held_out is None or "aggregator_accuracy" not in row:
             return row, {}
         model = trainer.crowd_model
@@ -259,7 +262,7 @@ class Looks(TrainerCallback):
             return row, {}
         strength = best_strength(log_h, log_g, model.log_prior(), model.config.divergence)
         found = measured(trainer, told, order, strength)
-        return row, {"strength": strength} | {n: v for n, v in found.items() if n != "accuracy"}
+        return row, {"strength": strength} | with_votes(found)
 
     def label_free(self) -> dict[str, float] | None:
         """Return what a training with held-out votes would have ended with."""
@@ -277,33 +280,84 @@ def looks_at(epoch: int, epochs: int) -> bool:
 def measured(
     trainer: CrowdTrainer, output: PredictionOutput, order: Tensor, strength: float = 1.0
 ) -> dict[str, float]:
-    """Accuracies of h, and of g and the forecast where the method has a g and the items votes."""
+    """Measure h, and g and the forecast where the method has a g and the items votes.
+
+    Returns:
+        `accuracy`, `aggregator_accuracy`, `forecast_accuracy`; `nll`, `brier`, `ece` of h, and as
+        `forecast_nll` and so on those of the forecast.
+    """
     log_h, log_g, log_forecast = (torch.from_numpy(log) for log in output.predictions)
     if strength != 1.0:
         log_p = trainer.crowd_model.log_prior()
         log_g = with_strength(log_g, log_p, strength)
         log_forecast = forecast(log_h, log_g, log_p)
-    logs = (log[:, order].numpy() for log in (log_h, log_g, log_forecast))
+    h, g, zeta = (log[:, order].numpy() for log in (log_h, log_g, log_forecast))
+    gold = output.label_ids
     with_g = "test_aggregator_accuracy" in output.metrics
-    annotated = torch.full((len(log_h),), with_g).numpy()
-    return accuracies(*logs, output.label_ids, annotated)
+    row = accuracies(h, g, zeta, gold, torch.full((len(h),), with_g).numpy()) | certainty(h, gold)
+    if with_g:
+        row |= {f"forecast_{name}": value for name, value in certainty(zeta, gold).items()}
+    return row
 
 
-def confusion_error(trainer: CrowdTrainer, recipe: Recipe) -> float:
-    """How far the method's confusion matrices are from those of the gold labels, on training items.
+def with_votes(row: dict[str, float]) -> dict[str, float]:
+    """Keep what is measured with the votes on the items."""
+    return {name: value for name, value in row.items() if name not in OF_CLASSIFIER}
 
-    The method's are counted with its forecast, or with h where it has no g.
+
+class Judged(NamedTuple):
+    """Items with votes, as a trained model judges them.
+
+    Args:
+        posterior: (N, C), probabilities of the forecast, or of h where the method has no g.
+        gold: (N,) int64, the class.
+        annotators: (N, K) int64, padded with -1.
+        annotations: (N, K) int64, padded with -1.
     """
-    log_posterior = torch.from_numpy(trainer.predict(recipe.train).predictions[2])
-    gold = torch.tensor(recipe.train.with_format(None)["label"][:])
-    crowd = list(crowd_batches(recipe.train, trainer.data_collator))
+
+    posterior: Tensor
+    gold: Tensor
+    annotators: Tensor
+    annotations: Tensor
+
+
+def judged(trainer: CrowdTrainer, dataset: datasets.Dataset) -> Judged:
+    """Predict items, and read their votes."""
+    log_posterior = torch.from_numpy(trainer.predict(dataset).predictions[2])
+    gold = torch.tensor(dataset.with_format(None)["label"][:])
+    crowd = list(crowd_batches(dataset, trainer.data_collator))
     width = max(who.shape[1] for who, _ in crowd)
     who, said = (
         torch.cat([pad(part, (0, width - part.shape[1]), value=-1) for part in parts])
         for parts in zip(*crowd, strict=True)
     )
-    num_annotators = trainer.crowd_model.config.num_annotators
-    return confusion_distance(log_posterior.exp(), gold, who, said, num_annotators)
+    return Judged(log_posterior.exp(), gold, who, said)
+
+
+def of_annotators(trainer: CrowdTrainer, train: Judged, voted: Judged) -> dict[str, Any]:
+    """Measure what the method knows of its annotators, against gold labels.
+
+    Args:
+        trainer: at the end of the training.
+        train: the training items.
+        voted: the items whose votes are judged: test items if these have votes.
+
+    Returns:
+        `claims_of_right` of P(vote is right) = sum_c posterior_c A_cc; `confusion_error` of the matrices A
+        on the training items; and whether A is the method's `own`, or `counted` with its posterior.
+    """
+    model, own = trainer.crowd_model, "own"
+    matrices = model.confusion()
+    if matrices is None:
+        own = "counted"
+        of_train = train.annotators, train.annotations, model.config.num_annotators
+        matrices = confusion(train.posterior, *of_train)
+    matrices = matrices.cpu()
+    claimed = chance_of_right(voted.posterior.numpy(), matrices.numpy(), voted.annotators.numpy())
+    right, given = voted.annotations == voted.gold[:, None], (voted.annotators >= 0).numpy()
+    scores = claims_of_right(claimed[given], right.numpy()[given])
+    scores["confusion_error"] = matrices_distance(matrices, *train[1:])
+    return {name: round(value, 5) for name, value in scores.items()} | {"matrices": own}
 
 
 def confusion_distance(
@@ -321,11 +375,17 @@ def confusion_distance(
     Returns:
         The mean over the cells (annotator, class), each as often as it has labels; 0 to 1.
     """
-    num_classes = posterior.shape[1]
-    found, right = (
-        confusion(of, annotators, annotations, num_annotators)
-        for of in (posterior, one_hot(gold, num_classes).to(posterior.dtype))
-    )
+    found = confusion(posterior, annotators, annotations, num_annotators)
+    return matrices_distance(found, gold, annotators, annotations)
+
+
+def matrices_distance(
+    found: Tensor, gold: Tensor, annotators: Tensor, annotations: Tensor
+) -> float:
+    """Compare (M, C, C) confusion matrices with those of gold labels, as `confusion_distance` does."""
+    num_annotators, num_classes, _ = found.shape
+    truth = one_hot(gold, num_classes).to(found.dtype)
+    right = confusion(truth, annotators, annotations, num_annotators)
     index = annotators * num_classes + gold[:, None]
     labels = torch.bincount(index[annotators >= 0], minlength=num_annotators * num_classes)
     distance = (found - right).abs().sum(dim=-1).flatten() / 2
@@ -362,6 +422,9 @@ def run_cell(cell: Cell, flags: list[str], held_out: float, folder: Path) -> dic
     told = trainer.train().metrics
     seconds = time.perf_counter() - started - looks.seconds
     rows = looks.rows
+    train = judged(trainer, recipe.train)
+    voted = judged(trainer, recipe.test) if looks.voted else train
+    num_annotators = trainer.crowd_model.config.num_annotators
     result = {
         "method": cell.method,
         "dataset": cell.dataset,
@@ -373,7 +436,8 @@ def run_cell(cell: Cell, flags: list[str], held_out: float, folder: Path) -> dic
         "best_on_test": max(rows, key=lambda row: row["accuracy"]),
         "found": {name: told[name] for name in FOUND if name in told},
         "forecast_items": "test" if looks.voted else "train",
-        "confusion_error": round(confusion_error(trainer, recipe), 5),
+        "confusion_error": round(confusion_distance(*train, num_annotators), 5),
+        "annotators": of_annotators(trainer, train, voted),
         "seconds": round(seconds, 2),
         "peak_memory_mib": round(peak_memory()),
         "threads": torch.get_num_threads(),
@@ -541,7 +605,7 @@ def main() -> None:
     if arguments.figure:
         print(*figure(found, arguments.figure), sep="\n")
     if arguments.table or not (arguments.collect or arguments.figure):
-        print(markdown(found), summary(found), sep="\n")
+        print(*filter(None, (markdown(found), further(found), summary(found))), sep="\n")
     if arguments.table:
         print(latex(found))
 

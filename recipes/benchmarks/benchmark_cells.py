@@ -42,6 +42,21 @@ MEASURES = {
     "forecast_accuracy": "Data-crowds forecaster (dc)",
     "aggregator_accuracy": "Aggregator",
 }
+CERTAINTY = {
+    # of the classifier, and of the forecaster where the method has one; the lower, the better
+    f"{prefix}{name}": f"{title} {of}"
+    for prefix, of in (("", "(d)"), ("forecast_", "(dc)"))
+    for name, title in (("nll", "NLL"), ("brier", "Brier score"), ("ece", "Calibration error"))
+}
+ANNOTATORS = {
+    # of P(vote is right), and of the confusion matrices; see `benchmark.of_annotators`
+    "annotators_accuracy": "Accuracy",
+    "annotators_auroc": "AUROC",
+    "annotators_brier": "Brier score",
+    "annotators_ece": "Calibration error",
+    "annotators_confusion_error": "Error of the matrices",
+}
+HIGHER = {*MEASURES, "annotators_accuracy", "annotators_auroc"}  # is better; of the others, lower
 SHORT = {"accuracy": "(d)", "forecast_accuracy": "(dc)"}  # as the paper calls them
 PICKS = {
     "last": "of the last epoch",
@@ -100,7 +115,7 @@ SHOWN = (*OF_PAPER, "max_mig_vote_share")  # in the figure and on the page of re
 
 
 class Number(NamedTuple):
-    """Accuracies of several seeds, in percent.
+    """A measure over several seeds; those of `MEASURES` are in percent.
 
     Args:
         mean: over the seeds.
@@ -238,7 +253,8 @@ class Results(NamedTuple):
         dataset: its name; with `BEYOND_PAPER` behind it where the crowds are beyond the paper's cases.
         crowds: the paper's six, those measured beyond its cases, or the real one.
         methods: those that have a cell, in the order of `METHODS`, without `true_labels`.
-        numbers: by method, crowd and measure; `true_labels` has one for any crowd.
+        numbers: by method, crowd and measure, a row of `MEASURES`, `CERTAINTY` or `ANNOTATORS`;
+            `true_labels` has one for any crowd.
         items: which items forecaster and aggregator are measured on.
         cells: how many trainings there were.
         in_bfloat16: how many of them in bfloat16.
@@ -318,12 +334,9 @@ def _paper_and_beyond(dataset: str, cells: list[Cell]) -> dict[str, list[Cell]]:
 def _results(dataset: str, cells: list[Cell], pick: str) -> Results:
     values, items = defaultdict(list), set()
     for cell in cells:
-        for measure in MEASURES:
-            value = (cell.get(pick) or {}).get(measure)
-            if value is None:
-                continue
-            values[cell["method"], _crowd(cell), measure].append(100 * value)
-            if measure != "accuracy":
+        for measure, value in _measured(cell, pick).items():
+            values[cell["method"], _crowd(cell), measure].append(value)
+            if measure in ("aggregator_accuracy", "forecast_accuracy", *ANNOTATORS):
                 items.add(ITEMS[cell.get("forecast_items", "test")])
     of_crowd = {_crowd(cell) for cell in cells if cell["method"] != CEILING}
     crowds: tuple[Crowd, ...] = (REAL,)
@@ -339,6 +352,18 @@ def _results(dataset: str, cells: list[Cell], pick: str) -> Results:
         cells=len(cells),
         in_bfloat16=sum(bool(BFLOAT16.search(cell.get("command", ""))) for cell in cells),
     )
+
+
+def _measured(cell: Cell, pick: str) -> dict[str, float]:
+    """What a cell measured in a pick; an older cell lacks some of it."""
+    row = cell.get(pick) or {}
+    found = {name: 100 * row[name] for name in MEASURES if name in row}
+    found |= {name: row[name] for name in CERTAINTY if name in row}
+    if pick == "last":  # measured once, at the end
+        known = cell.get("annotators", {})
+        each = {name: known.get(name.removeprefix("annotators_")) for name in ANNOTATORS}
+        found |= {name: value for name, value in each.items() if value is not None}
+    return found
 
 
 def _average(values: list[float]) -> Number:

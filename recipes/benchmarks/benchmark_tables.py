@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmark_cells import (
+    ANNOTATORS,
     CEILING,
+    CERTAINTY,
     CROWDS,
+    HIGHER,
     LEVELS,
     MEASURES,
     METHODS,
@@ -61,6 +64,23 @@ NOTES = {
     ),
 }
 
+LEGEND = "Bold: the best of its column. Blank: not measured."
+FURTHER: dict[str, tuple[dict[str, str], str]] = {
+    # kind of table: its measures, and what its title says of them
+    "certainty": (
+        CERTAINTY,
+        "Negative log-likelihood of the gold label in nats, Brier score (0 to 2) and calibration error of the likeliest class "
+        "(15 bins), {pick}; the classifier's (d) on the test items, the forecaster's (dc) on {items}. The lower, the better.",
+    ),
+    "annotators": (
+        ANNOTATORS,
+        "How well a method knows whether an annotator is right about an item, by the class it believes in and the annotator's "
+        "confusion matrix, on the votes on {items}, {pick}: accuracy and AUROC (the higher, the better), Brier score (0 to 1) and "
+        "calibration error (10 bins). The class is that of the forecaster, or of the classifier where there is none. The error of the "
+        "matrices is the total variation between them and those of the gold labels.",
+    ),
+}
+
 # What the paper's words mean in percentage points.
 FALL = 5.0  # the smallest that the paper calls one is 6.1: AggNet on LUNA16, 4.1(H) to 4.3(H)
 # Five experts who err tell less than gold labels do, so some distance from these is no failure. One
@@ -86,11 +106,19 @@ class Row(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Rows of one measure; `ceiling` is the number of gold labels, which need no crowd."""
+    """Rows of one measure, or of one a column.
+
+    Args:
+        heading: what stands above the methods.
+        rows: of them.
+        ceiling: the number of gold labels, which need no crowd.
+        lower: the columns in which the lowest number is the best.
+    """
 
     heading: str
     rows: list[Row]
     ceiling: Number | None = None
+    lower: frozenset[int] = frozenset()
 
 
 class Table(NamedTuple):
@@ -102,6 +130,8 @@ class Table(NamedTuple):
         columns: their headings.
         blocks: the rows.
         seeds: of most numbers; the others say of how many they are.
+        decimals: of each number but the paper's.
+        what: of several tables of a data set, which this is; empty for that of accuracies.
     """
 
     dataset: str
@@ -109,6 +139,8 @@ class Table(NamedTuple):
     columns: list[str]
     blocks: list[Block]
     seeds: int | None
+    decimals: int = 1
+    what: str = ""
 
 
 def tables(cells: Iterable[Cell], pick: str = "last", aggregator: bool = False) -> list[Table]:
@@ -123,13 +155,62 @@ def _table(result: Results, pick: str, aggregator: bool) -> Table:
         columns = [crowd_name(crowd) for crowd in result.crowds]
         wanted = [m for m in MEASURES if m != "aggregator_accuracy" or aggregator]
         blocks = [block for block in (_block(result, m) for m in wanted) if block.rows]
+    usual, others = _seeds(blocks)
+    title = _title(result, pick, usual, others)
+    return Table(result.dataset, title, columns, blocks, usual)
+
+
+def _seeds(blocks: list[Block]) -> tuple[int | None, bool]:
+    """Say of how many seeds most numbers are, and whether others are of another number."""
     shown = [row.numbers for block in blocks for row in block.rows if not row.paper]
     numbers = [number for row in shown for number in row if number is not None]
     numbers += [block.ceiling for block in blocks if block.ceiling is not None]
     seeds = Counter(number.seeds for number in numbers)
-    usual = max(seeds, key=lambda n: (seeds[n], n or 0), default=None)
-    title = _title(result, pick, usual, len(seeds) > 1)
-    return Table(result.dataset, title, columns, blocks, usual)
+    return max(seeds, key=lambda n: (seeds[n], n or 0), default=None), len(seeds) > 1
+
+
+def further_tables(cells: Iterable[Cell], pick: str = "last") -> list[Table]:
+    """Arrange what cells say beyond accuracies; see `further`."""
+    return [
+        table
+        for result in results(cells, pick)
+        for kind in FURTHER
+        if (table := _further_table(result, pick, kind)).blocks
+    ]
+
+
+def _further_table(result: Results, pick: str, kind: str) -> Table:
+    measures, words = FURTHER[kind]
+    if result.crowds == (REAL,):
+        columns = list(measures.values())
+        blocks = [_side_by_side(result, list(measures))]
+    else:
+        columns = [crowd_name(crowd) for crowd in result.crowds]
+        blocks = [_one_measure(result, measure, title) for measure, title in measures.items()]
+    blocks = [block for block in blocks if block.rows]
+    usual, others = _seeds(blocks)
+    items = f"the {result.items} items"
+    title = f"{words.format(pick=PICKS[pick], items=items)} {_spread(usual, others)} {LEGEND}"
+    return Table(result.dataset, title, columns, blocks, usual, decimals=3, what=kind)
+
+
+def _side_by_side(result: Results, measures: list[str]) -> Block:
+    rows = []
+    for method in [*result.methods, CEILING]:
+        numbers = tuple(result.numbers.get((method, REAL, measure)) for measure in measures)
+        if any(numbers):
+            rows.append(Row(method_name(method), numbers, ours=method != CEILING))
+    lower = frozenset(i for i, measure in enumerate(measures) if measure not in HIGHER)
+    return Block("Method", rows, lower=lower)
+
+
+def _one_measure(result: Results, measure: str, title: str) -> Block:
+    rows = [(method_name(method), result.row(method, measure)) for method in result.methods]
+    lower = frozenset() if measure in HIGHER else frozenset(range(len(result.crowds)))
+    shown = [Row(name, numbers) for name, numbers in rows if any(numbers)]
+    # The classifier trained on gold labels needs no crowd; what it says of annotators is of one crowd.
+    ceiling = result.numbers.get((CEILING, REAL, measure)) if measure in CERTAINTY else None
+    return Block(title, shown, ceiling, lower)
 
 
 def _block(result: Results, measure: str) -> Block:
@@ -167,14 +248,7 @@ def _title(result: Results, pick: str, seeds: int | None, others: bool) -> str:
     if result.items != "test":
         items += f" (forecaster and aggregator: on the {result.items} items)"
     lines = [f"Accuracy in percent {PICKS[pick]}, {items}."]
-    if seeds == 1:
-        spread = "One seed"
-    elif seeds is not None:
-        spread = f"Mean ± standard deviation over {seeds} seeds"
-    else:
-        spread = "Nothing is measured"
-    lines.append(f"{spread}{', elsewhere their number in brackets' if others else ''}.")
-    lines.append("Bold: the best of its column. Blank: not measured.")
+    lines += [_spread(seeds, others), LEGEND]
     if 0 < result.in_bfloat16 < result.cells:
         lines.append(
             f"Of {result.cells} trainings {result.in_bfloat16} were in bfloat16, the others in float32: the command of each "
@@ -185,6 +259,16 @@ def _title(result: Results, pick: str, seeds: int | None, others: bool) -> str:
         lines.append("Max-MIG's W has the strength that the held-out votes give it.")
     lines += [_beside_paper(result), NOTES.get((result.dataset, pick), "")]
     return " ".join(line for line in lines if line)
+
+
+def _spread(seeds: int | None, others: bool) -> str:
+    if seeds == 1:
+        spread = "One seed"
+    elif seeds is not None:
+        spread = f"Mean ± standard deviation over {seeds} seeds"
+    else:
+        spread = "Nothing is measured"
+    return f"{spread}{', elsewhere their number in brackets' if others else ''}."
 
 
 def _beside_paper(result: Results) -> str:
@@ -214,9 +298,8 @@ def _part(method: str, measure: str) -> str:
     return f"{method_name(method)} {SHORT[measure]}"
 
 
-def _text(number: Number, paper: bool = False) -> str:
-    """One decimal; the paper's as it prints them."""
-    decimals = 2 if paper else 1
+def _text(number: Number, decimals: int = 1) -> str:
+    """Write it, with its deviation if it has one."""
     parts = [number.mean] if number.deviation is None else [number.mean, number.deviation]
     return " ± ".join(f"{part:.{decimals}f}" for part in parts)
 
@@ -226,17 +309,21 @@ def _written(
 ) -> list[list[str]]:
     """The rows of a block as text, best of each column in bold: all of those that print the same."""
     ours = [row.numbers for row in block.rows if row.ours]
+    decimals = table.decimals
     best = [
-        max((round(number.mean, 1) for number in column if number is not None), default=math.inf)
-        for column in zip(*ours, strict=True)
-    ] or [math.inf] * len(table.columns)
+        (min if i in block.lower else max)(
+            (round(number.mean, decimals) for number in column if number is not None), default=math.inf
+        )
+        for i, column in enumerate(zip(*ours, strict=True))
+    ] or [math.inf] * len(table.columns)  # fmt: skip
 
     def entry(row: Row, column: int) -> str:
         number = row.numbers[column]
         if number is None:
             return ""
-        is_best = row.ours and round(number.mean, 1) == best[column]
-        text = (bold if is_best else plain)(_text(number, row.paper))
+        is_best = row.ours and round(number.mean, decimals) == best[column]
+        # The paper's numbers as it prints them.
+        text = (bold if is_best else plain)(_text(number, 2 if row.paper else decimals))
         return text if row.paper else text + _count(number, table)
 
     return [[row.name, *(entry(row, i) for i in range(len(row.numbers)))] for row in block.rows]
@@ -269,12 +356,31 @@ def markdown(cells: Iterable[Cell], pick: str = "last", aggregator: bool = False
     return "\n".join(_markdown(table) for table in tables(cells, pick, aggregator))
 
 
+def further(cells: Iterable[Cell], pick: str = "last") -> str:
+    """Write what cells say beyond accuracies in Markdown: how certain a method is, what it knows of annotators.
+
+    A cell of an earlier version does not say it, and has no row.
+
+    Args:
+        cells: of any data sets.
+        pick: which epoch, one of `PICKS`; annotators are measured in the last one.
+
+    Returns:
+        The text, with a newline at the end; nothing if no cell says any of it.
+
+    Raises:
+        ValueError: as `results` does.
+    """
+    return "\n".join(_markdown(table) for table in further_tables(cells, pick))
+
+
 def _markdown(table: Table) -> str:
-    lines = [f"### {dataset_name(table.dataset)}", "", table.title, ""]
+    name = dataset_name(table.dataset) + (f": {table.what}" if table.what else "")
+    lines = [f"### {name}", "", table.title, ""]
     for block in table.blocks:
         lines += [*_rows(block, table), ""]
         if block.ceiling is not None:
-            text = _text(block.ceiling) + _count(block.ceiling, table)
+            text = _text(block.ceiling, table.decimals) + _count(block.ceiling, table)
             lines += [f"Trained on the true labels, which no crowd changes: {text}.", ""]
     return "\n".join(lines)
 
@@ -301,13 +407,14 @@ def latex(cells: Iterable[Cell], pick: str = "last", aggregator: bool = False) -
         aggregator: for simulated crowds, whether to add rows of the aggregator.
 
     Returns:
-        One `table` environment a data set; a newline at the end.
+        One `table` environment a data set, then those of `further`; a newline at the end.
 
     Raises:
         ValueError: as `results` does.
     """
-    written = [_latex(table) for table in tables(cells, pick, aggregator)]
-    return "\n".join([r"% needs \usepackage{booktabs}", *written])
+    cells = list(cells)
+    every = [*tables(cells, pick, aggregator), *further_tables(cells, pick)]
+    return "\n".join([r"% needs \usepackage{booktabs}", *map(_latex, every)])
 
 
 def _latex(table: Table) -> str:
@@ -323,7 +430,7 @@ def _latex(table: Table) -> str:
     lines = [
         r"\begin{table}[htp]",
         rf"\caption{{{_escaped(f'{dataset_name(table.dataset)}. {table.title}')}}}",
-        rf"\label{{table:{re.sub('[^A-Za-z0-9]+', '-', table.dataset)}}}",
+        rf"\label{{table:{re.sub('[^A-Za-z0-9]+', '-', f'{table.dataset} {table.what}'.strip())}}}",
         r"\centering",
         rf"\begin{{tabular}}{{l{' c' * width}}}",
         r"\toprule",
@@ -338,7 +445,7 @@ def _latex(table: Table) -> str:
         for name, *entries in _written(block, table, plain, bold):
             lines.append(rf"{' & '.join([_escaped(name), *entries])} \\")
         if block.ceiling is not None:
-            text = plain(_text(block.ceiling)) + _count(block.ceiling, table)
+            text = plain(_text(block.ceiling, table.decimals)) + _count(block.ceiling, table)
             lines.append(
                 rf"{_escaped(method_name(CEILING))} & \multicolumn{{{width}}}{{c}}{{{text}}} \\"
             )
@@ -474,6 +581,8 @@ def page(cells: Sequence[Cell]) -> str:
         "## Best epoch on the test items, as the literature prints it",
         markdown(cells, pick="best_on_test"),
     ]
+    if beyond := further(cells):
+        parts += ["## Beyond accuracy: certainty, and what is known of annotators", beyond]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

@@ -7,19 +7,14 @@ from typing import Any
 import numpy as np
 from crowds import Crowd
 
-from hf_maxmig.metrics import calibration
+from hf_maxmig.metrics import certainty
 
 
 def of_posterior(log_p: np.ndarray, gold: np.ndarray) -> dict[str, float]:
     """Measure (N, C) log-probabilities against (N,) gold labels: accuracy, nats, 15 bins."""
-    log_p = log_p.astype(np.float64)
+    certain = certainty(log_p, gold)
     right = log_p.argmax(axis=1) == gold
-    claimed = np.exp(log_p.max(axis=1)).clip(0, 1)
-    return {
-        "accuracy": float(right.mean()),
-        "nll": float(-log_p[np.arange(len(gold)), gold].mean()),
-        "ece": calibration(claimed, right).error,
-    }
+    return {"accuracy": float(right.mean()), "nll": certain["nll"], "ece": certain["ece"]}
 
 
 def of_posteriors(posteriors: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:

@@ -240,6 +240,17 @@ def test_padding_and_unlabelled_items_change_nothing(name, num_items, num_annota
                 torch.testing.assert_close(other_grads[key], grad, rtol=0, atol=1e-6)
 
 
+@methods(["aggnet", "mbem", "raykar", "crowd_layer_vote_share", "trace", "geo_w", "union_net"])
+def test_confusion_matrices_are_distributions_over_votes(name):
+    """A matrix transposed, or in logs, is a (M, C, C) table as well."""
+    who, said = random_votes(40, 4, 3)
+    model = started(name, who, said, 4, 3)
+    matrices = model.confusion()
+    assert matrices.shape == (4, 3, 3)
+    torch.testing.assert_close(matrices.sum(dim=2), torch.ones(4, 3))
+    assert not matrices.requires_grad
+
+
 @methods()
 def test_every_trained_parameter_gets_a_gradient(name):
     """DDP stops at the second step if one does not."""
@@ -505,6 +516,7 @@ def test_methods_with_a_matrix_start_from_equation_2(crowd):
         torch.testing.assert_close(model.aggregator.table, reference.aggregator.table)
     layer = make_peer("crowd_layer_vote_share")
     layer.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)))
+    torch.testing.assert_close(layer.confusion(), reference.confusion())
     torch.testing.assert_close(layer.crowd_layer.table.detach(), reference.aggregator.table)
     for name in JOINT:
         if issubclass(PEERS[name][0], MatricesModel):

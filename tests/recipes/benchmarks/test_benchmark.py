@@ -81,7 +81,8 @@ def test_a_cell_says_what_was_measured_and_how(benchmark, results):
     folder, found = results
     result = found["max_mig"]
     assert json.loads((folder / "digits/max_mig-correlated-high-seed0.json").read_text()) == result
-    names = {"epoch", "accuracy", "aggregator_accuracy", "forecast_accuracy", "gain"}
+    certain = {f"{of}{name}" for of in ("", "forecast_") for name in ("nll", "brier", "ece")}
+    names = {"epoch", "accuracy", "aggregator_accuracy", "forecast_accuracy", "gain", *certain}
     for pick in ("last", "label_free", "best_on_test"):
         assert set(result[pick]) == names | ({"strength"} if pick == "label_free" else set()), pick
     assert result["last"]["epoch"] == 2
@@ -91,6 +92,11 @@ def test_a_cell_says_what_was_measured_and_how(benchmark, results):
     assert result["forecast_items"] == "test"
     assert result["held_out_items"] == 108
     assert 0 < result["confusion_error"] < 1
+    known = result["annotators"]
+    assert set(known) == {"accuracy", "auroc", "brier", "ece", "confusion_error", "matrices"}
+    assert known["matrices"] == "counted"
+    assert known["confusion_error"] == result["confusion_error"]
+    assert known["auroc"] > 0.55  # seniors and juniors can be told apart
     assert result["seconds"] > 0
     assert result["peak_memory_mib"] > 100
     assert result["versions"]["torch"] == torch.__version__
@@ -103,7 +109,7 @@ def test_a_cell_says_what_was_measured_and_how(benchmark, results):
 def test_a_method_without_aggregator_claims_none(results):
     """Majority vote has no g: an accuracy of the prior, or a pick by its gain, is nobody's."""
     _, found = results
-    assert set(found["majority_vote"]["last"]) == {"epoch", "accuracy"}
+    assert set(found["majority_vote"]["last"]) == {"epoch", "accuracy", "nll", "brier", "ece"}
     assert found["majority_vote"]["label_free"] is None
     assert "forecast_accuracy" in found["aggnet"]["last"]
     assert set(found["aggnet"]["label_free"]) == set(found["aggnet"]["last"])
@@ -118,6 +124,13 @@ def test_a_cell_of_a_sparse_crowd_has_its_votes(benchmark, tmp_path):
     result = benchmark.run_cell(cell, SHORT, 0.1, tmp_path)
     assert result["case"] == "sparse_one"
     assert benchmark.read_cells(tmp_path) == [result]
+
+
+def test_matrices_are_the_methods_own_where_it_has_some(results):
+    """Counted with the forecast, those of another step would be measured."""
+    _, found = results
+    assert found["aggnet"]["annotators"]["matrices"] == "own"
+    assert found["majority_vote"]["annotators"]["matrices"] == "counted"
 
 
 def test_flags_that_say_where_things_lie_are_not_written(benchmark):
@@ -199,11 +212,12 @@ def test_accuracies_are_of_the_names_that_the_votes_give(benchmark):
     order = torch.arange(10).roll(1)
     inputs = torch.tensor(np.stack(recipe.test["features"][:8]))
     assert trainer.crowd_model.reorder_classes(order, {"features": inputs})
-    assert benchmark.measured(trainer, trainer.predict(recipe.test), torch.arange(10)) != straight
-    assert (
-        benchmark.measured(trainer, trainer.predict(recipe.test), torch.argsort(order)) == straight
-    )
-    assert set(straight) == {"accuracy", "aggregator_accuracy", "forecast_accuracy"}
+    swapped = benchmark.measured(trainer, trainer.predict(recipe.test), torch.arange(10))
+    assert swapped["accuracy"] != straight["accuracy"]
+    again = benchmark.measured(trainer, trainer.predict(recipe.test), torch.argsort(order))
+    assert again == pytest.approx(straight, abs=1e-6)
+    certain = {f"{of}{name}" for of in ("", "forecast_") for name in ("nll", "brier", "ece")}
+    assert set(straight) == {"accuracy", "aggregator_accuracy", "forecast_accuracy", *certain}
     torch.testing.assert_close(trainer.class_order(), torch.argsort(order))
 
 
@@ -222,9 +236,23 @@ def test_confusion_error_is_the_labels_mean_of_total_variations(benchmark):
         for row, c in zip(who.tolist(), gold.tolist(), strict=True)
         for m in row
     )
-    error = benchmark.confusion_error(trainer, recipe)
+    judged = benchmark.judged(trainer, recipe.train)
+    error = benchmark.confusion_distance(*judged, 10)
     assert error == pytest.approx(total / who.numel(), abs=1e-5)
     assert benchmark.confusion_distance(truth.float(), gold, who, said, 10) == 0
+    own = trainer.crowd_model.confusion()
+    voted = benchmark.judged(trainer, recipe.test)
+    told = benchmark.of_annotators(trainer, judged, voted)
+    squares = [
+        float(((voted.posterior[i] * own[m].diagonal()).sum() - int(said == voted.gold[i])) ** 2)
+        for i, row in enumerate(zip(voted.annotators, voted.annotations, strict=True))
+        for m, said in zip(*row, strict=True)
+    ]
+    assert len(squares) > 1000
+    assert told["brier"] == pytest.approx(sum(squares) / len(squares), abs=1e-5)
+    assert told["confusion_error"] == pytest.approx(
+        benchmark.matrices_distance(own, gold, who, said), abs=1e-5
+    )
 
 
 @pytest.mark.slow

@@ -207,6 +207,78 @@ def test_aggregator_is_a_block_if_asked(tables):
     assert r"\emph{Aggregator}" in tables.latex(small(), aggregator=True)
 
 
+def certain():
+    """A real crowd with what newer cells measure; one cell is older, and one method has no forecaster."""
+    shared = {"dataset": "labelme", "items": "train"}
+    rows = [
+        cell("max_mig", accuracy=0.9, forecast_accuracy=0.9, nll=0.43, forecast_nll=0.3004, **shared),
+        cell("max_mig", seed=1, accuracy=0.9, forecast_accuracy=0.9, nll=0.45, forecast_nll=0.3, **shared),
+        cell("majority_vote", accuracy=0.9, nll=0.5, brier=0.2, **shared),
+        cell("doctor_net", accuracy=0.81, **shared),
+        cell("true_labels", accuracy=0.936, nll=0.2, **shared),
+    ]  # fmt: skip
+    rows[0]["annotators"] = {"accuracy": 0.7, "auroc": 0.8, "brier": 0.1, "matrices": "counted"}
+    rows[2]["annotators"] = {"accuracy": 0.6, "auroc": 0.9, "brier": 0.2, "confusion_error": 0.25}
+    return rows
+
+
+def test_what_is_beyond_accuracy_has_tables_of_its_own(tables):
+    """Lower is better but for two columns; what an older cell did not measure is blank, or has no row."""
+    certainty, annotators = tables.further(certain()).strip().split("\n\n### LabelMe: annotators\n")
+    assert certainty.startswith("### LabelMe: certainty\n")
+    assert (
+        "the forecaster's (dc) on the training items. The lower, the better. One seed" in certainty
+    )
+    assert certainty.endswith(
+        """
+| Method        |               NLL (d) | Brier score (d) | Calibration error (d) |              NLL (dc) | Brier score (dc) | Calibration error (dc) |
+| ------------- | --------------------: | --------------: | --------------------: | --------------------: | ---------------: | ---------------------: |
+| Majority vote |                 0.500 |       **0.200** |                       |                       |                  |                        |
+| Max-MIG       | **0.440 ± 0.014** (2) |                 |                       | **0.300 ± 0.000** (2) |                  |                        |
+| True labels   |                 0.200 |                 |                       |                       |                  |                        |"""
+    )
+    assert "on the votes on the training items, of the last epoch" in annotators
+    assert annotators.endswith(
+        """
+| Method        |  Accuracy |     AUROC | Brier score | Calibration error | Error of the matrices |
+| ------------- | --------: | --------: | ----------: | ----------------: | --------------------: |
+| Majority vote |     0.600 | **0.900** |       0.200 |                   |             **0.250** |
+| Max-MIG       | **0.700** |     0.800 |   **0.100** |                   |                       |"""
+    )
+    picked = tables.further(certain(), "label_free")
+    assert "**0.430 ± 0.014**" in picked
+    assert "annotators" not in picked  # they are measured once, in the last epoch
+    latex = tables.latex(certain())
+    for label in ("{table:labelme}", "{table:labelme-certainty}", "{table:labelme-annotators}"):
+        assert latex.count(label) == 1
+    assert r"Max-MIG & $\mathbf{0.440 \pm 0.014}$ (2) &  &" in latex
+
+
+def test_what_is_beyond_accuracy_of_simulated_crowds_is_a_block_a_measure(tables):
+    """What gold labels' training says of annotators belongs to one crowd, and must not stand below six."""
+    cells = small()
+    for one in cells:
+        one["last"] = one["last"] | {"ece": 0.2 if one["method"] == "max_mig" else 0.1}
+        one["annotators"] = {"auroc": 0.7 if one["method"] == "max_mig" else 0.6}
+    certainty, annotators = tables.further(cells).split("### Digits: annotators")
+    (row,) = [line for line in certainty.splitlines() if line.startswith("| Majority vote")]
+    assert [entry.strip() for entry in row.split("|")[2:-1]] == [
+        "**0.100 ± 0.000**", "**0.100 ± 0.000**", "", "", "", "",
+    ]  # fmt: skip
+    assert "which no crowd changes: 0.100 ± 0.000." in certainty
+    assert "| **0.700 ± 0.000** |" in annotators
+    assert "no crowd changes" not in annotators
+
+
+def test_cells_of_an_older_version_have_no_further_tables(tables):
+    """Columns of blanks, or zeros, for what nobody measured."""
+    older = [*small(), *real()]
+    assert tables.further(older) == ""
+    assert "Beyond accuracy" not in tables.page(older)
+    assert "## Beyond accuracy" in tables.page(certain())
+    assert tables.latex(older).count(r"\begin{table}") == 2
+
+
 def test_latex_escapes_what_it_does_not_know(tables):
     """A method or a data set of a later version must not break the document."""
     text = tables.latex([cell("a_b&c", dataset="my_data%", accuracy=0.5)])
