@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .data.simulated.experts import Experts, experts
     from .data.simulated.simulation import simulate_crowd
     from .data.tables import fitted_table_processor
+    from .data.thinning import thin_votes
     from .judging.annotators import AnnotatorReport, judge_annotators
     from .judging.report import write_report
     from .sharing.export import export_onnx, save_classifier
@@ -82,6 +83,7 @@ _LAZY = {
     "save_classifier": ".sharing.export",
     "soft_votes": ".data.readers.weights",
     "simulate_crowd": ".data.simulated.simulation",
+    "thin_votes": ".data.thinning",
     "write_report": ".judging.report",
 }
 
@@ -166,6 +168,7 @@ __all__ = [
     "save_classifier",
     "simulate_crowd",
     "soft_votes",
+    "thin_votes",
     "vote_share",
     "write_report",
 ]

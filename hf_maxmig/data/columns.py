@@ -178,13 +178,13 @@ def add_annotations(
     lengths = np.bincount(place, minlength=len(dataset))
     features = crowd_features(annotator_names, names)
     columns = {
-        "annotators": _lists(annotator[order], lengths),
-        "annotations": _lists(annotation[order], lengths),
+        "annotators": lists_of(annotator[order], lengths),
+        "annotations": lists_of(annotation[order], lengths),
     }
     if read.weight is not None and (read.weight[known] != 1).any():
         features[WEIGHTS_COLUMN] = WEIGHTS
         weights = pa.array(read.weight[known][order], pa.float32())
-        columns[WEIGHTS_COLUMN] = pa.ListArray.from_arrays(_offsets(lengths), weights)
+        columns[WEIGHTS_COLUMN] = pa.ListArray.from_arrays(offsets(lengths), weights)
     if gold is not None and not set(GOLD_COLUMNS) & set(dataset.column_names):
         label = _label_of_each_item(gold, position, len(dataset), names, read.items)
         features["label"] = ClassLabel(names=names)
@@ -215,11 +215,11 @@ def align_annotators(dataset: Dataset, annotators: Sequence[str]) -> Dataset:
         >>> align_annotators(dataset, ["ann", "bob"])["annotators"][:]
         [[1, -1]]
     """
-    names = _annotator_names(dataset)
+    names = named_annotators(dataset)
     annotators = checked_names("annotators", annotators)
     number = {name: m for m, name in enumerate(annotators)}
     renumbered = np.array([number.get(name, -1) for name in names] + [-1])  # the last is for -1
-    values, lengths = _annotator_numbers(dataset)
+    values, lengths = numbered_annotators(dataset)
     check_range("annotators", values, lengths, len(names))
     unknown = [name for name in names if name not in number]
     if unknown:
@@ -229,7 +229,7 @@ def align_annotators(dataset: Dataset, annotators: Sequence[str]) -> Dataset:
             len(unknown), len(names), len(number), ", ".join(map(repr, unknown[:_SHOWN])),
         )  # fmt: skip
     feature = Features(annotators=List(ClassLabel(names=list(annotators))))
-    return with_columns(dataset, feature, {"annotators": _lists(renumbered[values], lengths)})
+    return with_columns(dataset, feature, {"annotators": lists_of(renumbered[values], lengths)})
 
 
 def hash_annotators(dataset: Dataset, salt: str) -> Dataset:
@@ -261,24 +261,24 @@ def hash_annotators(dataset: Dataset, salt: str) -> Dataset:
         >>> crowd_names(shared)[0] == hashed_order(["ann", "bob"], "not this one, please")[0]
         True
     """
-    names = _annotator_names(dataset)
+    names = named_annotators(dataset)
     hashes, order = hashed_order(names, salt)
     number = np.append(np.argsort(order), -1)  # the last is for -1
-    values, lengths = _annotator_numbers(dataset)
+    values, lengths = numbered_annotators(dataset)
     check_range("annotators", values, lengths, len(names))
     features = {"annotators": List(ClassLabel(names=hashes))}
     row, named = np.repeat(np.arange(len(lengths)), lengths), number[values]
     # Stable, so that repeated votes of an annotator keep their order. Padding stays last.
     place = np.lexsort((np.where(named < 0, len(names), named), row))
-    columns = {"annotators": _lists(named[place], lengths)}
-    for name, lists in _of_each_vote(dataset, lengths):
+    columns = {"annotators": lists_of(named[place], lengths)}
+    for name, lists in of_each_vote(dataset, lengths):
         features[name] = List(dataset.features[name].feature)
-        columns[name] = pa.ListArray.from_arrays(_offsets(lengths), lists.flatten().take(place))
+        columns[name] = pa.ListArray.from_arrays(offsets(lengths), lists.flatten().take(place))
     _tell_names_elsewhere(dataset, names)
     return with_columns(dataset, Features(features), columns)
 
 
-def _of_each_vote(dataset: Dataset, lengths: np.ndarray) -> Iterator[tuple[str, pa.Array]]:
+def of_each_vote(dataset: Dataset, lengths: np.ndarray) -> Iterator[tuple[str, pa.Array]]:
     """Find the columns with one value per vote: `annotations`, and lists of the same lengths."""
     vary = len(np.unique(lengths)) > 1
     for name, feature in dataset.features.items():
@@ -322,7 +322,8 @@ def _tell_names_elsewhere(dataset: Dataset, names: list[str]) -> None:
             )  # fmt: skip
 
 
-def _annotator_names(dataset: Dataset) -> list[str]:
+def named_annotators(dataset: Dataset) -> list[str]:
+    """Read the annotators' names off the features, or raise that they are not there."""
     check_is_dataset(dataset)
     names = _names(dataset.features.get("annotators"))
     if names is None:
@@ -333,7 +334,8 @@ def _annotator_names(dataset: Dataset) -> list[str]:
     return names
 
 
-def _annotator_numbers(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+def numbered_annotators(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Read the column `annotators` as `flat_lists` does."""
     column = dataset.select_columns(["annotators"]).with_format("arrow")[:]["annotators"]
     return flat_lists("annotators", column)
 
@@ -410,11 +412,13 @@ def check_range(
         )
 
 
-def _lists(values: np.ndarray, lengths: np.ndarray) -> pa.ListArray:
-    return pa.ListArray.from_arrays(_offsets(lengths), pa.array(values, pa.int64()))
+def lists_of(values: np.ndarray, lengths: np.ndarray) -> pa.ListArray:
+    """Make a column of lists of integers from all values in a row."""
+    return pa.ListArray.from_arrays(offsets(lengths), pa.array(values, pa.int64()))
 
 
-def _offsets(lengths: np.ndarray) -> pa.Array:
+def offsets(lengths: np.ndarray) -> pa.Array:
+    """Give the places where lists of these lengths begin, and the end, as Arrow wants them."""
     return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
 
 
