@@ -13,6 +13,7 @@ from ..model.modeling_maxmig import CrowdModel
 from ..model.wrapping import AUTO_CLASSES
 from .aggnet import AggNetConfig, AggNetModel
 from .aggregated import ALGORITHMS, AggregatedConfig, AggregatedModel
+from .coin_net import CoinNetConfig, CoinNetModel
 from .confusion import ConfusionConfig, ConfusionModel
 from .crowd_layer import CrowdLayerConfig, CrowdLayerModel
 from .doctor_net import DoctorNetConfig, DoctorNetModel
@@ -35,6 +36,7 @@ PEERS: dict[str, tuple[type[CrowdModel], dict[str, Any]]] = {
     "trace": (ConfusionModel, {"regulariser": "trace"}),
     "geo_f": (ConfusionModel, {"regulariser": "geo_f"}),
     "geo_w": (ConfusionModel, {"regulariser": "geo_w"}),
+    "coin_net": (CoinNetModel, {}),
     "union_net": (UnionNetModel, {}),
     "union_net_b": (UnionNetModel, {"normalised": "columns"}),
     "aggnet": (AggNetModel, {}),
@@ -94,6 +96,8 @@ __all__ = [
     "AggNetModel",
     "AggregatedConfig",
     "AggregatedModel",
+    "CoinNetConfig",
+    "CoinNetModel",
     "ConfusionConfig",
     "ConfusionModel",
     "CrowdLayerConfig",

@@ -54,6 +54,22 @@ class AnnotatorMatrices(Float32Module):
         with torch.autocast(h.device.type, enabled=False):
             return (self.of(annotators) @ widen(h)[:, None, :, None]).squeeze(-1)
 
+    def log_said(self, log_h: Tensor, annotators: Tensor) -> Tensor:
+        """Mix the rows of each annotator's confusion matrix: log sum_c h_c A^m_cr.
+
+        A^m is the softmax of the scores over the reported class.
+
+        Args:
+            log_h: (B, C) log-probabilities.
+            annotators: (B, K) int64.
+
+        Returns:
+            (B, K, C) log-probabilities of their votes, meaningless at -1.
+        """
+        with torch.autocast(log_h.device.type, enabled=False):
+            log_confusion = self.of(annotators).log_softmax(dim=-2)
+            return (log_confusion + widen(log_h)[:, None, None, :]).logsumexp(dim=-1)
+
     @torch.no_grad()
     def where_sure(self) -> Tensor:
         """Return (M, C, C), true by reported: the votes where the classifier is sure of c, softmax(W^m e_c)."""

@@ -20,6 +20,7 @@ from ..model.surgery import adapter_layers, output_layers
 from .cross_fit import LEAST_STEPS
 from .refusals import check_metric
 from .training_args import MaxMIGTrainingArguments
+from .vote_tables import vote_tables
 
 logger = logging.get_logger(__name__)
 
@@ -133,7 +134,7 @@ def check_devices(
 
     Raises:
         ValueError: if devices are to share the items of a batch, if several devices are to evaluate a
-            stream, or if adapters are to be spread.
+            stream, or if adapters or tables of votes are to be spread.
     """
     ways = getattr(accelerator, "parallelism_config", None)
     if ways is not None and ways.non_data_parallel_size > 1:
@@ -147,6 +148,11 @@ def check_devices(
     if args.fsdp and args.world_size > 1 and not fsdp:
         logger.warning_once(
             "`fsdp` is ignored: accelerate does not spread parameters over processes without accelerators."
+        )
+    if vote_tables(model) and (fsdp or deepspeed):
+        raise ValueError(
+            f"{model.method} must be whole on each device, got FSDP or DeepSpeed: it learns something about each vote, "
+            "which is no part of the saved model. Leave `fsdp` and `deepspeed` off."
         )
     if not adapter_layers(model):
         return

@@ -52,6 +52,7 @@ from .starting import find_start, initialize_from_votes, start_items, way
 from .strength import best_strength, voted_posteriors
 from .training import Training
 from .training_args import MaxMIGTrainingArguments
+from .vote_tables import meet_votes, part_with_votes, save_votes, vote_tables
 from .wrapped import is_crowd_model, made_ready
 
 logger = logging.get_logger(__name__)
@@ -237,6 +238,7 @@ class CrowdTrainer(MeasuringTrainer):
         self._started = False
         self._results.clear()  # of an earlier model
         output = super().train(checkpoint, trial, ignore_keys_for_eval)
+        part_with_votes(self.crowd_model)
         changed = self._temper()
         start = self.start
         if start.items is None and self.args.name_classes:
@@ -270,6 +272,8 @@ class CrowdTrainer(MeasuringTrainer):
         if self._resumed_from:
             self.start = Start.load(Path(self._resumed_from))
             check_start(self.start, self.train_dataset, self.gold_labels)
+        crowd = self.crowd_of(self.train_dataset)
+        meet_votes(self.crowd_model, self.train_dataset, crowd, self._resumed_from)
         if self._gold_labels_used:
             self.crowd_model.config.gold_labels_used = self._gold_labels_used
         if self._resumed_from and self.pair_is_ours:
@@ -347,6 +351,7 @@ class CrowdTrainer(MeasuringTrainer):
 
     def _save_beside(self, folder: Path) -> None:
         self.start.of(self.crowd_model).save(folder)
+        save_votes(self.crowd_model, folder)
 
     @property
     def init(self) -> str:
@@ -484,6 +489,7 @@ class CrowdTrainer(MeasuringTrainer):
         if not is_training:
             check_can_evaluate(self.args, dataset)
         keep = not is_training or self.start.items is not None or self.gold_labels is not None
+        keep |= bool(vote_tables(self.crowd_model))
         config = self.accelerator.dataloader_config
         plan = loading(
             self.args, config.dispatch_batches, dataset, self.data_collator, sampler_fn, batch_size, is_training, keep

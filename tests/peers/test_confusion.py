@@ -149,7 +149,7 @@ def test_starts_of_the_authors_and_the_strengths():
     """Trace regularisation from 1 on the diagonal exchanges classes; from 6 it starts where a warm-up ends."""
     for name, least in (("spee_lfc", 0.57), ("geo_w", 0.57), ("trace", 0.99)):
         model = peer(name, small_head(), annotators=ANNOTATORS)
-        confusion = model.matrices.confusion().detach()
+        confusion = model.matrices.of_active().detach()
         torch.testing.assert_close(confusion.sum(dim=1), torch.ones(4, 3))
         diagonal = confusion.diagonal(dim1=1, dim2=2)
         assert (diagonal > least).all()
@@ -182,8 +182,8 @@ def test_matrices_move_towards_the_annotators(name, crowd, make_args):
         for m, r in zip(who, said, strict=True):
             counts[m, r, gold[item]] += 1
     right = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
-    start = peer(name, small_head(), annotators=ANNOTATORS).matrices.confusion()
-    before, after = ((found - right).abs().mean() for found in (start, model.matrices.confusion()))
+    start = peer(name, small_head(), annotators=ANNOTATORS).matrices.of_active()
+    before, after = ((found - right).abs().mean() for found in (start, model.matrices.of_active()))
     assert after < (0.9 if name == "trace" else 0.6) * before  # a sure start moves slowly
 
 

@@ -6,7 +6,7 @@ import torch
 from tests.children import together
 from tests.peers import two_processes
 
-NAMES = ["aggnet", "mbem", "crowd_layer", "doctor_net_weighted", "geo_f", "geo_w"]
+NAMES = ["aggnet", "mbem", "crowd_layer", "doctor_net_weighted", "geo_f", "geo_w", "coin_net"]
 
 
 @pytest.fixture(scope="module")

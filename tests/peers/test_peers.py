@@ -42,7 +42,7 @@ FURTHER = {
     if name not in STAND_IN.get(kind, [next(n for n in PEERS if PEERS[n][0] is kind)])
 }
 # Their loss has a term of the whole batch, so that the mean of two halves is another one.
-OF_A_BATCH = {"geo_f"}
+OF_A_BATCH = {"geo_f", "coin_net"}
 
 
 def methods(names=METHODS, further_in_full=False):
@@ -385,7 +385,7 @@ def test_streamed_data_set_trains(name, crowd, make_args):
     assert trainer.evaluate(make_crowd(seed=1))["eval_accuracy"] > 0.6
 
 
-@methods(["aggnet", "doctor_net", "crowd_layer", "spee_lfc", "geo_f"])
+@methods(["aggnet", "doctor_net", "crowd_layer", "spee_lfc", "geo_f", "coin_net"])
 def test_cost_of_a_step_does_not_grow_with_the_annotators(name):
     """A dense tensor over M annotators: hours and gigabytes at a hundred thousand."""
     who, said = random_votes(12)
