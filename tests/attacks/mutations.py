@@ -1,8 +1,8 @@
-"""Damage for valid input: of bytes, and of values as JSON has them. What may come of it is one of two.
+"""Damage to valid input, both to bytes and to JSON values, which may have one of two outcomes.
 
-An attack takes an input that is read today, damages it, and asks for one of two outcomes: an error of
-ours (`is_ours`), or what the undamaged input gives. Anything else is a fault: another exception, or
-fewer, other or more votes without a word.
+An attack takes a valid input, damages it, and expects one of two outcomes: an error of ours (`is_ours`),
+or the result of the undamaged input. Anything else is a fault: another exception, or silently fewer,
+more or other votes.
 """
 
 import dis
@@ -15,7 +15,7 @@ from typing import Any
 
 import hf_maxmig
 
-SEED = int(os.environ.get("ATTACK_SEED", "18"))  # another number, other inputs
+SEED = int(os.environ.get("ATTACK_SEED", "18"))  # another seed gives other inputs
 
 _PACKAGE = Path(hf_maxmig.__file__).parent
 _OURS = (ValueError, TypeError, OSError, FileNotFoundError, ImportError, ConnectionError)
@@ -44,14 +44,14 @@ _STRANGE: tuple[Callable[[random.Random], Any], ...] = (
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether an error is a built-in one that a file of the package raised, with something to say."""
+    """Return whether an error is a built-in one that a file of the package raised, with a message."""
     frames = list(traceback.walk_tb(error.__traceback__))
     raised_in = Path(frames[-1][0].f_code.co_filename)
     return type(error) in _OURS and bool(str(error)) and raised_in.is_relative_to(_PACKAGE)
 
 
 def is_said(error: BaseException) -> bool:
-    """Whether an error of ours was raised on purpose: by a `raise`, not by `int("x")` in our code.
+    """Return whether an error of ours was raised on purpose: by a `raise`, not by `int("x")` in our code.
 
     A KeyError of a documented name counts, too.
     """
@@ -70,13 +70,13 @@ def is_said(error: BaseException) -> bool:
 
 
 def check_is_said(error: Exception, what: str) -> None:
-    """Fail, with the input in words, at an error that is not one of ours raised on purpose."""
+    """Fail, describing the input, if an error was not raised by us on purpose."""
     if not is_said(error):
         raise AssertionError(f"{what} raised {error!a:.300}") from error
 
 
 def damaged(data: bytes, rng: random.Random) -> bytes:
-    """Return other bytes: flipped, cut, repeated, swapped, or with what does not belong there."""
+    """Return damaged bytes: flipped, cut, repeated, swapped, or with foreign ones inserted."""
     kind = rng.randrange(11)
     start = rng.randrange(len(data) + 1)
     stop = min(len(data), start + rng.choice((1, 1, 2, 8, 64)))

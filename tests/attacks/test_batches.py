@@ -1,4 +1,4 @@
-"""Damaged batches: what reaches the classifier is what the examples hold, or an error of ours."""
+"""Damaged batches: the classifier receives what the examples hold, or there is an error of ours."""
 
 import collections
 import io
@@ -21,7 +21,7 @@ from hf_maxmig.data.numbered import NumberedCollator, NumberedItems
 from tests.attacks.mutations import SEED, damaged, is_ours, twisted
 
 M, C, ITEMS = 4, 3, 5
-# How many are tried; in full, all.
+# Number of attacks in each run; the full suite tries all of them.
 some_or_all = pytest.mark.parametrize("share", [0.3, pytest.param(1, marks=pytest.mark.full)])
 INPUTS, PICTURES = 2000, 300
 PROCESSOR = ViTImageProcessor(size={"height": 4, "width": 4})
@@ -72,7 +72,7 @@ def examples(kind, rng):
 
 
 def damaged_examples(rows, rng):
-    """Change one place or several; sometimes a column's name, or what its lists are made of."""
+    """Change one or several places; sometimes a column's name, or the container of its lists."""
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         rows = twisted(rows, rng)
     if not isinstance(rows, list):
@@ -95,19 +95,19 @@ def damaged_examples(rows, rng):
 def remade(value, made):
     try:
         return made(value) if isinstance(value, list) else value
-    except Exception:  # not of this value
+    except Exception:  # not with this value
         return value
 
 
-# What it must come to, by naive loops
+# The expected result, by naive loops
 
 
 class RefusedError(Exception):
-    """There is nothing that it could come to."""
+    """There is no result that would be right."""
 
 
 def plain(value):
-    """Give arrays and tensors as lists."""
+    """Convert arrays and tensors to lists."""
     if isinstance(value, np.ndarray | np.generic | torch.Tensor):
         value = value.tolist()
     if isinstance(value, list | tuple):
@@ -133,9 +133,9 @@ def shape(value):
 
 
 def votes_of(rows):
-    """List each item's pairs."""
+    """Return each item's pairs."""
     dense = not any("annotators" in row for row in rows)
-    told = []
+    votes = []
     for row in rows:
         said = plain(row.get("annotations"))
         who = list(range(M)) if dense else plain(row.get("annotators"))
@@ -146,29 +146,29 @@ def votes_of(rows):
                 raise RefusedError
         if len(who) != len(said):
             raise RefusedError
-        told.append([(m, c) for m, c in zip(who, said, strict=True) if not dense or c >= 0])
-    return told
+        votes.append([(m, c) for m, c in zip(who, said, strict=True) if not dense or c >= 0])
+    return votes
 
 
 def gold_of(rows):
     column = next((name for name in GOLD if any(name in row for row in rows)), None)
     if column is None:
         return None
-    told = []
+    labels = []
     for row in rows:
         value = plain(row.get(column))
         if value is None or (isinstance(value, float) and math.isnan(value)) or value in (-1, -100):
-            told.append(-100)
+            labels.append(-100)
         elif isinstance(value, int | float) and value in range(C):
-            told.append(int(value))
+            labels.append(int(value))
         else:
             raise RefusedError
-    return told
+    return labels
 
 
 def inputs_of(rows, kind, names):
-    """Give each column of numbers, and how it is padded."""
-    told = {}
+    """Return each column of numbers, padded as expected."""
+    inputs = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         if name in (*GOLD, "annotators", "annotations"):
             continue
@@ -178,7 +178,7 @@ def inputs_of(rows, kind, names):
         if any(isinstance(value, Image.Image) for value in values):
             if not all(isinstance(value, Image.Image) for value in values):
                 raise RefusedError
-            told["pixel_values"] = PROCESSOR(values, return_tensors="pt")["pixel_values"].tolist()
+            inputs["pixel_values"] = PROCESSOR(values, return_tensors="pt")["pixel_values"].tolist()
             continue
         if names is not None and name not in (*names, "crowd_posterior"):
             continue
@@ -187,7 +187,7 @@ def inputs_of(rows, kind, names):
         if not any(isinstance(leaf, int | float) for leaf in first):
             if name in ("input_ids", "crowd_posterior"):
                 raise RefusedError
-            continue  # no column of numbers
+            continue  # not a column of numbers
         for value in values:
             parts = list(leaves(value))
             if value is None or not all(isinstance(part, int | float) for part in parts):
@@ -199,12 +199,12 @@ def inputs_of(rows, kind, names):
                 raise RefusedError
         elif len({shape(value) for value in values}) > 1:
             raise RefusedError
-        told[name] = values
-    if kind == "text" and {"input_ids", "attention_mask"} <= told.keys():
-        for ids, mask in zip(told["input_ids"], told["attention_mask"], strict=True):
+        inputs[name] = values
+    if kind == "text" and {"input_ids", "attention_mask"} <= inputs.keys():
+        for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True):
             if len(ids) != len(mask):
                 raise RefusedError
-    return told
+    return inputs
 
 
 def expected(rows, kind, names):
@@ -219,9 +219,9 @@ def expected(rows, kind, names):
     return votes_of(rows) if crowd else None, gold_of(rows), inputs
 
 
-def assert_is(batch, told, kind):
-    """Compare a batch with what it must come to."""
-    votes, gold, inputs = told
+def assert_is(batch, expectation, kind):
+    """Compare a batch with the expected one."""
+    votes, gold, inputs = expectation
     assert pairs_of(batch["annotators"], batch["annotations"]) == votes if votes is not None else "annotators" not in batch  # fmt: skip
     assert (batch["labels"].tolist() == gold) if gold is not None else "labels" not in batch
     rest = {*batch} - {"annotators", "annotations", "labels", "crowd_row"}
@@ -235,7 +235,7 @@ def assert_is(batch, told, kind):
 
 def pairs_of(annotators, annotations):
     rows = zip(annotators.tolist(), annotations.tolist(), strict=True)
-    # What is padded inside a list of the data set stays a place.
+    # Padding inside a list of the data set keeps its place.
     return [strip(list(zip(who, said, strict=True))) for who, said in rows]
 
 
@@ -245,8 +245,8 @@ def strip(pairs):
     return pairs
 
 
-def stripped(told):
-    votes, *rest = told
+def stripped(expectation):
+    votes, *rest = expectation
     return (None if votes is None else [strip(list(row)) for row in votes], *rest)
 
 
@@ -261,21 +261,21 @@ def depth(value):
 
 
 def read(door, rows, collate):
-    """Bring examples in by a door, and tell what they are once they are in."""
+    """Pass examples through one of the doors, and return what they hold afterwards."""
     if door == "list":
         return rows, lambda: collate(rows)
-    if door == "subclass":  # as the trainer does
+    if door == "subclass":  # as the trainer passes them
         items = NumberedItems(rows)
         order = list(range(len(rows)))
         return rows, lambda: NumberedCollator(collate, keep=True)(items.__getitems__(order))
     if door == "crowd":
         return rows, lambda: list(crowd_batches(rows, collate, 2))
-    if depth(rows) > 8:  # `datasets` takes twice as long for each level
+    if depth(rows) > 8:  # `datasets` takes twice as long for each level of nesting
         return None, None
     try:
         dataset = Dataset.from_list(rows)
         held = list(dataset)
-    except Exception:  # what Arrow does not hold never comes as a data set
+    except Exception:  # Arrow cannot hold it, so it can never be a data set
         return None, None
     if door == "crowd_arrow":
         return held, lambda: list(crowd_batches(dataset, collate, 2))
@@ -289,13 +289,13 @@ def read(door, rows, collate):
 
 
 def must_be_ours(error, where, names=""):
-    """Let an error pass that is ours and names what it should."""
+    """Let an error pass only if it is ours and names what it should."""
     if not is_ours(error) or names not in str(error):
         raise AssertionError(f"{where}: {type(error).__name__}: {str(error)[:300]}") from error
 
 
 def attempt(number):
-    """Try one damaged batch; tell what came of it."""
+    """Try one damaged batch and return the outcome."""
     rng = random.Random(f"{SEED} {number}")
     kind = rng.choice(("ragged", "dense", "text", "pictures", "posterior"))
     whole = examples(kind, rng)
@@ -318,25 +318,25 @@ def attempt(number):
         if door.startswith("crowd"):
             if not all(isinstance(row, dict) for row in rows):
                 raise RefusedError
-            told = votes_of(rows), None, {}
+            wanted = votes_of(rows), None, {}
         else:
-            told = expected(rows, kind, names)
-        told = stripped(told)
+            wanted = expected(rows, kind, names)
+        wanted = stripped(wanted)
     except RefusedError:
-        told = None
+        wanted = None
     where = f"ATTACK_SEED={SEED} number {number}, {kind} by {door}"
     try:
         batch = call()
     except Exception as error:
         must_be_ours(error, where)
-        return "refused" if told is None else "refused though whole"
-    assert told is not None, f"{where}: {str(rows)[:400]} came to {str(batch)[:400]}"
+        return "refused" if wanted is None else "refused though whole"
+    assert wanted is not None, f"{where}: {str(rows)[:400]} came to {str(batch)[:400]}"
     try:
         if door.startswith("crowd"):
             got = [pairs for part in batch for pairs in pairs_of(*part)]
-            assert got == told[0]
+            assert got == wanted[0]
         else:
-            assert_is(batch, told, kind)
+            assert_is(batch, wanted, kind)
     except AssertionError as error:
         raise AssertionError(f"{where}: {str(rows)[:400]} came to {str(batch)[:400]}") from error
     return "right"
@@ -345,12 +345,12 @@ def attempt(number):
 def test_whole_batches_are_read(root):
     """A door that refuses everything would pass the attack."""
     disable_progress_bars()
-    told = collections.Counter(attempt(-1 - number) for number in range(60))
-    assert told == {"right": 60}
+    outcomes = collections.Counter(attempt(-1 - number) for number in range(60))
+    assert outcomes == {"right": 60}
 
 
 def stored(number):
-    """Read a data set one of whose pictures is damaged as a file; tell what came of it."""
+    """Read a data set with one damaged picture file, and return the outcome."""
     rng = random.Random(f"{SEED} picture {number}")
     suffix = rng.choice(("PNG", "JPEG", "GIF", "BMP", "WEBP"))
     files = []
@@ -365,39 +365,41 @@ def stored(number):
     try:
         with Image.open(io.BytesIO(files[2])) as picture:
             picture.load()
-            told = ImageOps.exif_transpose(picture).convert("RGB")
-            told = (
-                PROCESSOR(told, return_tensors="pt")["pixel_values"][0] if all(told.size) else None
+            opened = ImageOps.exif_transpose(picture).convert("RGB")
+            opened = (
+                PROCESSOR(opened, return_tensors="pt")["pixel_values"][0]
+                if all(opened.size)
+                else None
             )
-    except Exception:  # Pillow's, of any kind
-        told = None
+    except Exception:  # of any type that Pillow raises
+        opened = None
     where = f"ATTACK_SEED={SEED} picture {number}"
     try:
         batch = collate(NumberedItems(dataset).__getitems__([3, 2, 0]))
     except Exception as error:
         must_be_ours(error, where, "item 2")
         return "refused"
-    assert told is not None, where
-    assert torch.equal(batch["pixel_values"][1], told), where
+    assert opened is not None, where
+    assert torch.equal(batch["pixel_values"][1], opened), where
     return "right"
 
 
 @pytest.mark.slow
 @some_or_all
 def test_damaged_pictures_are_refused_by_item_or_read_as_pillow_does(share):
-    """A file that is cut off comes as a dozen kinds of errors, and none says which file it was."""
+    """Truncated files cause a dozen kinds of errors, none of which says which file it was."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's, of what a damaged file says of itself
-        told = collections.Counter(stored(number) for number in range(round(share * PICTURES)))
-    assert min(told["refused"], told["right"]) > share * PICTURES / 10
+        warnings.simplefilter("ignore")  # Pillow's warnings about damaged files
+        outcomes = collections.Counter(stored(number) for number in range(round(share * PICTURES)))
+    assert min(outcomes["refused"], outcomes["right"]) > share * PICTURES / 10
 
 
 @pytest.mark.slow
 @some_or_all
 def test_damaged_batches_are_refused_or_read_as_they_are(share):
-    """A vote less, another class, a column dropped, or numpy's error in the middle of an epoch."""
+    """A lost vote, another class, a dropped column, or numpy's error in the middle of an epoch would be faults."""
     disable_progress_bars()
-    told = collections.Counter(attempt(number) for number in range(round(share * INPUTS)))
-    print(f"ATTACK_SEED={SEED}: {dict(told)}")
-    assert told["refused"] > share * INPUTS / 5
-    assert told["right"] > share * INPUTS / 20
+    outcomes = collections.Counter(attempt(number) for number in range(round(share * INPUTS)))
+    print(f"ATTACK_SEED={SEED}: {dict(outcomes)}")
+    assert outcomes["refused"] > share * INPUTS / 5
+    assert outcomes["right"] > share * INPUTS / 20

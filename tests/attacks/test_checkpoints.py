@@ -1,4 +1,4 @@
-"""Damaged checkpoints and model folders: passed over, refused by us, or as if nothing had happened."""
+"""Damaged checkpoints and model folders: skipped, refused by us, or read as if undamaged."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from tests.attacks.mutations import SEED, damaged, is_ours, twisted
 
 
 def numbers(names, *some):
-    """Parametrise over how many attacks there are: some always, and five times as many in full."""
+    """Parametrise by number of attacks: some always, and five times as many in the full suite."""
     many = tuple(5 * number for number in some)
     return pytest.mark.parametrize(names, [some, pytest.param(*many, marks=pytest.mark.full)])
 
@@ -30,24 +30,24 @@ def files_of(folder):
 
 
 def told_by(files):
-    """What the files of a checkpoint say: in config and manifest spaces say nothing."""
-    told = dict(files)
+    """Return what the files of a checkpoint say; in config and manifest, white space is ignored."""
+    content = dict(files)
     for name in {"config.json", MANIFEST} & {*files}:
         with contextlib.suppress(ValueError):
-            told[name] = json.dumps(json.loads(files[name].decode("utf-8")), sort_keys=True)
-    return told
+            content[name] = json.dumps(json.loads(files[name].decode("utf-8")), sort_keys=True)
+    return content
 
 
 def tried(call, *args):
-    """What a call returns, and what it raises: one of the two."""
+    """Return what a call returns and what it raises; one of the two is None."""
     try:
         return call(*args), None
-    except Exception as error:  # any: whose it is, is the question
+    except Exception as error:  # of any type, as its origin is what is tested
         return None, error
 
 
 def hurt(folder, other, rng, names):
-    """Do one thing to a folder that disks, copies and killed saves do."""
+    """Damage a folder in a way that disks, copies and killed saves do."""
     name = rng.choice(names)
     path, kind = folder / name, rng.randrange(9)
     if kind == 0:
@@ -77,7 +77,7 @@ def hurt(folder, other, rng, names):
 
 @pytest.fixture
 def trained(crowd, make_model, make_args, tmp_path):
-    """An output folder with the checkpoints 3, 6 and 9 of one training, and how it ended."""
+    """Return an output folder with the checkpoints 3, 6 and 9 of one training, and its final weights."""
     args = make_args(num_train_epochs=2, save_strategy="steps", save_steps=3, save_total_limit=4)
     trainer = MaxMIGTrainer(model=make_model(0.5), args=args, train_dataset=crowd)
     trainer.train()
@@ -96,7 +96,7 @@ def trained(crowd, make_model, make_args, tmp_path):
 @pytest.mark.slow
 @numbers(("checkpoints", "resumed"), 140, 2)
 def test_damaged_checkpoints_are_passed_over_or_refused(checkpoints, resumed, trained):
-    """364 of 800 gave others' errors, or training went on from something else."""
+    """364 of 800 used to raise foreign errors, or training continued from something else."""
     out, expected, again = trained
     rng, outcomes = random.Random(SEED), Counter()
     last, other, kept = out / "checkpoint-9", out / "checkpoint-6", out.parent / "kept"
@@ -123,14 +123,16 @@ def test_damaged_checkpoints_are_passed_over_or_refused(checkpoints, resumed, tr
 def is_same_model(folder, pair):
     again = MaxMIGModel.from_pretrained(folder)
     tensors = zip(again.state_dict().items(), pair.state_dict().items(), strict=True)
-    told = [model.config.to_dict() for model in (again, pair)]
-    for each in told:
+    configs = [model.config.to_dict() for model in (again, pair)]
+    for each in configs:
         each.pop("_name_or_path", None)
-    return told[0] == told[1] and all(a == b and torch.equal(x, y) for (a, x), (b, y) in tensors)
+    return configs[0] == configs[1] and all(
+        a == b and torch.equal(x, y) for (a, x), (b, y) in tensors
+    )
 
 
 def fields_of(folder):
-    """The names of the fields of a config; of none that is JSON, none."""
+    """Return the names of a config's fields; none if it is not JSON."""
     with contextlib.suppress(OSError, ValueError):
         return {*json.loads((folder / "config.json").read_text(encoding="utf-8"))}
     return set()
@@ -139,7 +141,7 @@ def fields_of(folder):
 @pytest.mark.slow
 @numbers(("models",), 50)
 def test_damaged_model_folders_are_refused_or_as_before(models, make_model, tmp_path):
-    """A `{}` for a head loaded a model of random weights, a flipped bit another model."""
+    """A `{}` in place of the head's config loaded a model of random weights, a flipped bit another model."""
     pair, folder, kept = make_model(), tmp_path / "pair", tmp_path / "kept"
     torch.nn.init.normal_(pair.aggregator.table)
     pair.save_pretrained(kept)
@@ -157,7 +159,8 @@ def test_damaged_model_folders_are_refused_or_as_before(models, make_model, tmp_
         elif same:
             outcomes["as before"] += 1
         else:
-            # Only what is told to users: a config that lost a field, or a folder without a manifest or with another's.
+            # Only warned about: a config that lost a field, or a folder without a manifest or with
+            # another's.
             lost = bool(fields_of(kept) - fields_of(folder)) and fields_of(folder) < fields_of(kept)
             manifest = files_of(folder).get(MANIFEST)
             assert lost or manifest in (None, files_of(tmp_path / "other")[MANIFEST]), number
@@ -175,7 +178,7 @@ def tensors_of(content):
 @pytest.mark.slow
 @numbers(("bare",), 50)
 def test_damaged_weights_without_a_manifest_are_refused_or_as_before(bare, make_model, tmp_path):
-    """Of an older version, or by hand: then what can be seen is whether all of it is there."""
+    """Older or hand-made models have no manifest, so only missing or misshapen tensors can be detected."""
     folder, kept = tmp_path / "pair", tmp_path / "kept"
     make_model().save_pretrained(kept)
     (kept / MANIFEST).unlink()
@@ -185,14 +188,14 @@ def test_damaged_weights_without_a_manifest_are_refused_or_as_before(bare, make_
     rng, outcomes = random.Random(SEED), Counter()
     for number in range(bare):
         shutil.copytree(kept, folder)
-        # Numbers that are others nobody can tell without a digest: only the list of tensors is damaged.
+        # Without a digest nobody can detect changed numbers: only the list of tensors is damaged.
         content = damaged(weights[:head], rng) + weights[head:]
         if number % 3 == 0:
             content = weights[: rng.randrange(len(weights))]
         (folder / "model.safetensors").write_bytes(content)
         same, error = tried(is_same_model, folder, pair)
         assert error is None or is_ours(error), (number, repr(error), content[:200])
-        # Another place or type of a tensor is another file, such as someone may have written.
+        # A tensor of another offset or type is another file, which someone may have written on purpose.
         assert error or same or tensors_of(content) != tensors_of(weights), number
         outcomes["refused" if error else "as before" if same else "another file"] += 1
         shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""Configs that anyone may have written: an error of ours, at once, or a model that its config says."""
+"""Configs that anyone may have written: an immediate error of ours, or the model that the config describes."""
 
 import json
 import random
@@ -36,12 +36,12 @@ def config_of(name):
 
 
 class Slow(BaseException):
-    """No `Exception`: nothing on the way may take it for an error of its own."""
+    """Not an `Exception`, so that no code on the way handles it as an error of its own."""
 
 
 @pytest.fixture
 def in_time():
-    """Stop what does not come to an end: a hang is the worst answer of all."""
+    """Stop code that does not end: a hang is the worst outcome of all."""
 
     def stop(*_):
         raise Slow
@@ -61,13 +61,13 @@ def in_time():
 
 
 def build(fields):
-    """Go through the door: the config, and the model that it says."""
+    """Return the config, and the model built from it."""
     config = MaxMIGConfig.from_dict(json.loads(json.dumps(fields)))
     return config, MaxMIGModel(config)
 
 
 def check_says_what_it_is(config, model, fields):
-    """What was taken must be what the fields say, not something near it."""
+    """Check that an accepted config means what its fields say, not something close to it."""
     names = fields.get("annotators")
     if names is not None:
         assert config.annotators == [str(name) for name in names]
@@ -87,7 +87,7 @@ def check_says_what_it_is(config, model, fields):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_twisted_config_is_refused_or_says_what_is_built(name, in_time):
-    """A field of another type, a gap, a name doubled or a size out of all proportion, in any place."""
+    """Any field may have another type, be missing or repeated, or hold an excessive size."""
     rng, fields = (
         random.Random(f"{SEED} {name}"),
         json.loads(config_of(name).to_json_string(use_diff=False)),
@@ -116,7 +116,7 @@ def test_twisted_config_is_refused_or_says_what_is_built(name, in_time):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["head", "vit"])
 def test_damaged_config_file_is_refused_or_says_what_is_loaded(name, in_time, tmp_path):
-    """Through `from_pretrained`: what is no JSON, no config of ours, or does not fit the weights."""
+    """Through `from_pretrained`: files that are not JSON, not a config of ours, or do not fit the weights."""
     torch.manual_seed(0)
     model = MaxMIGModel(config_of(name))
     model.save_pretrained(tmp_path)
@@ -149,7 +149,7 @@ def test_damaged_config_file_is_refused_or_says_what_is_loaded(name, in_time, tm
 
 
 def _reaches_us(data):
-    """Whether an Auto class gets as far as our config: before that transformers answers for itself."""
+    """Return whether an Auto class gets as far as our config; before that, transformers raises its own errors."""
     try:
         fields = json.loads(data.decode("utf-8"))
     except ValueError:
@@ -158,7 +158,7 @@ def _reaches_us(data):
 
 
 def _shown(fields, wrong, name=""):
-    """Say where a twisted config differs."""
+    """Return where a twisted config differs."""
     if isinstance(fields, dict) and isinstance(wrong, dict):
         keys = dict.fromkeys([*fields, *wrong])
         parts = [

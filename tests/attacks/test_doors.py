@@ -1,7 +1,7 @@
-"""Hostile inputs to the pipeline, to the recipes' command line and to the metric: ours, or right.
+"""Hostile inputs to the pipeline, the recipes' command line and the metric: an error of ours, or the right result.
 
-Outcomes that are allowed are an error of ours, and what the oracle here makes of the input that was
-really given: a damaged vote that is still a vote must be heard as what it says now.
+Allowed outcomes are an error of ours, and the result that the oracle here computes from the damaged
+input: a damaged vote that is still a valid vote must be counted as what it says now.
 """
 
 import copy
@@ -29,7 +29,7 @@ REFUSED = object()
 
 
 def outcome(ask, given, ours=is_ours):
-    """What comes of an input: the result; or `REFUSED`, if by an error of ours."""
+    """Return the result for an input, or `REFUSED` after an error of ours."""
     try:
         return ask()
     except Exception as error:
@@ -38,14 +38,14 @@ def outcome(ask, given, ours=is_ours):
         return REFUSED
 
 
-def told(answer):
-    """What an answer says of the votes, and the scores by class."""
+def shown_by(answer):
+    """Return what an answer says about the votes, and the scores by class."""
     scores = {entry["label"]: entry["score"] for entry in answer["forecast"]}
     return answer["heard"], answer["unheard"], [scores[name] for name in CLASSES]
 
 
 def votes_of(item):
-    """The oracle: votes as pairs of texts, whichever way they were written."""
+    """Be the oracle: return votes as pairs of texts, whichever way they were written."""
     votes = item.get("votes")
     if votes is None:
         return []
@@ -53,7 +53,7 @@ def votes_of(item):
 
 
 def expected(model, item, inputs):
-    """The oracle: the model's own forecast of the votes whose annotators it knows."""
+    """Be the oracle: return the model's own forecast from the votes of annotators it knows."""
     pairs = votes_of(item)
     heard = [(a, c) for a, c in pairs if a in ANNOTATORS]
     numbers = [(ANNOTATORS.index(a), CLASSES.index(c)) for a, c in heard] or [(-1, -1)]
@@ -65,7 +65,7 @@ def expected(model, item, inputs):
 
 
 def attack(forecast, item, inputs_of):
-    """Ask for one item; return whether it was answered, rightly, or refused, by us."""
+    """Ask for one item; return whether it was answered correctly or refused by us."""
     answer = outcome(lambda: forecast(copy.deepcopy(item)), item)
     if answer is REFUSED:
         return False
@@ -74,12 +74,12 @@ def attack(forecast, item, inputs_of):
         return True
     heard, unheard, scores = expected(forecast.model, item, inputs_of(item))
     assert (answer["heard"], answer["unheard"]) == (heard, unheard), str(item)[:300]
-    assert told(answer)[2] == pytest.approx(scores, abs=1e-5), str(item)[:300]
+    assert shown_by(answer)[2] == pytest.approx(scores, abs=1e-5), str(item)[:300]
     return True
 
 
 def test_pipeline_of_numbers_answers_what_was_asked_or_refuses(make_model):
-    """A NaN, a list in a list, a vote that is a number: all are answered as something else, or crash."""
+    """A NaN, a nested list or a numeric vote used to crash, or be answered as something else."""
     rng = random.Random(SEED)
     model = draw_crowd(make_model(prior="learned")).eval()
     forecast = pipeline(TASK, model=model)
@@ -101,7 +101,7 @@ def test_pipeline_of_numbers_answers_what_was_asked_or_refuses(make_model):
 
 @pytest.mark.filterwarnings("ignore:.*max_length.*")
 def test_pipeline_of_texts_answers_what_was_asked_or_refuses(tokenizer):
-    """What a tokenizer makes of half a character, of a megabyte, of a number."""
+    """Covers half a character, a megabyte of text, and numbers in place of texts."""
     rng = random.Random(SEED + 1)
     forecast = pipeline(TASK, model=text_pair(), tokenizer=tokenizer)
     usual = {"text": "a good film", "votes": {"ann": "cat"}}
@@ -120,7 +120,7 @@ def test_pipeline_of_texts_answers_what_was_asked_or_refuses(tokenizer):
 
 
 def test_metric_measures_what_it_was_given_or_refuses():
-    """Numpy's own errors say nothing of the argument, and a text of digits is no probability."""
+    """Numpy's own errors do not name the argument, and a string of digits is not a probability."""
     rng = random.Random(SEED + 2)
     metric = object.__new__(CrowdMetrics)
     usual = {
@@ -146,7 +146,7 @@ def test_metric_measures_what_it_was_given_or_refuses():
 
 
 def test_page_of_the_metric_takes_any_text():
-    """What is typed into the page of the Space is no JSON as often as it is."""
+    """People who type into the page of the Space do not always type JSON."""
     rng = random.Random(SEED + 3)
     for text in ("", "null", "[]", "3", "{}", '{"predictions": []}', "[" * 10_000, '{"x": 1}'):
         with pytest.raises(ValueError, match="the arguments must") as caught:
@@ -160,7 +160,7 @@ def test_page_of_the_metric_takes_any_text():
 
 @dataclass
 class Flags:
-    """What the flags of a recipe are like."""
+    """Flags like those of a recipe."""
 
     name: str = field(metadata={"help": "A text that must be given."})
     number: int = field(default=3, metadata={"help": "A whole number."})
@@ -182,7 +182,7 @@ maybe: null
 
 
 def test_any_file_of_flags_is_read_as_it_says_or_refused(tmp_path):
-    """A file that is cut, or has a key twice, must not be trained with as if it were whole."""
+    """A file that is truncated, or repeats a key, must not be used as if it were whole."""
     rng = random.Random(SEED + 4)
     file = tmp_path / "flags.yaml"
     readings = 0
@@ -206,7 +206,7 @@ def test_any_file_of_flags_is_read_as_it_says_or_refused(tmp_path):
 
 
 def test_any_command_line_is_read_as_it_says_or_refused(tmp_path):
-    """Abbreviations, values without flags and flags without values, from people and from scripts."""
+    """Covers abbreviations, values without flags and flags without values, from people and from scripts."""
     rng = random.Random(SEED + 5)
     usual = ["--name", "birds", "--number", "7", "--rate=1e-4", "--switch", "--words", "a", "b"]
     pieces = ["--nam", "--", "-", "--name=", "--number=x", "--config", "é", "\udcff", "-1", "nan", "--words", str(tmp_path), "a\0", "--switch=perhaps"]  # fmt: skip
@@ -228,8 +228,8 @@ def test_any_command_line_is_read_as_it_says_or_refused(tmp_path):
         readings, (found,) = readings + 1, read
         named = [flag.split("=")[0] for flag in flags if flag.startswith("--")]
         if len({*named}) < len(named):
-            continue  # of a flag that comes twice the last one counts
-        # All that was given is somewhere in what was read.
+            continue  # of a flag that is repeated the last value counts
+        # Everything that was given appears in what was read.
         whole = " ".join([found.name, str(found.number), *found.words])
         for piece in flags:
             if not piece.startswith("-") and piece not in ("7", "nan"):

@@ -1,4 +1,4 @@
-"""Trainings that are killed, that find no room or that lose a process: they go on to the same weights, or say so."""
+"""Trainings that are killed, run out of disk or lose a process resume to the same weights, or say why not."""
 
 import contextlib
 import os
@@ -31,8 +31,8 @@ from tests.worlds import ANNOTATORS, make_crowd
 
 pytestmark = [pytest.mark.slow, needs_fork]
 
-KILLS = 4  # of each kind of training, every other one inside a save; of all but one half as many but in full
-LOST = 60  # seconds after which a process whose partner is gone must have stopped
+KILLS = 4  # per kind, every other one inside a save; fewer outside the full suite
+LOST = 60  # seconds within which a process must stop once its partner is gone
 KINDS = {
     "plain": {},
     "search": {"search_rate": True, "init": None, "per_device_train_batch_size": 12},
@@ -47,7 +47,7 @@ FURTHER = [kind for kind in KINDS if kind != "plain"]
 
 
 def train(out, fields=None, resume=None, callback=None, **changes):
-    """Train in a folder, from a checkpoint or anew; the weights go to a file beside it."""
+    """Train in a folder, from a checkpoint or from the start; write the weights to a file beside it."""
     settings = {
         "output_dir": str(out), "use_cpu": True, "report_to": "none", "disable_tqdm": True, "num_train_epochs": 2,
         "per_device_train_batch_size": 16, "save_strategy": "steps", "save_steps": 3, "save_total_limit": 2,
@@ -67,7 +67,7 @@ def train(out, fields=None, resume=None, callback=None, **changes):
 
 
 def go_on(out, **settings):
-    """Go on from the last whole checkpoint, and if there is none, begin anew."""
+    """Resume from the last whole checkpoint, or start over if there is none."""
     whole = any("step" in (read_manifest(path) or {}) for path in checkpoints_in(out))
     train(out, resume=whole, **settings)
 
@@ -81,7 +81,7 @@ def assert_ended_as(expected, out, log):
 
 
 def killed_inside_a_save(number):
-    """Kill this process before the n-th step that a save takes on the disk."""
+    """Kill this process before the n-th disk operation of a save."""
     left = number
 
     def counted(step):
@@ -114,7 +114,7 @@ def train_killed_inside_a_save(number, out, settings):
     ],
 )
 def test_killed_training_goes_on_to_the_same_weights(kind, kills, tmp_path):
-    """Weights that differ in the last bit only are those of another training, and nobody sees it."""
+    """A difference in the last bit shows that it is another training, although nobody would see it."""
     settings, log = KINDS[kind], tmp_path / "log"
     whole, began = tmp_path / "whole", time.monotonic()
     assert run(log, partial(train, whole, **settings)) == 0, log.read_text()
@@ -142,7 +142,7 @@ def test_killed_training_goes_on_to_the_same_weights(kind, kills, tmp_path):
 
 
 class Once(TrainerCallback):
-    """Do something at the beginning of a step."""
+    """Run a function at the beginning of a step."""
 
     def __init__(self, step, action):
         self.step, self.action = step, action
@@ -153,27 +153,27 @@ class Once(TrainerCallback):
 
 
 def fill(room):
-    """Let no file grow over so many bytes: the system refuses it, to torch and safetensors too."""
+    """Let no file grow beyond a number of bytes: the system refuses it, to torch and safetensors too."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
 
 
 def test_full_disk_is_told_and_training_goes_on_from_the_checkpoint_before(tmp_path):
-    """Each file of a save may be the one for which there is no room."""
+    """Any file of a save may be the one that no longer fits."""
     log, whole = tmp_path / "log", tmp_path / "whole"
     assert run(log, train, whole) == 0, log.read_text()
-    expected, told = torch.load(f"{whole}.pt"), 0
+    expected, refused = torch.load(f"{whole}.pt"), 0
     for room in (0, 100, 600, 1_000, 1_100, 1_300, 2_500, 5_000, 20_000):
         out, log = tmp_path / f"room-{room}", tmp_path / f"log-{room}"
         code = run(log, partial(train, out, callback=Once(4, partial(fill, room))))
-        # Its own words come last, in a file that has no more room than the others.
+        # The training's own message comes last, in a file with no more room than the others.
         assert code == 1, (room, log.read_text())
         names = [path.name for path in checkpoints_in(out)]
         assert names[0] == "checkpoint-3", names
-        told += names == ["checkpoint-3"]
+        refused += names == ["checkpoint-3"]
         assert run(tmp_path / "log", go_on, out) == 0
         assert_ended_as(expected, out, tmp_path / "log")
-    assert told >= 6
+    assert refused >= 6
 
 
 def speak():
@@ -181,13 +181,13 @@ def speak():
 
 
 def train_locked_out(out):
-    if os.geteuid() == 0:  # whom no mode keeps out
+    if os.geteuid() == 0:  # file modes do not restrict root
         os.setuid(65534)
     train(out, callback=Once(0, speak))
 
 
 def test_folder_that_may_not_be_written_is_told_before_training():
-    """After an epoch, or ten, it is late."""
+    """After one epoch, or ten, it would be too late."""
     with tempfile.TemporaryDirectory() as place:
         os.chmod(place, stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO)
         closed = [p for p in Path(place).parents if not p.stat().st_mode & stat.S_IXOTH]
@@ -214,7 +214,7 @@ def one_of_two(out):
 
 
 def test_process_whose_partner_was_killed_stops_with_an_error(tmp_path):
-    """It would wait for ever, and hold its machine."""
+    """Otherwise it would wait for ever and block its machine."""
     port = free_port()
     out, logs = tmp_path / "out", [tmp_path / "log-0", tmp_path / "log-1"]
     with (

@@ -1,9 +1,8 @@
 """Damaged files of votes: an error of ours, the undamaged votes, or what the damaged file says.
 
-Damage may leave a valid file that says something else, such as a class of another letter. What such
-a file says is read once more by plain Python (`csv`, `json`, numpy, pyarrow) and must be what we
-read, vote for vote: nothing lost, nothing made up. Files with checksums (.pt, Parquet with
-checksums of its pages) must give the undamaged votes or an error, nothing else.
+A damaged file may still be valid but say something else, such as a class with another letter. Such a
+file is read a second time by plain Python (`csv`, `json`, numpy, pyarrow), and both must agree vote for
+vote. Files with checksums (.pt, Parquet with page checksums) must give the undamaged votes or an error.
 """
 
 import csv
@@ -40,7 +39,7 @@ pytestmark = pytest.mark.slow
 
 
 class Heard(logging.Handler):
-    """What the log said of the last file."""
+    """The log messages about the last file."""
 
     text = ""
 
@@ -50,7 +49,7 @@ class Heard(logging.Handler):
 
 @pytest.fixture
 def heard() -> Any:
-    """Listen, and keep a thousand lines off the page."""
+    """Capture the log, and keep a thousand lines off the screen."""
     handler = Heard()
     logger = logging.getLogger("hf_maxmig.data.readers.read_annotations")
     before, logger.propagate = logger.propagate, False
@@ -61,13 +60,13 @@ def heard() -> Any:
 
 
 def votes_of(path: Path, **asked: Any) -> Counter[tuple[str, ...]]:
-    """Read by us, as text."""
+    """Return the votes that our reader finds, as text."""
     table = read_annotations(path, **asked).with_format(None)[:]
     rows = zip(*(table[role] for role in ROLES), strict=True)
     return Counter(tuple(map(str, row)) for row in rows if row[1] is not None)
 
 
-# What a file says, by plain Python
+# What a file says, according to plain Python
 
 
 def text_of(data: bytes) -> str:
@@ -76,7 +75,7 @@ def text_of(data: bytes) -> str:
 
 
 def label_of(value: Any) -> Any:
-    """One label, or None."""
+    """Return one label, or None."""
     if isinstance(value, list):
         (value,) = value or [None]
     if value is None or value != value or value == "":
@@ -93,11 +92,11 @@ def name_of(value: Any) -> str:
     return value.strip(SPACE) if isinstance(value, str) else str(value)
 
 
-Found = dict[str, str]  # which column has which role: the log says it
+Found = dict[str, str]  # which column has which role, according to the log
 
 
 def found_in(text: str) -> Found:
-    """Read the roles off the line of the log."""
+    """Parse the roles from the log line."""
     return dict(re.findall(r"\b(item|annotator|annotation|gold)=(.*?)(?=, \w+=|;| \(|$)", text))
 
 
@@ -138,7 +137,7 @@ def said_by_records(data: bytes, found: Found) -> list[Any]:
     return [
         (name_of_item(i), name_of(m), label_of(c))
         for i, m, c in each
-        if label_of(m) is not None or label_of(c) is not None  # or it is a row without a vote
+        if label_of(m) is not None or label_of(c) is not None  # otherwise a row without a vote
     ]
 
 
@@ -239,7 +238,7 @@ def small_table() -> pa.Table:
 def samples() -> dict[
     str, tuple[bytes, dict[str, Any], Callable[[bytes, Found], list[Any]] | None]
 ]:
-    """Each file with what one must say of it, and how plain Python reads it; None if it has checksums."""
+    """Return each file with its arguments, and its reader in plain Python; None if it has checksums."""
     records = [dict(zip(ROLES, vote, strict=True)) for vote in VOTES]
     matrix = np.loadtxt(EXPORTS / "answers.txt", dtype=np.int64)
     clean = np.arange(40) % 10
@@ -290,14 +289,14 @@ PER_SAMPLE = 170
 def test_damaged_files_are_refused_or_read_as_they_say(
     name: str, tmp_path: Path, heard: Heard
 ) -> None:
-    """A vote lost, changed or made up in silence is one that nobody cast."""
+    """A vote that is silently lost, changed or invented was never cast by anyone."""
     data, asked, plain = SAMPLES[name]
     path = tmp_path / name
     path.write_bytes(data)
     whole = votes_of(path, **asked)
     assert (
         plain is None or Counter(plain(data, found_in(heard.text))) == whole
-    )  # or the test compares nothing
+    )  # or the test would compare nothing
     rng = random.Random(f"{SEED} {name}")
     refused = 0
     for number in range(PER_SAMPLE):
@@ -313,14 +312,14 @@ def test_damaged_files_are_refused_or_read_as_they_say(
         assert f"{votes.total()} votes on" in heard.text, (number, heard.text)
         if votes == whole:
             continue
-        # Compared outside the assert: pytest takes minutes to show how long texts differ.
+        # Compared outside the assert: pytest takes minutes to diff long texts.
         fine = plain is not None and votes == Counter(plain(broken, found_in(heard.text)))
         assert fine, f"{name}, {number}: {broken!a:.600} was read as {votes!a:.600}, {heard.text!a}"
     assert refused > 0
 
 
 def test_twisted_json_is_refused_or_read_as_it_says(tmp_path: Path, heard: Heard) -> None:
-    """A field that is gone or of another type must not take votes along."""
+    """A field that is missing or of another type must not take votes along."""
     for name, (data, asked, plain) in SAMPLES.items():
         if not name.endswith(".json"):
             continue

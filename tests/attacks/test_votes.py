@@ -1,7 +1,7 @@
-"""Hostile tables of votes in every container: an error of ours, or every vote that was not touched.
+"""Hostile tables of votes in every container: an error of ours, or every untouched vote.
 
-One place of a small table is twisted: dropped, doubled, nested, or made something strange. What is
-read has as many votes as the table has rows, and only the vote of the touched row may differ.
+One place of a small table is twisted: dropped, doubled, nested, or replaced by something strange. The
+result has as many votes as the table has rows, and only the vote of the touched row may differ.
 """
 
 import logging
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Any:
-    """Keep thousands of lines off the page."""
+    """Keep thousands of log lines off the screen."""
     logger = logging.getLogger("hf_maxmig")
     before, logger.disabled = logger.disabled, True
     logging.disable(logging.WARNING)
@@ -46,7 +46,7 @@ def _quiet() -> Any:
 
 
 def columns(records: Any) -> dict[str, list[Any]]:
-    """Turn records into columns; what is none is left as it is."""
+    """Turn records into columns; leave anything else as it is."""
     if not all(isinstance(record, dict) for record in records):
         raise TypeError
     names = list(dict.fromkeys(key for record in records for key in record))
@@ -66,7 +66,7 @@ CONTAINERS: dict[str, Callable[[Any], Any]] = {
 
 
 def contained(kind: str, records: Any) -> Any:
-    """Put records into a container; None where it does not take them."""
+    """Put records into a container; return None where it does not accept them."""
     try:
         return CONTAINERS[kind](records)
     except Exception:
@@ -100,7 +100,7 @@ def by_join(votes: Any) -> list[tuple[str, ...]]:
 def test_hostile_votes_are_refused_or_the_others_stay(
     door: Callable[[Any], list[tuple[str, ...]]], number: int, kind: str
 ) -> None:
-    """One strange cell must cost an error or itself, no other vote."""
+    """One strange cell may cost an error or its own vote, but no other vote."""
     whole = [dict(zip(ROLES, vote, strict=True)) for vote in VOTES]
     assert Counter(door(contained(kind, whole))) == Counter(VOTES)
     rng = random.Random(f"{SEED} {kind} {door.__name__}")
@@ -121,9 +121,9 @@ def test_hostile_votes_are_refused_or_the_others_stay(
             continue
         read += 1
         other = [r for r in records if door is by_join and r.get("item") not in ITEMS]
-        if door is by_reader:  # which counts blank rows in its line
+        if door is by_reader:  # which counts blank rows in its log line
             other = [r for r in records if not isinstance(r, dict) or not r.keys() & set(ROLES)]
-        # Compared outside the assert: pytest takes minutes to show how texts of 100,000 letters differ.
+        # Compared outside the assert: pytest takes minutes to diff texts of 100,000 letters.
         fine = said.total() == len(records) - len(other)
         fine = fine and (Counter(VOTES) - said).total() <= 1
         fine = fine and (said - Counter(VOTES)).total() <= 1
@@ -169,7 +169,7 @@ DOORS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("door", DOORS)
 def test_doors_raise_their_own_errors(door: str) -> None:
-    """A TypeError from inside names neither argument nor remedy."""
+    """A TypeError from inside names neither the argument nor the remedy."""
     for one in STRANGE:
         try:
             DOORS[door](one)
@@ -187,7 +187,7 @@ COLUMNS: list[Any] = [
 
 @pytest.mark.parametrize("door", ["describe", "align data", "hash data"])
 def test_hostile_crowd_columns_are_refused_in_our_words(door: str) -> None:
-    """What another program wrote under our names of columns is seldom ours."""
+    """Columns that another program wrote under our names seldom hold what ours do."""
     names = [List(ClassLabel(names=["m", "n"])), None]
     good = pa.array([[0], [1]])
     for who in COLUMNS:

@@ -1,4 +1,4 @@
-"""One's own items and votes: the classifier, and whole runs."""
+"""A user's own items and votes: choosing the classifier, and whole runs."""
 
 import csv
 import json
@@ -40,7 +40,7 @@ def test_timm_names_are_found_on_the_hub(name, hub):
 
 
 def test_classifier_that_knows_the_classes_keeps_what_it_knows(backbone, tmp_path, caplog):
-    """Given the votes' order of names, its outputs were called what they are not."""
+    """Its outputs used to be given the votes' order of names, which called them by wrong ones."""
     place, own = tmp_path / "known", {0: "red", 1: "blue", 2: "green"}
     backbone.config.id2label, backbone.config.label2id = own, {name: c for c, name in own.items()}
     backbone.classifier[-1] = nn.Linear(backbone.classifier[-1].in_features, 3)
@@ -70,14 +70,14 @@ def test_classifier_that_knows_the_classes_keeps_what_it_knows(backbone, tmp_pat
     ],
 )
 def test_epochs_and_rate_fit_what_is_trained(tmp_path, modality, whole, given, epochs, rate):
-    """A head of few items that is trained for as few epochs as a whole network learns little; what is given stays."""
+    """A head on few items needs more epochs than a whole network, and the user's own setting is kept."""
     training = recipe.ClassificationTrainingArguments(str(tmp_path), **given)
     recipe.settle(training, modality, whole)
     assert (training.num_train_epochs, training.learning_rate) == (epochs, rate)
 
 
 def test_a_missing_column_is_named(tmp_path):
-    """A misspelt column would fail deep inside."""
+    """A misspelt column would otherwise fail deep inside."""
     rows = write_pictures(tmp_path / "photos", number=3)
     votes = write_votes(tmp_path / "votes.csv", rows)
     asked = recipe.DataArguments(
@@ -93,7 +93,7 @@ def test_a_missing_column_is_named(tmp_path):
 @pytest.mark.slow
 @needs_fork
 def test_a_folder_and_a_file_of_votes_become_all_that_is_promised(root, tmp_path):
-    """The path of a new user: pair, card, results, page, annotators, labels; no gold label needed."""
+    """A new user gets everything promised: model, card, results, page, annotators and labels, without gold labels."""
     rows = write_pictures(tmp_path / "photos", number=120)
     write_pictures(tmp_path / "test", number=60, by_class=True)
     votes = write_votes(tmp_path / "votes.csv", rows)
@@ -107,14 +107,14 @@ def test_a_folder_and_a_file_of_votes_become_all_that_is_promised(root, tmp_path
     out = tmp_path / "out"
     results = json.loads((out / "all_results.json").read_text())
     assert results["eval_accuracy"] > 0.9
-    assert "eval_forecast_accuracy" not in results  # nobody knows the truth of the training items
-    told = Dataset.from_parquet(
+    assert "eval_forecast_accuracy" not in results  # they have no gold labels
+    relabelled = Dataset.from_parquet(
         str(out / "_report" / "relabelled.parquet"), cache_dir=str(tmp_path / "cache")
     )
-    assert len(told) == 120
-    assert told["image"][0].size == (12, 12)
-    truth = [list(COLOURS)[int(name[1:-4]) % 3] for name in told["file_name"]]
-    assert np.mean([a == b for a, b in zip(told["forecast"], truth, strict=True)]) > 0.95
+    assert len(relabelled) == 120
+    assert relabelled["image"][0].size == (12, 12)
+    truth = [list(COLOURS)[int(name[1:-4]) % 3] for name in relabelled["file_name"]]
+    assert np.mean([a == b for a, b in zip(relabelled["forecast"], truth, strict=True)]) > 0.95
     with (out / "_report" / "annotators.csv").open(newline="", encoding="utf-8") as file:
         verdicts = {row["annotator"]: row["verdict"] for row in csv.DictReader(file)}
     assert verdicts["red_only"] == "always says one class"
@@ -135,7 +135,7 @@ def typed(*words):
 
 @pytest.fixture
 def refused(tmp_path, capsys):
-    """The line that `maxmig train` leaves with, on a small table of texts with votes and changed flags."""
+    """Return the line that `maxmig train` ends with, on a small table of texts with votes and changed flags."""
     texts = write_texts(tmp_path, 9)
     votes = write_rows(
         tmp_path / "votes.csv", ("item", "who", "said"), voted([f"t{i}" for i in range(9)], map(truth_of, range(9)))
@@ -155,7 +155,7 @@ def refused(tmp_path, capsys):
 
 
 def test_items_that_do_not_fit_are_refused_in_a_line(refused, tmp_path):
-    """Before anything is trained, with the file, the column or the flag that is wrong."""
+    """The refusal comes before training and names the wrong file, column or flag."""
 
     def table(name, *rows):
         return write_rows(tmp_path / f"{name}.csv", rows[0], rows[1:])

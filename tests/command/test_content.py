@@ -1,4 +1,4 @@
-"""What the items are: found from the columns where that is certain, else asked for."""
+"""What the items are: found from the columns if that is certain, else asked for."""
 
 import re
 
@@ -36,7 +36,7 @@ def test_kind_of_items_is_found_where_it_is_certain(columns, expected):
 
 
 def test_item_column_describes_no_row():
-    """With their numbers as a feature, a network learns the items by heart."""
+    """With the items' numbers as a feature, a network would memorise the items."""
     columns = {"number": [1, 2, 3], "size": [1.5, 2.5, 2.0]}
     assert found(columns, item="number")[1].columns == ("size",)
     assert Content("table", ("number", "size")).without("number").columns == ("size",)
@@ -56,13 +56,13 @@ def test_item_column_describes_no_row():
     ],
 )  # fmt: skip
 def test_what_is_not_certain_is_asked_for(columns, modality, message):
-    """A guess that is wrong trains for an hour on the names of the items."""
+    """A wrong guess would train for an hour on the names of the items."""
     with pytest.raises(ValueError, match=re.escape(message)):
         found(columns, modality)
 
 
 def test_item_column_alone_leaves_one_text():
-    """Two columns of short texts, and the votes know which one is the name."""
+    """Of two columns of short texts, the votes show which one holds the names."""
     columns = {"id": ["a", "b"], "said": ["yes", "no"]}
     assert found(columns, "text", item="id")[1].columns == ("said",)
 
@@ -79,7 +79,7 @@ def test_item_column_alone_leaves_one_text():
     ],
 )  # fmt: skip
 def test_flags_must_fit_the_columns(flags, modality, message):
-    """A typing mistake in a name is seen before anything is trained."""
+    """A misspelt name must be reported before training."""
     with pytest.raises(ValueError, match=re.escape(message)):
         found({"id": [1, 2, 3], "text": SENTENCES}, modality, **flags)
 
@@ -92,7 +92,7 @@ def test_flags_must_fit_the_columns(flags, modality, message):
     ],
 )
 def test_empty_texts_are_refused(texts, message):
-    """Nothing to read: whatever the classifier says of it is noise."""
+    """With nothing to read, the classifier's answer would be noise."""
     with pytest.raises(ValueError, match=re.escape(message)):
         found({"text": texts})
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -101,7 +101,7 @@ def test_empty_texts_are_refused(texts, message):
 
 @pytest.mark.parametrize("kind", ["image", "audio"])
 def test_paths_are_opened_from_the_folder_of_the_table(kind, tmp_path):
-    """Who writes a table of files writes their paths as they see them from there."""
+    """Users write the paths in a table relative to its folder."""
     ending = ".png" if kind == "image" else ".wav"
     if kind == "image":
         write_pictures(tmp_path / "files", number=3)
@@ -113,10 +113,10 @@ def test_paths_are_opened_from_the_folder_of_the_table(kind, tmp_path):
     dataset, content = found({"clip": paths, "id": [1, 2, 3]}, folder=str(tmp_path))
     assert content == Content(kind, (kind,))
     assert isinstance(dataset.features[kind], Image if kind == "image" else Audio)
-    assert dataset["clip"][:] == paths  # the votes may name them so
+    assert dataset["clip"][:] == paths  # the votes may use these names
     bare = dataset.cast_column(kind, type(dataset.features[kind])(decode=False))
     assert [row[kind]["path"] for row in bare] == [str((tmp_path / p).resolve()) for p in paths]
-    # The column may have the usual name already.
+    # The column may already have the usual name.
     same, content = found({kind: paths}, folder=str(tmp_path))
     assert content.columns == (kind,)
     assert same["file_name"][:] == paths
@@ -132,7 +132,7 @@ def test_paths_are_opened_from_the_folder_of_the_table(kind, tmp_path):
 
 
 def test_only_column_of_pictures_is_taken_whatever_it_is_called():
-    """Many data sets of the Hub call it `img`."""
+    """Many data sets on the Hub call it `img`."""
     features = Features(img=Image(), note=Value("string"))
     rows = {"img": [Picture.new("RGB", (4, 4))], "note": ["A long remark on this picture."]}
     one = Dataset.from_dict(rows, features=features)
@@ -144,12 +144,12 @@ def test_only_column_of_pictures_is_taken_whatever_it_is_called():
 
 
 def test_other_items_hold_the_same_columns(tmp_path):
-    """Test items are read as the training items are, whatever else their file holds."""
+    """Test items must be read like the training items, whatever else their file holds."""
     texts = Content("text", ("said",))
-    told = Dataset.from_dict({"text": SENTENCES, "said": SENTENCES})
-    assert same_content(told, ItemColumns(), texts) is told
+    both = Dataset.from_dict({"text": SENTENCES, "said": SENTENCES})
+    assert same_content(both, ItemColumns(), texts) is both
     with pytest.raises(ValueError, match="must have a column 'said', got text"):
-        same_content(told.remove_columns("said"), ItemColumns(), texts)
+        same_content(both.remove_columns("said"), ItemColumns(), texts)
     write_tones(tmp_path, 2)
     sounds = Dataset.from_dict({"clip": ["r000.wav", "r001.wav"]})
     asked, content = ItemColumns(), Content("audio", ("recording",))

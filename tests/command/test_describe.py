@@ -1,4 +1,4 @@
-"""`maxmig describe`: what a file of votes, or a saved data set, looks like."""
+"""`maxmig describe`: statistics of a file of votes, or of a saved data set."""
 
 import json
 
@@ -17,20 +17,20 @@ def votes(tmp_path):
 
 
 def test_describe_counts_the_votes_of_a_file(votes, tmp_path, capsys):
-    """28 votes by four people on seven pictures, as the file has them."""
-    file = tmp_path / "made" / "told.json"
+    """The file has 28 votes by four people on seven pictures."""
+    file = tmp_path / "made" / "counts.json"
     main(["describe", str(votes), "--votes_annotator", "who", "--output_file", str(file)])
     printed = capsys.readouterr().out
     assert printed.startswith("7 items, 4 annotators, 3 classes\n")
-    told = json.loads(file.read_text())
-    assert (told["votes"], told["items_without_votes"]) == (28, 0)
-    assert told["few_votes"]["annotators"] == 4
+    counts = json.loads(file.read_text())
+    assert (counts["votes"], counts["items_without_votes"]) == (28, 0)
+    assert counts["few_votes"]["annotators"] == 4
     main(["describe", str(votes), "--votes_annotator", "who", "--min_votes", "7"])
     assert "below 7 votes" in capsys.readouterr().out
 
 
 def test_describe_reads_a_saved_data_set(tmp_path, capsys):
-    """Crowd columns say all that a file of votes says, and which items have none."""
+    """Columns of votes say all that a file of votes does, and also which items have none."""
     columns = {"annotators": [[0, 1], [1], []], "annotations": [[0, 1], [2], []]}
     features = crowd_features(["ann", "bob"], ["red", "green", "blue"])
     data = Dataset.from_dict(columns, features=features)
@@ -41,7 +41,7 @@ def test_describe_reads_a_saved_data_set(tmp_path, capsys):
 
 
 def test_describe_says_in_one_line_what_is_wrong(votes, tmp_path, capsys):
-    """No file, no such column, no number."""
+    """Covers a missing file, a missing column and a value that is not a number."""
     for words, message in (
         (["/none.csv"], "must be a file or folder of votes, got '/none.csv'"),
         ([str(votes), "--votes_annotator", "name"], "'name'"),

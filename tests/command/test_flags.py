@@ -1,4 +1,4 @@
-"""The command line: flags, a file under them, and one line for what is wrong."""
+"""The command line: flags, a file of defaults, and one line per error."""
 
 import pytest
 
@@ -17,7 +17,7 @@ KINDS = (DataArguments, ModelArguments, ClassificationTrainingArguments)
 
 @pytest.fixture
 def digits(load, tmp_path):
-    """Parse as `digits.py` does: a file's text, and flags."""
+    """Parse as `digits.py` does, from a file's text and flags."""
     page, file = load("digits"), tmp_path / "digits.yaml"
 
     def parsed(text, *flags):
@@ -30,7 +30,7 @@ def digits(load, tmp_path):
 
 
 def test_file_gives_what_is_required(tmp_path):
-    """Flags that must be given would have to be given twice."""
+    """Otherwise required flags would have to be given twice."""
     file = tmp_path / "mine.yaml"
     file.write_text("votes: votes.csv\ntrain_dir: photos\nseed: 3\nfeature_columns: [a, b]\n")
     flags = ["--config", str(file), "--model_name_or_path", "maxmig_vgg16", "--seed", "4"]
@@ -42,7 +42,7 @@ def test_file_gives_what_is_required(tmp_path):
 
 
 def test_file_is_read_as_the_command_line_is(digits):
-    """YAML's own types make 1e-4 a text, 0123 an octal number and 12:30 a number of minutes."""
+    """YAML's own types turn 1e-4 into a text, 0123 into an octal number and 12:30 into minutes."""
     arguments, training = digits(
         "case: independent\nlearning_rate: 1e-4\nrun_name: 012:30\nuse_cpu: on\nreport_to: [none]\n"
         "lr_scheduler_kwargs: {num_cycles: 2}\ninclude_for_metrics: [inputs]\nwrite_files: null\n"
@@ -55,7 +55,7 @@ def test_file_is_read_as_the_command_line_is(digits):
 
 
 def test_stray_word_is_not_taken_into_a_list_of_the_file(digits):
-    """Put in front of the command line, a list at the file's end would take what follows it."""
+    """If the file's flags were put in front of the command line, a list at its end would absorb the next word."""
     with pytest.raises(ValueError, match="flags must start with --, got 'stray'"):
         digits("include_for_metrics: [inputs]\n", "stray")
 
@@ -96,7 +96,7 @@ def test_stray_word_is_not_taken_into_a_list_of_the_file(digits):
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_our_words(digits, text, flags, message):
-    """A traceback of argparse or YAML does not say which flag, and `--learning_rat` was learned with."""
+    """A traceback of argparse or YAML does not name the flag, and `--learning_rat` used to be accepted."""
     with pytest.raises(ValueError, match=message) as caught:
         digits(text, *flags)
     assert is_told(caught.value)
@@ -104,20 +104,20 @@ def test_what_is_wrong_is_said_in_our_words(digits, text, flags, message):
 
 
 def test_missing_file_is_named(tmp_path):
-    """A folder, or a typing mistake in the name."""
+    """Covers a folder in place of a file, and a misspelt name."""
     for name in (tmp_path, tmp_path / "none.yaml"):
         with pytest.raises(FileNotFoundError, match="`--config` must name a file of YAML, got"):
             parse(arguments=["--config", str(name)])
 
 
 def test_only_errors_of_ours_lose_their_traceback(capsys):
-    """A fault of the program told in one line could not be found."""
+    """A bug reported in a single line could not be located."""
 
     def build() -> None:
         raise ValueError("`x` must be small,\n got 7.")
 
     with pytest.raises(ValueError, match="small"), errors_in_one_line():
-        build()  # in a test, which is no file of ours
+        build()  # from a test, which is not a file of ours
     with pytest.raises(SystemExit) as left, errors_in_one_line():
         parse(arguments=["--nothing"])
     assert left.value.code == 2
@@ -128,7 +128,7 @@ def test_only_errors_of_ours_lose_their_traceback(capsys):
 
 @pytest.fixture
 def refused(tmp_path):
-    """What `classification.py` says of flags that it refuses before it trains."""
+    """Return the error of `classification.py` for flags that it refuses before training."""
     rows = write_pictures(tmp_path / "photos", number=6)
     votes = write_votes(tmp_path / "votes.csv", rows)
     usual = {"votes": votes, "train_dir": tmp_path / "photos", "model_name_or_path": "maxmig_vgg16", "output_dir": tmp_path / "out", "votes_annotator": "who"}  # fmt: skip
@@ -144,7 +144,7 @@ def refused(tmp_path):
 
 
 def test_places_and_names_that_are_not_there_are_refused(refused, tmp_path):
-    """`load_dataset` looks for minutes, or speaks of a data file of its own."""
+    """`load_dataset` would search for minutes, or mention a data file of its own."""
     (tmp_path / "empty").mkdir()
     for changes, message in (
         ({"train_dir": "/nowhere"}, "`--train_dir` must be a folder of pictures or sounds, got '/nowhere': there is none."),
@@ -177,7 +177,7 @@ def test_places_and_names_that_are_not_there_are_refused(refused, tmp_path):
 @pytest.mark.slow
 @needs_fork
 def test_recipe_leaves_with_a_line_and_code_2(root, tmp_path):
-    """Whoever mistypes a flag sees the line, not a page."""
+    """A user who mistypes a flag should see one line, not a page."""
     for name, *flags in (
         ("digits.py", "--learning_rat", "1"),
         ("luna16.py", "--data_dir", str(tmp_path / "nowhere"), "--use_cpu"),

@@ -17,7 +17,7 @@ def written(path, text, encoding="utf-8"):
 
 
 def test_cells_of_a_text_file_become_numbers_where_all_of_them_are(tmp_path):
-    """As texts, the ages would be a hundred categories; as numbers, 007 would be item 7."""
+    """Ages read as texts would be a hundred categories; 007 read as a number would be item 7."""
     file = written(
         tmp_path / "a.csv",
         'code,age,share,job,note\n007,41,0.5,cook,"a, b"\n012,NA,1e-3,,x\n013, 7 ,,NA,3\n',
@@ -29,13 +29,13 @@ def test_cells_of_a_text_file_become_numbers_where_all_of_them_are(tmp_path):
     }  # fmt: skip
     assert table["age"][:] == [41, None, 7]
     assert table["share"][:] == [0.5, 0.001, None]
-    assert table["job"][:] == ["cook", None, "NA"]  # which may be a category, as in `note`
+    assert table["job"][:] == ["cook", None, "NA"]  # "NA" may be a category, as in `note`
     assert table["note"][:] == ["a, b", "x", "3"]
 
 
 @pytest.mark.parametrize("ending", [".tsv", ".json", ".jsonl", ".parquet"])
 def test_each_kind_of_file_gives_the_same_items(ending, tmp_path):
-    """The ending says how a file is read, and what it holds is the same."""
+    """The ending says how a file is read; the content is the same."""
     file = tmp_path / f"a{ending}"
     if ending == ".tsv":
         written(file, "id\ttext\tage\nx1\tSo, so.\t3\nx2\tGood.\t4\n")
@@ -57,7 +57,7 @@ def test_each_kind_of_file_gives_the_same_items(ending, tmp_path):
 
 
 def test_columns_that_mix_kinds_are_texts_or_left_out(tmp_path, caplog):
-    """Records need not hold the same kind under the same name; Arrow refuses the whole file."""
+    """Records may hold different types under one name, for which Arrow would refuse the whole file."""
     records = [{"id": 1, "mix": "a", "odd": [1]}, {"id": 2, "mix": 3, "odd": "x"}]
     with caplog.at_level(logging.WARNING):
         table = read_table(str(write_json_lines(tmp_path / "a.jsonl", records)))
@@ -81,14 +81,14 @@ def test_columns_that_mix_kinds_are_texts_or_left_out(tmp_path, caplog):
     ],
 )  # fmt: skip
 def test_broken_files_are_said_with_their_line(name, text, message, tmp_path):
-    """A traceback of a parser does not say which line to mend."""
+    """A parser's traceback does not say which line to fix."""
     file = written(tmp_path / name, text)
     with pytest.raises(ValueError, match=re.escape(message)):
         read_table(file)
 
 
 def test_text_of_another_encoding_is_refused_with_its_line(tmp_path):
-    """Read as something else, names with accents would match no vote."""
+    """Under another encoding, names with accents would match no vote."""
     file = written(tmp_path / "a.csv", "id,text\nx1,Café.\n", "latin-1")
     with pytest.raises(ValueError, match=r"a.csv, line 2: must be text in UTF-8"):
         read_table(file)
@@ -110,7 +110,7 @@ def test_folder_of_sounds_is_read_without_a_decoder(tmp_path):
 
 
 def test_folder_of_both_kinds_needs_a_word(tmp_path):
-    """Half of the items would be missing, and nothing would say so."""
+    """Otherwise half of the items would silently be missing."""
     write_tones(tmp_path / "both", 3)
     write_pictures(tmp_path / "both", number=4)
     folder = str(tmp_path / "both")
@@ -124,13 +124,13 @@ def test_folder_of_both_kinds_needs_a_word(tmp_path):
 
 @pytest.mark.parametrize("modality", ["text", "table"])
 def test_folder_holds_no_texts_and_no_rows(modality, tmp_path):
-    """A folder of text files is no table, and would look like one without items."""
+    """A folder of text files is not a table, and would look like one without items."""
     with pytest.raises(ValueError, match="must be given by `--train_file` or `--dataset_name`"):
         read_folder(str(tmp_path), modality)
 
 
 def test_gold_labels_are_found_under_their_name():
-    """What is left under `labels` or `label` would be measured against instead."""
+    """Otherwise a column called `labels` or `label` would be taken for the gold labels."""
     table = Dataset.from_dict({"truth": ["x"], "label": ["y"], "text": ["z"]})
     assert with_label(table, "truth")[0] == {"label": "x", "text": "z"}
     assert with_label(table, "label")[0]["label"] == "y"
@@ -149,20 +149,20 @@ def test_gold_labels_are_found_under_their_name():
     ],
 )  # fmt: skip
 def test_flags_that_contradict_each_other_are_refused(flags, message):
-    """One of the two would be dropped silently."""
+    """Otherwise one of the two would silently be ignored."""
     with pytest.raises(ValueError, match=re.escape(message)):
         ItemColumns(**flags)
 
 
 def test_types_of_arrow_stay(tmp_path):
-    """A Parquet file of `datasets` knows pictures and classes; cells of text would lose both."""
+    """A Parquet file of `datasets` knows pictures and classes, which text cells would lose."""
     items = Dataset.from_dict({"n": [1, 2], "s": ["07", "x"]})
     items.to_parquet(tmp_path / "a.parquet")
     assert read_table(str(tmp_path / "a.parquet")).features["s"] == Value("string")
 
 
 def test_columns_of_votes_are_asked_for_by_their_flags(tmp_path):
-    """`item=` is typed in Python, and whoever types a command looks for a flag."""
+    """`item=` is Python, but a user of the command needs the name of the flag."""
     votes = written(tmp_path / "votes.csv", "thing,person,said\nx1,ann,yes\nx2,bob,no\n")
     with pytest.raises(ValueError, match="name them by `--votes_item`, `--votes_annotator`"):
         VotesForm().read(votes)

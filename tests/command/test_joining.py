@@ -1,4 +1,4 @@
-"""How votes and gold labels find the items."""
+"""How votes and gold labels are matched with items."""
 
 import logging
 import re
@@ -29,7 +29,7 @@ from tests.written_data import write_pictures, write_votes
     ],
 )
 def test_pictures_are_called_as_the_votes_call_them(called, way, tmp_path, caplog):
-    """Votes name whole paths, file names or stems; what was chosen must be said."""
+    """Votes may name whole paths, file names or stems, and the choice must be reported."""
     rows = write_pictures(tmp_path / "photos", by_class=True)
     rows = [(called(item), who, said) for item, who, said in rows]
     votes = read_annotations(write_votes(tmp_path / "votes.csv", rows), annotator="who")
@@ -48,7 +48,7 @@ def test_pictures_are_called_as_the_votes_call_them(called, way, tmp_path, caplo
 
 
 def test_file_names_that_occur_twice_name_nothing(tmp_path):
-    """Two folders with a photo 1.png each: joined by the last part, votes would go to both."""
+    """If two folders each hold a photo 1.png, votes joined by file name would go to both."""
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         Picture.new("RGB", (4, 4)).save(tmp_path / folder / "1.png")
@@ -60,7 +60,7 @@ def test_file_names_that_occur_twice_name_nothing(tmp_path):
 
 
 def test_pictures_without_file_names_need_an_item_column():
-    """Pictures of a Hub data set are bytes: votes cannot refer to a file."""
+    """Pictures of a Hub data set are bytes, so votes cannot refer to a file."""
     images = Dataset.from_dict({"image": [Picture.new("RGB", (4, 4))]}, Features(image=Image()))
     votes = Dataset.from_dict({"item": ["1"], "annotator": ["ann"], "annotation": ["cat"]})
     with pytest.raises(ValueError, match="name the column with `--item_column`"):
@@ -81,7 +81,7 @@ def test_gold_labels_give_the_order_of_classes():
 
 
 def test_folders_that_are_no_classes_are_no_gold_labels(caplog):
-    """Folders named after days would be taken for the truth."""
+    """Folders named after dates would be taken for the truth."""
     features = Features(name=Value("string"), label=ClassLabel(names=["monday", "tuesday"]))
     images = Dataset.from_dict({"name": ["x", "y"], "label": [1, 0]}, features=features)
     votes = Dataset.from_dict({"item": ["x"], "annotator": ["ann"], "annotation": ["green"]})
@@ -92,7 +92,7 @@ def test_folders_that_are_no_classes_are_no_gold_labels(caplog):
 
 
 def test_gold_labels_of_the_test_are_numbered_as_the_votes():
-    """A test folder lists its classes in another order, or lacks some."""
+    """A test folder may list its classes in another order, or lack some."""
     features = Features(name=Value("string"), label=ClassLabel(names=["red", "blue"]))
     columns = {"name": ["x", "y", "z"], "label": [0, 1, None]}
     images = Dataset.from_dict(columns, features=features)
@@ -110,18 +110,18 @@ def votes_on(*items, said="yes"):
 
 
 def test_column_of_the_names_is_found():
-    """Whoever has one column of names does not have to say which."""
+    """A user with only one column of names should not have to name it."""
     items = table(number=[7, 8, 9], kind=["a", "b", "a"], text=["x1", "x2", "x3"])
     assert matching_column(items, votes_on("9", "7")) == "number"
     assert matching_column(items, votes_on("x3", "x1", "x1")) == "text"
-    assert matching_column(items, votes_on("a")) == "kind"  # twice there: the join says so
+    assert matching_column(items, votes_on("a")) == "kind"  # twice there: the join reports it
     assert matching_column(items, votes_on("x1", "none")) is None
     with pytest.raises(ValueError, match="column 'kind' must identify the items, got 'a' more"):
         with_votes(items, votes_on("a"), with_names(items, votes_on("a"), None)[1])
 
 
 def test_names_in_two_columns_or_none_need_a_flag():
-    """Joined by the wrong one, every vote would be about another item."""
+    """Joined by the wrong column, every vote would be about another item."""
     items = table(row=[1, 2, 3], page=[2, 3, 1], text=["x", "y", "z"])
     with pytest.raises(ValueError, match="such as '2', got several, row, page: name it by `--item_column`"):  # fmt: skip
         with_names(items, votes_on("2", "3"), None)
@@ -131,7 +131,7 @@ def test_names_in_two_columns_or_none_need_a_flag():
 
 
 def test_votes_on_items_that_are_not_in_the_file_are_refused():
-    """Left out silently, half of the votes may be gone by a typing mistake in the names."""
+    """A typing error in the names could silently drop half of the votes."""
     items, votes = table(name=["a", "b", "c"], other=[1, 2, 3]), votes_on("a", "c", "d")
     items, column = with_names(items, votes, None)
     assert column == "name"
@@ -141,7 +141,7 @@ def test_votes_on_items_that_are_not_in_the_file_are_refused():
 
 
 def test_paths_may_be_named_by_another_column(tmp_path):
-    """A table of files usually has a column of short names as well."""
+    """A table of files usually also has a column of short names."""
     write_pictures(tmp_path, number=2)
     pictures, _ = read_folder(str(tmp_path))
     pictures = pictures.add_column("id", ["x", "y"])
@@ -161,7 +161,7 @@ def test_paths_may_be_named_by_another_column(tmp_path):
     ],
 )
 def test_gold_labels_of_a_file_are_names_or_numbers(gold, classes, expected):
-    """A file has no `ClassLabel`; the column only measures, and must not measure something else."""
+    """A file has no `ClassLabel`. Gold labels read wrongly would measure something else."""
     votes = table(item=["a", "b"], annotator=["ann", "ann"], annotation=classes)
     train = with_votes(table(name=["a", "b", "c"], label=gold), votes, "name")
     assert train.features["annotations"].feature.names == classes
@@ -171,7 +171,7 @@ def test_gold_labels_of_a_file_are_names_or_numbers(gold, classes, expected):
 
 
 def test_gold_labels_may_name_a_class_that_nobody_votes_for():
-    """A class that the crowd never saw is still one: without it, its items would count as something else."""
+    """Without a class that the crowd never used, its items would count as something else."""
     items = table(name=["a", "b"], label=["maybe", "no"])
     votes = table(item=["a", "b"], annotator=["ann", "ann"], annotation=["no", "maybe"])
     wider = table(name=["a", "b"], label=["maybe", "never"])
@@ -182,7 +182,7 @@ def test_gold_labels_may_name_a_class_that_nobody_votes_for():
 
 
 def test_numbers_that_stand_for_no_class_are_no_gold_labels(caplog):
-    """Found at the end of a training, they would cost all of it."""
+    """An error at the end of a training would cost all of it."""
     items, votes = table(name=["a", "b"], label=[0, 7]), votes_on("a", "b")
     with caplog.at_level(logging.WARNING):
         assert "label" not in with_votes(items, votes, "name").column_names

@@ -1,4 +1,4 @@
-"""Columns become a classifier's inputs: texts are cut, sounds brought to one rate and length."""
+"""Columns become a classifier's inputs: texts are truncated, sounds brought to one rate and length."""
 
 import logging
 
@@ -39,7 +39,7 @@ def read(folder):
 
 
 def test_long_texts_are_cut_and_short_ones_are_not_filled(tmp_path):
-    """Batches are filled up when they are made; filled up here, all would be as long as the longest."""
+    """Texts are padded per batch. Padded here, all would be as long as the longest."""
     rows = [("a", "the film " * 9, "was good"), ("b", "the film", "was")]
     table = read_table(str(write_rows(tmp_path / "a.csv", ("id", "text", "more"), rows)))
     folder = write_text_model(tmp_path / "model")
@@ -53,7 +53,7 @@ def test_long_texts_are_cut_and_short_ones_are_not_filled(tmp_path):
 
 
 def test_sounds_get_the_length_of_the_longest(tmp_path, caplog):
-    """Of several lengths, a network without a mask would hear how much was filled up."""
+    """With sounds of several lengths, a network without a mask would notice the amount of padding."""
     for i, seconds in enumerate((0.1, 0.25, 0.05)):
         write_sound(tmp_path / f"s{i}.wav", tone(seconds))
     splits, extractor = read(tmp_path), Wav2Vec2FeatureExtractor(sampling_rate=RATE)
@@ -87,7 +87,7 @@ def test_length_of_the_sounds_is_saved_with_the_extractor(tmp_path):
 
 
 def test_sounds_of_another_rate_are_resampled(tmp_path):
-    """Read as they are, they would sound an octave higher."""
+    """Without resampling they would sound an octave higher."""
     write_sound(tmp_path / "s0.wav", tone(0.1))
     write_sound(tmp_path / "s1.wav", tone(0.1, 2 * RATE), 2 * RATE)
     model = AutoModelForAudioClassification.from_pretrained(write_sound_model(tmp_path / "model"))

@@ -1,4 +1,4 @@
-"""A run from data to a saved model: what it measures beside the trainer."""
+"""A run from data to a saved model: what it measures in addition to the trainer."""
 
 import importlib.util
 
@@ -9,7 +9,7 @@ from hf_maxmig.command.runs import Recipe, majority_vote_accuracy, run
 
 
 def test_majority_vote_counts_ties_by_their_share(crowd, make_model, make_args):
-    """Breaking ties by the lowest class favours one class, by the gold label cheats."""
+    """Breaking ties by the lowest class favours that class, and breaking them by the gold label cheats."""
     trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
     expected = 0.0
     for votes, label in zip(crowd["annotations"][:], crowd["label"][:], strict=True):
@@ -22,7 +22,7 @@ def test_majority_vote_counts_ties_by_their_share(crowd, make_model, make_args):
 def test_without_matplotlib_all_but_the_page_is_made(
     crowd, make_model, make_args, monkeypatch, caplog, tmp_path
 ):
-    """An optional library that is missed after hours of training takes the cleaned labels along."""
+    """A missing optional library must not cost the cleaned labels after hours of training."""
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,

@@ -1,4 +1,4 @@
-"""The verbs that begin with a saved model: report, relabel and card."""
+"""The verbs that start from a saved model: report, relabel and card."""
 
 import csv
 import json
@@ -23,13 +23,13 @@ from hf_maxmig.cli import main
 from hf_maxmig.command.saved import SavedArguments, items, saved_model
 from tests.written_data import COLOURS, write_pictures, write_votes
 
-CLASSES = [*COLOURS, "grey"]  # a class that nobody votes for, and in no alphabetical order
+CLASSES = [*COLOURS, "grey"]  # with a class that nobody votes for, and not in alphabetical order
 PEOPLE = [
     "red_only",
     "bob",
     "ann",
     "eve",
-]  # in another order than the votes', one of whom is unknown
+]  # in another order than in the votes, one of whose annotators is unknown
 
 
 def classifier():
@@ -46,7 +46,7 @@ def save(model, place):
 
 @pytest.fixture
 def model(tmp_path):
-    """A saved model that nobody has trained, on the votes of people of whom some vote here."""
+    """An untrained saved model with several annotators, some of whom vote here."""
     return save(MaxMIGModel.from_classifier(classifier(), annotators=PEOPLE), tmp_path / "model")
 
 
@@ -59,7 +59,7 @@ def photos(tmp_path):
 
 
 def joined(photos):
-    """The pictures with their votes, as somebody keeps them who has joined both once."""
+    """The pictures with their votes, as a user keeps them who has joined them before."""
     pictures = load_dataset("imagefolder", data_files={"train": f"{photos[0]}/**"}, split="train")
     names = [f"{name}/p{i:02}.png" for name in sorted(COLOURS) for i in range(12) if [*COLOURS][i % 3] == name]  # fmt: skip
     votes = read_annotations(photos[2], annotator="who")
@@ -78,26 +78,26 @@ def written(file):
 
 
 def test_relabel_numbers_the_votes_as_the_model_does(model, photos, tmp_path, capsys, caplog):
-    """Numbered by the alphabet, votes for blue would count as votes for red, and those of ann as red_only's."""
+    """Numbered alphabetically, votes for blue would count as red, and ann's votes as those of red_only."""
     typed("relabel", model, *photos, "--output_dir", tmp_path / "out", "--use_cpu")
     rows = written(tmp_path / "out" / "relabelled.csv")
     assert len(rows) == 12
     assert {row["forecast"] for row in rows} <= {*CLASSES}
     votes = read_annotations(photos[2], annotator="who")
     said = {(v["item"], v["annotator"]): v["annotation"] for v in votes}
-    told = Dataset.from_parquet(
+    relabelled = Dataset.from_parquet(
         str(tmp_path / "out" / "relabelled.parquet"), cache_dir=str(tmp_path / "cache")
     )
-    for row in told.remove_columns("image"):
+    for row in relabelled.remove_columns("image"):
         who_said = dict(zip(row["annotators"], row["annotations"], strict=True))
         for name in ("red_only", "bob", "ann"):
             assert who_said[name] == said[row["file_name"], name]
-    assert "'cyd'" in caplog.text  # whom the model does not know
+    assert "'cyd'" in caplog.text  # unknown to the model
     assert "of 12 items have a suspect label" in capsys.readouterr().out
 
 
 def test_relabel_needs_no_votes(model, photos, tmp_path, capsys):
-    """A model that has learned from a crowd labels pictures that the crowd has not seen."""
+    """A trained model can label pictures that the crowd has not seen."""
     typed("relabel", model, photos[0], "--output_dir", tmp_path / "out", "--use_cpu")
     assert len(written(tmp_path / "out" / "relabelled.csv")) == 12
     assert capsys.readouterr().out.startswith("0 of 12 items")
@@ -112,7 +112,7 @@ def test_relabel_needs_no_votes(model, photos, tmp_path, capsys):
     ],
 )
 def test_saved_data_sets_with_crowd_columns_need_no_file_of_votes(form, model, photos, tmp_path):
-    """Whoever has joined votes and pictures once does not keep the file."""
+    """A user who has joined votes and pictures need not keep the file of votes."""
     data = joined(photos)
     place, flags = tmp_path / "data", []
     if form == "folder":
@@ -132,7 +132,7 @@ def test_saved_data_sets_with_crowd_columns_need_no_file_of_votes(form, model, p
 
 
 def test_report_shows_what_is_known_of_the_training_and_of_gold_labels(model, photos, tmp_path):
-    """The page of a saved model had no curve, though the file with it was beside the model."""
+    """The page of a saved model used to lack the training curve, although its file was there."""
     history = [{"gain": 0.25, "epoch": 1.0}, {"gain": 0.5, "epoch": 2.0}]
     (model / "trainer_state.json").write_text(json.dumps({"log_history": history}))
     flags = ["--use_cpu", "--output_dir"]
@@ -158,7 +158,7 @@ def test_report_shows_what_is_known_of_the_training_and_of_gold_labels(model, ph
 
 
 def test_gold_labels_of_a_saved_data_set_are_found_by_their_column(model, tmp_path):
-    """Under another name than `label` nothing would be measured against them, and nobody would see why."""
+    """If only `label` were looked for, nothing would be measured, and nobody would see why."""
     data = Dataset.from_dict({"truth": ["red"], "pixel_values": [[[[0.0]]]]})
     data.save_to_disk(tmp_path / "data")
     asked = SavedArguments(
@@ -168,9 +168,9 @@ def test_gold_labels_of_a_saved_data_set_are_found_by_their_column(model, tmp_pa
 
 
 def test_card_says_what_is_beside_the_model(model, tmp_path, capsys):
-    """Results that were measured, the licence that was given, and nobody's name."""
-    told = {"results": {"eval_accuracy": 0.875}, "arguments": {"learning_rate": 0.125}}
-    (model / "results.json").write_text(json.dumps(told))
+    """The card contains the measured results and the given licence, but nobody's name."""
+    results = {"results": {"eval_accuracy": 0.875}, "arguments": {"learning_rate": 0.125}}
+    (model / "results.json").write_text(json.dumps(results))
     typed("card", model, "--license", "mit")
     printed = capsys.readouterr().out
     assert "license: mit" in printed
@@ -184,14 +184,14 @@ def test_card_says_what_is_beside_the_model(model, tmp_path, capsys):
 
 @pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
 def test_model_of_the_hub_is_known_by_its_name(model, photos, ann, hub, tmp_path, capsys):
-    """Who pulls a model has its name, and no folder."""
+    """A user of a model on the Hub has its name, but no folder."""
     (model / "results.json").write_text(json.dumps({"results": {"eval_accuracy": 0.875}}))
     HfApi().create_repo("org/pair")
     HfApi().upload_folder(repo_id="org/pair", folder_path=model)
     typed("card", "org/pair")
     printed = capsys.readouterr().out
     assert "- name: pair" in printed
-    assert 'AutoModel.from_pretrained("org/pair")' in printed  # as it is typed, and not `pair`
+    assert 'AutoModel.from_pretrained("org/pair")' in printed  # the full name, not only `pair`
     assert "0.875" in printed
     typed("relabel", "org/pair", photos[0], "--output_dir", tmp_path / "out", "--use_cpu")
     assert len(written(tmp_path / "out" / "relabelled.csv")) == 12
@@ -205,7 +205,7 @@ def test_model_of_the_hub_is_known_by_its_name(model, photos, ann, hub, tmp_path
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
 def test_data_set_of_the_hub_is_known_by_its_name(model, photos, ann, hub, tmp_path):
-    """Pictures that nobody has as files: with crowd columns, or with a file of votes beside them."""
+    """Covers pictures that are only on the Hub, with columns of votes or with a separate file of votes."""
     data = joined(photos)
     DatasetDict(first=data.select(range(3)), rest=data.select(range(3, 12))).push_to_hub(
         "org/crowd"
@@ -226,7 +226,7 @@ def test_data_set_of_the_hub_is_known_by_its_name(model, photos, ann, hub, tmp_p
 
 @pytest.mark.slow
 def test_what_is_wrong_is_one_line(model, photos, tmp_path, capsys):
-    """Model, data, votes and what does not go together."""
+    """Covers model, data, votes and combinations that do not fit."""
     out = ["--output_dir", tmp_path / "out", "--use_cpu"]
     rival = peer("majority_vote", classifier(), annotators=PEOPLE)
     save(rival, tmp_path / "rival")

@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.data.class_order`, and of each place where two lists of classes meet."""
+"""Tests of `hf_maxmig.data.class_order`, and of every place where two lists of classes meet."""
 
 import logging
 
@@ -34,7 +34,7 @@ N = 12
 
 
 def gold_set(names, said):
-    """Return items whose gold labels are called by `said`, numbered as `names`."""
+    """Return items whose gold labels are the names `said`, numbered by `names`."""
     features = Features(id=Value("int64"), label=ClassLabel(names=names))
     label = [None if name is None else names.index(name) for name in said]
     return Dataset.from_dict({"id": list(range(len(said))), "label": label}, features=features)
@@ -49,7 +49,7 @@ def named(dataset):
 @FEW
 @given(st.permutations(CLASSES), st.permutations(CLASSES), st.data())
 def test_gold_labels_keep_their_names_in_any_order(own, classes, data):
-    """By number, a permutation of the names is a permutation of the truth."""
+    """Matched by number, a permutation of the names would permute the truth."""
     said = data.draw(st.lists(st.sampled_from([*CLASSES, None]), min_size=1, max_size=8))
     dataset = gold_set(own, said)
     aligned = align_gold(dataset, classes)
@@ -63,7 +63,7 @@ def test_gold_labels_keep_their_names_in_any_order(own, classes, data):
 @FEW
 @given(st.permutations(CLASSES), st.integers(1, 4), st.data())
 def test_gold_labels_of_fewer_or_more_names_are_matched_or_named(own, number, data):
-    """A subset is no other order; a name too many is only an error where an item has it."""
+    """A subset of names is not another order. An extra name is an error only if an item has it."""
     classes = data.draw(st.permutations(CLASSES))[:number]
     said = data.draw(st.lists(st.sampled_from(CLASSES), min_size=1, max_size=8))
     dataset, unknown = gold_set(own, said), [name for name in said if name not in classes]
@@ -76,7 +76,7 @@ def test_gold_labels_of_fewer_or_more_names_are_matched_or_named(own, number, da
 
 
 def test_gold_labels_that_are_right_already_stay_as_they_are():
-    """A copy of a data set of pictures takes minutes."""
+    """Copying a data set of pictures takes minutes."""
     dataset = gold_set(CLASSES[:3], ["ant", "cow"])
     assert align_gold(dataset, CLASSES) is dataset
     bare = dataset.remove_columns("label")
@@ -97,7 +97,7 @@ def test_gold_labels_inside_torchs_data_sets_are_matched():
 
 
 def test_gold_labels_in_text_are_matched_and_in_a_transform_too():
-    """Text waited for the end of a training to be refused."""
+    """Text labels used to be refused only at the end of a training."""
     dataset = Dataset.from_dict({"id": [0, 1, 2], "label": ["cow", None, "ant"]})
     assert named(align_gold(dataset, CLASSES)) == ["cow", None, "ant"]
     with pytest.raises(ValueError, match=r"got 'Cow' at item 0 \(did you mean 'cow'\?\)"):
@@ -107,7 +107,7 @@ def test_gold_labels_in_text_are_matched_and_in_a_transform_too():
 
 
 def test_gold_numbers_are_names_only_where_the_classes_are_numbers(caplog):
-    """Ratings from 1 to 3 read as places would each be one too low, and the highest an error."""
+    """Ratings from 1 to 3 read as positions would each be one too low, and the highest an error."""
     numbers = Dataset.from_dict({"id": [0, 1], "label": [1, 3]})
     assert named(align_gold(numbers, ["1", "2", "3"])) == ["1", "3"]
     with pytest.raises(ValueError, match=r"got '0' at item 1"):
@@ -124,11 +124,11 @@ def test_gold_numbers_are_names_only_where_the_classes_are_numbers(caplog):
     assert "0 is taken for the class 'ant'" in caplog.text
 
 
-# Each place where two lists meet
+# Every place where two lists meet
 
 
 def world(seed=0, classes=CLASSES):
-    """Return items by features that show their class, and votes of three annotators by name."""
+    """Return items whose features show their class, and votes of three annotators by name."""
     rng = np.random.default_rng(seed)
     truth = [classes[c] for c in rng.permutation(np.arange(N * 4) % len(classes))]
     x = np.eye(len(CLASSES))[[CLASSES.index(name) for name in truth]] * 4
@@ -142,7 +142,7 @@ def world(seed=0, classes=CLASSES):
 
 
 def knowing_classifier(order):
-    """Return a head whose output r says how much an item is of the class `order[r]`."""
+    """Return a head whose output r is the score of class `order[r]`."""
     head = HeadClassifier(
         HeadConfig(input_size=4, hidden_size=4, id2label=dict(enumerate(order)), dropout=0.0)
     )
@@ -157,30 +157,30 @@ def knowing_classifier(order):
 @settings(FEW, max_examples=6)
 @given(st.permutations(CLASSES), st.permutations(CLASSES), st.permutations(CLASSES))
 def test_everything_that_meets_in_a_trainer_is_matched_by_name(make_args, own, said, gold):
-    """Classifier, votes and gold labels in three orders: 24 cubed ways, 1 of 576 of them right by number."""
+    """Classifier, votes and gold labels come in three orders, of which matching by number gets few right."""
     items, votes, truth = world()
     dataset = add_annotations(Dataset.from_dict(items), votes, "id", classes=said)
-    told = dataset.add_column(
+    numbered = dataset.add_column(
         "label", [gold.index(name) for name in truth], feature=ClassLabel(names=gold)
     )
     head = knowing_classifier(own)
     trainer = MaxMIGTrainer(
-        model=head, args=make_args(), train_dataset=told, eval_dataset={"a": told}
+        model=head, args=make_args(), train_dataset=numbered, eval_dataset={"a": numbered}
     )
     names = trainer.crowd_model.config.class_names
     assert [*head.config.id2label.values()] == names == said
-    output = trainer.predict(told)
+    output = trainer.predict(numbered)
     assert [names[c] for c in output.predictions[0].argmax(axis=1)] == truth
     assert [names[c] for c in output.label_ids] == truth
     assert output.metrics["test_accuracy"] == 1
     assert trainer.evaluate()["eval_a_accuracy"] == 1
-    assert trainer.evaluate(told.to_iterable_dataset())["eval_accuracy"] == 1
+    assert trainer.evaluate(numbered.to_iterable_dataset())["eval_accuracy"] == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["max_mig", "true_labels", "aggnet"])
 def test_training_on_reordered_gold_labels_ends_right_by_name(name, make_args, tmp_path):
-    """`true_labels` learns from gold labels: by number it learns a permutation of them."""
+    """`true_labels` learns from gold labels, which matched by number would be permuted."""
     items, votes, truth = world()
     gold = ["doe", "ant", "cow", "bee"]
     dataset = add_annotations(Dataset.from_dict(items), votes, "id")
@@ -214,15 +214,15 @@ def test_training_on_reordered_gold_labels_ends_right_by_name(name, make_args, t
         assert aligned.features["label"].names != table.features["label"].names
         pages = [
             write_report(
-                tmp_path / f"{place}.html", report, title="", summary="", relabelled=told
+                tmp_path / f"{place}.html", report, title="", summary="", relabelled=variant
             ).read_text("utf-8")
-            for place, told in enumerate((table, aligned))
+            for place, variant in enumerate((table, aligned))
         ]
         assert pages[0] == pages[1]
 
 
 def test_gold_labels_of_unknown_classes_are_refused_before_training(make_args):
-    """A gold class that nobody voted for was counted as another one."""
+    """A gold class without votes used to be counted as another one."""
     items, votes, truth = world()
     dataset = add_annotations(Dataset.from_dict(items), votes, "id")
     gold = ["yak", *CLASSES]
@@ -241,9 +241,9 @@ def test_gold_labels_of_unknown_classes_are_refused_before_training(make_args):
 
 
 def test_votes_on_fewer_or_more_classes_say_which(make_args, make_model, crowd):
-    """A held-out file in which a class does not occur has other numbers."""
+    """A held-out file in which one class does not occur numbers the others differently."""
     trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
-    for names, told in (
+    for names, message in (
         (["cat", "emu"], "'dog' is missing"),
         (["cat", "dog", "emu", "fox"], "'fox' is not among them"),
         (["Cat", "dog", "emu"], "did you mean 'cat'"),
@@ -256,24 +256,24 @@ def test_votes_on_fewer_or_more_classes_say_which(make_args, make_model, crowd):
                 features=crowd.features["features"],
             ),
         )
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             trainer.predict(other)
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             trainer.predict(Subset(other, [0]))
 
 
 def test_classifier_of_other_classes_is_refused_by_name(make_args):
-    """Its outputs were called by the votes' names, whatever they knew."""
+    """Its outputs used to be named after the votes' classes, whatever they stood for."""
     items, votes, _ = world()
     dataset = add_annotations(Dataset.from_dict(items), votes, "id")
-    for own, told in (
+    for own, message in (
         (["ant", "bee", "cow", "DOE"], "'doe' is not among them"),
         (["a", "b", "c", "d"], "'a', 'b', 'c', 'd' are missing"),
         ([*CLASSES, "elk"], "one output per class = 4, got 5 \\('elk' is not among them"),
         (CLASSES[:3], "one output per class = 4, got 3 \\('doe' is missing"),
     ):
         head = HeadClassifier(HeadConfig(input_size=4, id2label=dict(enumerate(own))))
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             MaxMIGTrainer(model=head, args=make_args(), train_dataset=dataset)
     with pytest.raises(ValueError, match="another order"):
         MaxMIGModel.from_classifier(
@@ -284,7 +284,7 @@ def test_classifier_of_other_classes_is_refused_by_name(make_args):
 
 
 def test_classifier_whose_output_layer_is_hidden_is_refused(make_args):
-    """Half exchanged it would be wrong in silence."""
+    """A classifier reordered only in part would silently be wrong."""
     items, votes, _ = world()
     dataset = add_annotations(Dataset.from_dict(items), votes, "id")
     head = knowing_classifier(CLASSES[::-1])
@@ -299,7 +299,7 @@ def test_classifier_whose_output_layer_is_hidden_is_refused(make_args):
 
 
 def test_text_classifier_keeps_what_it_knows(make_args):
-    """Fine-tuned sentiment models come with POSITIVE before NEGATIVE, or after."""
+    """Fine-tuned sentiment models may list POSITIVE before NEGATIVE or after it."""
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
@@ -319,7 +319,7 @@ def test_text_classifier_keeps_what_it_knows(make_args):
 
 
 def test_timm_model_keeps_what_it_knows(make_args):
-    """What timm loads from the Hub has its names in `pretrained_cfg`, and no config."""
+    """Models that timm loads from the Hub keep their names in `pretrained_cfg` and have no config."""
     torch.manual_seed(0)
     model = timm.create_model("test_vit", num_classes=4, img_size=32).eval()
     names = ["cow", "ant", "doe", "bee"]
@@ -336,7 +336,7 @@ def test_timm_model_keeps_what_it_knows(make_args):
 
 
 def test_config_whose_tables_contradict_each_other_is_refused():
-    """The one was written over the other, and names changed places."""
+    """One table used to overwrite the other, which swapped names."""
     names = dict(enumerate(CLASSES))
     with pytest.raises(ValueError, match="`label2id` must be the inverse"):
         MaxMIGConfig(id2label=names, label2id={name: 3 - c for c, name in names.items()})
@@ -347,7 +347,7 @@ def test_config_whose_tables_contradict_each_other_is_refused():
 
 
 def test_tables_may_list_twelve_classes_in_any_order(tmp_path, make_args):
-    """Sorted as text 10 comes before 2: read as it stands, all but two classes move."""
+    """Sorted as text, 10 comes before 2. Read in that order, all but two classes would move."""
     names = [f"class {letter}" for letter in "lkjihgfedcba"]
     table = {c: names[c] for c in sorted(range(12), key=str)}
     assert [*table.values()] != names
@@ -368,7 +368,7 @@ def test_tables_may_list_twelve_classes_in_any_order(tmp_path, make_args):
 
 
 def test_renamed_classes_survive_the_disk(tmp_path, make_model):
-    """Renaming in `id2label` is what we advise: all other tables follow."""
+    """We advise users to rename classes in `id2label`, so all other tables must follow."""
     model = make_model()
     model.config.id2label = {0: "dog", 1: "cat", 2: "emu"}
     model.save_pretrained(tmp_path)
@@ -381,7 +381,7 @@ def test_renamed_classes_survive_the_disk(tmp_path, make_model):
 @FEW
 @given(st.permutations(CLASSES), st.integers(1, 4))
 def test_add_annotations_takes_the_order_of_the_gold_labels(gold, number):
-    """Two columns of a data set that number the same classes in two ways are a trap for everybody."""
+    """One data set with two numberings of the same classes is a trap for everybody."""
     items = gold_set(gold, [gold[0], gold[-1]])
     votes = {"item": [0] * number, "annotator": ["p"] * number, "annotation": sorted(gold[:number])}
     assert crowd_names(add_annotations(items, votes, "id"))[1] == gold
@@ -395,11 +395,11 @@ def test_add_annotations_takes_the_order_of_the_gold_labels(gold, number):
 
 
 class _Nothing(nn.Module):
-    """No classifier at all."""
+    """Not a classifier at all."""
 
 
 def test_what_is_no_classifier_is_told_as_before(make_args):
-    """The look at its names must not hide what is wrong with it."""
+    """Reading its names must not hide the original error."""
     items, votes, _ = world()
     with pytest.raises(TypeError, match="of transformers or timm, got _Nothing"):
         MaxMIGTrainer(

@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.data.columns`: the schema, and the joins of votes and of annotators."""
+"""Tests of `hf_maxmig.data.columns`: the schema, and joining votes and annotators to items."""
 
 import logging
 from pathlib import Path
@@ -39,7 +39,7 @@ from hf_maxmig.model import annotator_names
 from hf_maxmig.model.annotator_names import hashed_names
 from tests.worlds import make_crowd
 
-# N = 5 items, M = 4 annotators, C = 3 classes; item "e" has no votes, "a" two by one annotator.
+# N = 5 items, M = 4 annotators, C = 3 classes; item "e" has no votes, "a" has two by one annotator.
 ITEMS = ["c", "a", "e", "b", "d"]
 VOTES = [
     ("a", "dan", "dog"),
@@ -65,7 +65,7 @@ def images(items: list[Any] = ITEMS) -> Dataset:
 
 
 def pairs(dataset: Dataset, name: str = "name") -> dict[Any, list[tuple[str, str]]]:
-    """Read a joined data set item by item, by names: the votes it stands for."""
+    """Read a joined data set item by item and return its votes by name."""
     annotators, classes = crowd_names(dataset)
     assert annotators is not None
     assert classes is not None
@@ -86,7 +86,7 @@ def by_item(items: list[Any], votes: list[tuple[Any, Any, Any]]) -> dict[Any, li
 
 
 def test_crowd_names_reads_what_crowd_features_wrote() -> None:
-    """Names of the one column given for the other would number annotators as classes."""
+    """If one column's names were used for the other, annotators would be numbered as classes."""
     features = crowd_features(ANNOTATORS, CLASSES)
     dataset = Dataset.from_dict({"annotators": [[3]], "annotations": [[2]]}, features=features)
     assert crowd_names(dataset) == (ANNOTATORS, CLASSES)
@@ -94,7 +94,7 @@ def test_crowd_names_reads_what_crowd_features_wrote() -> None:
 
 
 def test_crowd_names_are_none_where_features_do_not_carry_them() -> None:
-    """Invented names would let a model and a data set that disagree pass for equals."""
+    """With invented names, a model and a data set that disagree would seem to match."""
     plain = Dataset.from_dict({"annotators": [[3]], "annotations": [[2]]})
     assert crowd_names(plain) == (None, None)
     assert crowd_names(images()) == (None, None)
@@ -103,7 +103,7 @@ def test_crowd_names_are_none_where_features_do_not_carry_them() -> None:
 
 
 def test_crowd_names_number_the_places_of_a_dense_column() -> None:
-    """A dense matrix has no names for its annotators; a fixed-length pair is no dense matrix."""
+    """A dense matrix has no annotator names, and a fixed-length ragged pair is not a dense matrix."""
     dense = List(ClassLabel(names=CLASSES), length=4)
     dataset = Dataset.from_dict(
         {"annotations": [[0, -1, 2, 1]]}, features=Features(annotations=dense)
@@ -117,14 +117,14 @@ def test_crowd_names_number_the_places_of_a_dense_column() -> None:
 
 
 def test_crowd_names_reads_large_lists() -> None:
-    """Data sets above two billion votes have another list type."""
+    """Data sets with more than two billion votes have another list type."""
     features = Features(annotators=LargeList(ClassLabel(names=ANNOTATORS)))
     assert crowd_names(Dataset.from_dict({"annotators": [[1]]}, features=features))[0] == ANNOTATORS
 
 
 @pytest.mark.parametrize("way", ["disk", "parquet"])
 def test_crowd_features_survive_a_round_trip(way: str, tmp_path: Path) -> None:
-    """A column that came back without names, or as floats, would train with other numbers."""
+    """A column that comes back without names, or as floats, would train with other numbers."""
     joined = add_annotations(images(), table(), "name")
     if way == "disk":
         joined.save_to_disk(str(tmp_path / "set"))
@@ -141,7 +141,7 @@ def test_crowd_features_survive_a_round_trip(way: str, tmp_path: Path) -> None:
 
 
 def test_add_annotations_joins_each_vote_to_its_item() -> None:
-    """Votes given to a neighbour would still train."""
+    """Votes given to a neighbouring item would still train."""
     joined = add_annotations(images(), table(), "name")
     assert joined.column_names == ["name", "x", "annotators", "annotations"]
     assert joined["x"][:] == images()["x"][:]
@@ -152,7 +152,7 @@ def test_add_annotations_joins_each_vote_to_its_item() -> None:
 
 
 def test_add_annotations_equals_a_naive_loop_on_many_votes() -> None:
-    """Sorting that is not stable, or lengths off by one, show only on many items."""
+    """An unstable sort, or lengths off by one, show only with many items."""
     rng = np.random.default_rng(0)
     items = [f"{i:03d}.jpg" for i in rng.permutation(211)]
     names = [f"w{m}" for m in range(37)]
@@ -197,7 +197,7 @@ VIEWS = {
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("kind", ["text", "numbers"])
 def test_add_annotations_takes_every_kind_of_table(view: str, kind: str) -> None:
-    """A kind of table read by its index, or by its codes, would give labels of other items."""
+    """A table read by its index, or by its category codes, would give labels of other items."""
     if kind == "text":
         items, votes = ITEMS, VOTES
     else:
@@ -226,15 +226,15 @@ def test_add_annotations_takes_every_kind_of_table(view: str, kind: str) -> None
 def test_add_annotations_sorts_numbers_as_numbers(
     given: list[Any], names: list[str], codes: list[int]
 ) -> None:
-    """Sorted as text 10 stands before 2: a scale of ten grades would be shuffled."""
+    """Sorted as text, 10 comes before 2, which would shuffle a scale of ten grades."""
     votes = {"item": ITEMS[:4], "annotator": given, "annotation": given}
-    joined = add_annotations(images(), votes, "name", missing=())  # "nan" and -1 are names here
+    joined = add_annotations(images(), votes, "name", missing=())  # here "nan" and -1 are names
     assert crowd_names(joined) == (names, names)
     assert joined["annotators"][:4] == joined["annotations"][:4] == [[code] for code in codes]
 
 
 def test_add_annotations_keeps_long_annotator_names() -> None:
-    """Ids that were shortened, or taken for numbers, would join people."""
+    """Ids that are shortened, or taken for numbers, would merge people."""
     ids = [
         "0e984725-c51c-4bf4-9960-e1c80e27aba0",
         "0e984725-c51c-4bf4-9960-e1c80e27aba1",
@@ -257,20 +257,20 @@ def test_add_annotations_keeps_long_annotator_names() -> None:
     ],
 )
 def test_add_annotations_matches_numbers_with_text(items: list[Any], voted: list[Any]) -> None:
-    """A CSV gives text where the data set has numbers: no vote would be joined, or a wrong one."""
+    """A CSV holds text where the data set has numbers: no vote would be joined, or a wrong one."""
     votes = {"item": voted, "annotator": ["u", "v", "w"], "annotation": ["cat", "owl", "dog"]}
     joined = add_annotations(images(items), votes, "name")
     assert list(pairs(joined).values()) == [[], [("u", "cat"), ("w", "dog")], [("v", "owl")]]
 
 
 def test_add_annotations_refuses_text_that_is_no_number() -> None:
-    """Without a clear word the user sees only that some cast failed."""
+    """Without a clear message the user sees only that some cast failed."""
     with pytest.raises(ValueError, match=r"must name items as column 'name' does, by int64, got"):
         add_annotations(images([1, 2]), table(), "name")
 
 
 def test_add_annotations_decodes_class_labels() -> None:
-    """The number of a ClassLabel taken for a name would lose names, order and absent classes."""
+    """If a ClassLabel's number were taken for a name, names, order and absent classes would be lost."""
     classes = ["owl", "cat", "fox", "dog"]
     features = Features(
         item=Value("string"),
@@ -288,7 +288,7 @@ def test_add_annotations_decodes_class_labels() -> None:
 
 
 def test_add_annotations_does_not_take_annotators_for_classes() -> None:
-    """Names of a ClassLabel of annotators are not those of the classes."""
+    """The names in a ClassLabel of annotators are not those of the classes."""
     features = Features(
         item=Value("string"), annotator=ClassLabel(names=ANNOTATORS), annotation=Value("string")
     )
@@ -298,7 +298,7 @@ def test_add_annotations_does_not_take_annotators_for_classes() -> None:
 
 
 def test_add_annotations_numbers_classes_as_asked() -> None:
-    """Sorted against the caller's order, class 0 of the votes would be class 2 of the model."""
+    """If they were sorted instead, class 0 of the votes could be class 2 of the model."""
     joined = add_annotations(images(), table(), "name", classes=["owl", "fox", "dog", "cat"])
     assert joined["annotations"][:] == [[2], [2, 0, 3], [], [3, 0], [3]]
     numbers = {"item": ["a"], "annotator": ["ann"], "annotation": [1]}
@@ -306,7 +306,7 @@ def test_add_annotations_numbers_classes_as_asked() -> None:
 
 
 def test_add_annotations_names_the_row_of_an_unknown_class() -> None:
-    """A misspelt class would become one more class."""
+    """Otherwise a misspelt class would become a new class."""
     votes = table([*VOTES, ("a", "bob", "dgo")])
     with pytest.raises(
         ValueError,
@@ -316,7 +316,7 @@ def test_add_annotations_names_the_row_of_an_unknown_class() -> None:
 
 
 def test_add_annotations_takes_a_selected_data_set() -> None:
-    """Votes joined by row of the table below, not of the selection, would shift to other items."""
+    """Votes joined by row of the underlying table, not of the selection, would shift to other items."""
     chosen = images().select([4, 1, 3])
     votes = [vote for vote in VOTES if vote[0] in "dab"]
     joined = add_annotations(chosen, table(votes), "name")
@@ -326,7 +326,7 @@ def test_add_annotations_takes_a_selected_data_set() -> None:
 
 
 def test_add_annotations_takes_zero_rows() -> None:
-    """Joining nothing must still give the columns, or the schemas of two splits disagree."""
+    """Joining no votes must still add the columns, or the schemas of two splits would disagree."""
     none = images().select([])
     with pytest.raises(ValueError, match="7 of 7 votes refer to 4 items"):
         add_annotations(none, table(), "name")
@@ -338,18 +338,18 @@ def test_add_annotations_takes_zero_rows() -> None:
 
 
 def test_add_annotations_keeps_the_torch_format() -> None:
-    """A format lost on the way gives lists; one kept for the old columns hides the crowd's."""
+    """A lost format returns lists, and a format for the old columns hides the new ones."""
     joined = add_annotations(images().with_format("torch", dtype=torch.float64), table(), "name")
     row = joined[1]
     assert set(row) == {"name", "x", "annotators", "annotations"}
     assert row["x"].dtype == torch.float64
     assert torch.equal(row["annotators"], torch.tensor([3, 1, 3]))
-    # Columns added later are shown too, as they were before.
+    # Columns that are added later are shown too, as before.
     assert "y" in joined.map(lambda _: {"y": 1})[0]
 
 
 def test_add_annotations_shows_its_columns_beside_chosen_ones() -> None:
-    """A data set that shows only some columns must show the crowd's, and no others."""
+    """A data set that shows only some columns must also show the new ones, and no others."""
     joined = add_annotations(images().with_format("numpy", columns=["x"]), table(), "name")
     assert set(joined[1]) == {"x", "annotators", "annotations"}
     rest = images().with_format("numpy", columns=["x"], output_all_columns=True)
@@ -362,14 +362,14 @@ def test_add_annotations_shows_its_columns_beside_chosen_ones() -> None:
 
 
 def picky(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Transform a batch as recipes do: return new columns only; fail on unknown ones."""
+    """Transform a batch as recipes do: return only new columns, and fail on unknown ones."""
     assert set(batch) <= {"name", "x"}
     return {"double": [2 * x for x in batch["x"]]}
 
 
 @pytest.mark.parametrize("columns", [None, ["x"], ["name", "x"]])
 def test_add_annotations_keeps_a_transform(columns: list[str] | None) -> None:
-    """A transform returns what it makes: crowd columns given to it would be lost in silence."""
+    """A transform returns only what it makes, so columns of votes passed to it would silently be lost."""
     transformed = images().with_format("custom", columns=columns, transform=picky)
     joined = add_annotations(transformed, table(), "name")
     row = joined[1]
@@ -389,7 +389,7 @@ def test_add_annotations_keeps_a_transform(columns: list[str] | None) -> None:
 def test_add_annotations_leaves_out_unknown_items_only_if_allowed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Most votes left out because of a wrong column would look like a small crowd."""
+    """If a wrong column leaves out most votes, the result would look like a small crowd."""
     votes = table([*VOTES, ("z", "zoe", "dog"), ("y", "ann", "fox"), ("z", "ann", "cat")])
     text = r"3 of 10 votes refer to 2 items that column 'name' does not have, such as 'z', 'y'"
     with pytest.raises(ValueError, match=text):
@@ -400,7 +400,7 @@ def test_add_annotations_leaves_out_unknown_items_only_if_allowed(
         joined = add_annotations(images(), votes, "name", max_unknown_share=0.3)
     assert "3 of 10 votes" in caplog.text
     assert pairs(joined) == by_item(ITEMS, VOTES)
-    # The names are those of the whole table: splits joined to it agree.
+    # The names are those of the whole table, so that splits joined to it agree.
     assert crowd_names(joined) == ([*ANNOTATORS, "zoe"], ["cat", "dog", "fox", "owl"])
 
 
@@ -422,7 +422,7 @@ def test_add_annotations_refuses_missing_values(name: str, missing: float | None
 
 @pytest.mark.parametrize("values", [["u", None], [1.0, float("nan")]], ids=["none", "nan"])
 def test_add_annotations_refuses_a_missing_category(values: list[Any]) -> None:
-    """A dictionary of Arrow may hold None or NaN as one of its values, and no null itself."""
+    """An Arrow dictionary may hold None or NaN among its values without containing a null."""
     votes = table() | {"annotator": pa.DictionaryArray.from_arrays([0, 1, 0, 0, 0, 0, 0], values)}
     assert votes["annotator"].null_count == 0
     with pytest.raises(ValueError, match=r"got (None|nan) for 'annotator' at row 1"):
@@ -430,7 +430,7 @@ def test_add_annotations_refuses_a_missing_category(values: list[Any]) -> None:
 
 
 def test_add_annotations_refuses_minus_one_of_a_class_label() -> None:
-    """A ClassLabel takes -1 in silence, and -1 counts from the end: the last class."""
+    """ClassLabel accepts -1, which counts from the end: the last class."""
     features = Features(
         item=Value("string"), annotator=Value("string"), annotation=ClassLabel(names=CLASSES)
     )
@@ -443,7 +443,7 @@ def test_add_annotations_refuses_minus_one_of_a_class_label() -> None:
 
 @pytest.mark.parametrize("missing", ["item", "annotator", "annotation"])
 def test_add_annotations_names_an_absent_column(missing: str) -> None:
-    """The user must see which of their columns to rename."""
+    """The user must learn which of their columns to rename."""
     votes = table()
     votes[f"my_{missing}"] = votes.pop(missing)
     with pytest.raises(KeyError, match=f"'{missing}' is missing; rename yours"):
@@ -469,7 +469,7 @@ def test_add_annotations_checks_the_data_set() -> None:
 
 @pytest.mark.parametrize("wrong", ["data set", "votes"])
 def test_add_annotations_refuses_items_that_are_no_names(wrong: str) -> None:
-    """Lists and structures have no name; an image column is the likeliest mistake."""
+    """Lists and structures have no name; an image column is the most likely mistake."""
     votes, dataset = table(), Dataset.from_dict({"name": [["a"], ["b"]]})
     if wrong == "votes":
         votes, dataset = votes | {"item": [[item] for item in votes["item"]]}, images()
@@ -480,7 +480,7 @@ def test_add_annotations_refuses_items_that_are_no_names(wrong: str) -> None:
 
 
 def test_add_annotations_needs_sixteen_bytes_a_vote() -> None:
-    """Wider columns would double what a large crowd needs: int64 twice, and an offset an item."""
+    """Wider columns would double the memory of a large crowd: two int64, and an offset per item."""
     votes = {
         "item": [ITEMS[i % 5] for i in range(1000)],
         "annotator": list(range(1000)),
@@ -506,12 +506,12 @@ def crowd_of(rows: list[list[int]]) -> Dataset:
 
 
 ROWS = [[3, 0], [], [1], [2, -1, 1], [0, 0, 3, 2], []]
-MODEL = ["eve", "dan", "ann", "fay", "bob"]  # knows no cid
+MODEL = ["eve", "dan", "ann", "fay", "bob"]  # does not know cid
 EXPECTED = [[1, 2], [], [4], [-1, -1, 4], [2, 2, 1, -1], []]
 
 
 def test_align_annotators_numbers_as_the_model_does() -> None:
-    """Annotator 1 of the data set taken for annotator 1 of the model gets another one's matrix."""
+    """Annotator 1 of the data set, taken for annotator 1 of the model, gets another one's matrix."""
     dataset = crowd_of(ROWS)
     aligned = align_annotators(dataset, MODEL)
     assert aligned["annotators"][:] == EXPECTED
@@ -520,7 +520,7 @@ def test_align_annotators_numbers_as_the_model_does() -> None:
     assert aligned.features["annotations"] == dataset.features["annotations"]
     for name in ("x", "annotations", "y"):
         assert aligned[name][:] == dataset[name][:]
-    assert dataset["annotators"][:] == ROWS  # untouched
+    assert dataset["annotators"][:] == ROWS  # unchanged
     assert align_annotators(dataset, ANNOTATORS)["annotators"][:] == ROWS
 
 
@@ -541,7 +541,7 @@ CUTS = {
 
 @pytest.mark.parametrize("cut", CUTS)
 def test_align_annotators_takes_parts_of_a_data_set(cut: str) -> None:
-    """Lists of a slice start in the middle of a buffer: read from its start, all rows shift."""
+    """The lists of a slice start in the middle of a buffer. Read from its start, all rows shift."""
     take, kept = CUTS[cut]
     aligned = align_annotators(take(crowd_of(ROWS)), MODEL)
     assert aligned["x"][:] == kept
@@ -551,7 +551,7 @@ def test_align_annotators_takes_parts_of_a_data_set(cut: str) -> None:
 
 
 def test_align_annotators_keeps_the_format() -> None:
-    """A format lost, or the crowd hidden by it, would show in training only."""
+    """A lost format, or hidden columns of votes, would only show in training."""
     torch_rows = align_annotators(crowd_of(ROWS).with_format("torch"), MODEL)
     assert torch.equal(torch_rows[4]["annotators"], torch.tensor(EXPECTED[4]))
     some = align_annotators(crowd_of(ROWS).with_format("numpy", columns=["x", "annotators"]), MODEL)
@@ -559,7 +559,7 @@ def test_align_annotators_keeps_the_format() -> None:
 
 
 def test_align_annotators_gives_a_transform_what_it_had() -> None:
-    """A transform that uses crowd columns must see them renumbered."""
+    """A transform that uses columns of votes must see them renumbered."""
 
     def transform(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         assert set(batch) == {"x", "annotators", "annotations", "y"}
@@ -570,7 +570,7 @@ def test_align_annotators_gives_a_transform_what_it_had() -> None:
 
 
 def test_align_annotators_needs_names() -> None:
-    """Numbers without names cannot be told apart; a dense matrix has none."""
+    """Numbers without names cannot be matched, and a dense matrix has no names."""
     plain = Dataset.from_dict({"annotators": [[3]], "annotations": [[2]]})
     with pytest.raises(ValueError, match=r"whose features name them, got List\(Value\('int64'\)\)"):
         align_annotators(plain, MODEL)
@@ -582,7 +582,7 @@ def test_align_annotators_needs_names() -> None:
 
 @pytest.mark.parametrize("wrong", [4, -2])
 def test_align_annotators_refuses_numbers_out_of_range(wrong: int) -> None:
-    """An index from the end of a list gives some annotator without a word."""
+    """A negative index would silently select some other annotator."""
     rows = crowd_of([[0], [1, 2], [3]]).with_format("arrow")[:]
     lists = pa.array([[0], [1, wrong], [3]], pa.list_(pa.int64()))
     dataset = Dataset(rows.set_column(rows.column_names.index("annotators"), "annotators", lists))
@@ -597,7 +597,7 @@ def test_align_annotators_refuses_numbers_out_of_range(wrong: int) -> None:
 def test_align_annotators_logs_whom_the_model_does_not_know(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A whole crowd that became unknown would look like one without labels."""
+    """A crowd whose annotators all became unknown would look like one without labels."""
     with caplog.at_level(logging.WARNING):
         align_annotators(crowd_of(ROWS), ANNOTATORS)
         assert not caplog.text
@@ -605,14 +605,14 @@ def test_align_annotators_logs_whom_the_model_does_not_know(
     assert "1 of 4 annotators are not among the model's 5, such as 'cid'" in caplog.text
 
 
-# Lists of Arrow
+# Arrow lists
 
 
 @pytest.mark.parametrize(
     "kind", [pa.list_(pa.int16()), pa.large_list(pa.int64()), pa.list_(pa.uint8(), 2)], ids=str
 )
 def test_flat_lists_takes_slices_and_chunks(kind: pa.DataType) -> None:
-    """Values of rows before a slice would be counted in."""
+    """Values of rows before a slice would be included."""
     rows = [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]
     whole = pa.array(rows, kind)
     column = pa.chunked_array([whole.slice(3), whole.slice(1, 2), whole.slice(0, 0)])
@@ -623,7 +623,7 @@ def test_flat_lists_takes_slices_and_chunks(kind: pa.DataType) -> None:
 
 
 def test_flat_lists_takes_empty_ones() -> None:
-    """A column without a single label has no type of its own."""
+    """A column without a single label has no type."""
     for kind in (pa.null(), pa.int64()):
         values, lengths = flat_lists(
             "annotations", pa.chunked_array([[[], [], []]], pa.list_(kind))
@@ -634,7 +634,7 @@ def test_flat_lists_takes_empty_ones() -> None:
 
 
 def test_flat_lists_names_the_item_of_a_none() -> None:
-    """Arrow leaves None out of the values, and all later rows shift by one."""
+    """Arrow stores no value for None, so all later rows would shift by one."""
     rows = [[1], [], [2, None, 3], [4]]
     column = pa.chunked_array([pa.array([[0], *rows], pa.list_(pa.int64())).slice(1)])
     with pytest.raises(ValueError, match="`annotators` must hold integers, got None at item 12"):
@@ -647,7 +647,7 @@ def test_flat_lists_names_the_item_of_a_none() -> None:
     "rows", [[[0.0, 1.0]], [["cat"]], [[True]], [[[0, 1]]], [3], ["cat"]], ids=str
 )
 def test_flat_lists_refuses_what_are_no_integers(rows: list[Any]) -> None:
-    """Floats, truth values and names would be cast in silence."""
+    """Floats, booleans and names would silently be cast."""
     with pytest.raises(
         ValueError, match="`annotations` must be lists of integers, got a column of"
     ):
@@ -656,7 +656,7 @@ def test_flat_lists_refuses_what_are_no_integers(rows: list[Any]) -> None:
 
 @pytest.mark.parametrize(("wrong", "number", "ok"), [(8, 8, 7), (-2, 8, -1)])
 def test_check_range_names_the_item(wrong: int, number: int, ok: int) -> None:
-    """The item's number must not count lists that are empty, or lists before the chunk, wrongly."""
+    """The item's number must count empty lists, and lists before the chunk, correctly."""
     lengths = np.array([2, 0, 1, 0, 3])
     values = np.array([0, 7, 1, -1, ok, 2])
     check_range("annotations", values, lengths, number)
@@ -668,7 +668,7 @@ def test_check_range_names_the_item(wrong: int, number: int, ok: int) -> None:
         check_range("annotations", values, lengths, number, items=range(100, 1000))
 
 
-# Gold labels that come with the votes
+# Gold labels in the table of votes
 
 
 def gold_table(gold: dict[str, Any]) -> dict[str, list[Any]]:
@@ -690,7 +690,7 @@ def test_add_annotations_takes_gold_labels_to_their_items() -> None:
 
 
 def test_add_annotations_takes_gold_labels_of_items_nobody_labelled() -> None:
-    """Such a row is no vote: it must make no annotator, and its class counts as a class."""
+    """Such a row is no vote and adds no annotator, but its class counts as a class."""
     votes = gold_table({})
     for name, value in {"item": "e", "annotator": None, "annotation": None, "gold": "yak"}.items():
         votes[name].append(value)
@@ -702,7 +702,7 @@ def test_add_annotations_takes_gold_labels_of_items_nobody_labelled() -> None:
 
 @pytest.mark.parametrize("kind", ["dict", "pandas", "dataset", "class_label"])
 def test_add_annotations_takes_gold_from_every_kind_of_table(kind: str) -> None:
-    """None arrives as NaN from pandas, as -1 from a ClassLabel."""
+    """None arrives as NaN from pandas and as -1 from a ClassLabel."""
     votes: Any = gold_table({"a": "owl", "b": "cat"})
     if kind == "pandas":
         votes = pd.DataFrame(votes)
@@ -721,7 +721,7 @@ def test_add_annotations_takes_gold_from_every_kind_of_table(kind: str) -> None:
 
 
 def test_add_annotations_takes_numbers_for_gold() -> None:
-    """Numbers beside NaN are floats: 2.0 is class 2."""
+    """Numbers beside NaN are floats, so 2.0 means class 2."""
     votes = {"item": ["a", "b"], "annotator": [1, 1], "annotation": [2, 10], "gold": [2.0, np.nan]}
     joined = add_annotations(Dataset.from_dict({"name": ["a", "b"]}), votes, item_column="name")
     assert joined.features["label"].names == ["2", "10"]
@@ -730,7 +730,7 @@ def test_add_annotations_takes_numbers_for_gold() -> None:
 
 @pytest.mark.parametrize("column", ["label", "labels"])
 def test_add_annotations_leaves_gold_labels_that_are_there(column: str) -> None:
-    """The owner's own gold labels must not be overwritten, nor stand beside others."""
+    """The user's own gold labels must neither be overwritten nor duplicated."""
     items = Dataset.from_dict({"name": ITEMS, column: [0, 1, 2, 0, 1]})
     joined = add_annotations(items, gold_table({"a": "owl"}), item_column="name")
     assert joined[column][:] == [0, 1, 2, 0, 1]
@@ -738,7 +738,7 @@ def test_add_annotations_leaves_gold_labels_that_are_there(column: str) -> None:
 
 
 def test_add_annotations_refuses_two_gold_labels_of_an_item() -> None:
-    """The later one would win in silence."""
+    """Otherwise the later one would silently win."""
     votes = gold_table({"a": "owl"})
     votes["gold"][2] = "cat"
     with pytest.raises(
@@ -749,7 +749,7 @@ def test_add_annotations_refuses_two_gold_labels_of_an_item() -> None:
 
 
 def test_add_annotations_names_the_row_of_an_unknown_gold_label() -> None:
-    """A misspelt gold label would be an item without one."""
+    """Otherwise an item with a misspelt gold label would be left without one."""
     with pytest.raises(ValueError, match=r"row 0: gold label 'dgo' is not .* mean 'dog'"):
         add_annotations(
             Dataset.from_dict({"name": ITEMS}),
@@ -761,7 +761,7 @@ def test_add_annotations_names_the_row_of_an_unknown_gold_label() -> None:
 
 @pytest.mark.parametrize("name", ["annotator", "annotation", "item"])
 def test_add_annotations_refuses_half_a_vote_beside_gold(name: str) -> None:
-    """Only a row without annotator and annotation tells of gold alone; half a vote is a mistake."""
+    """Only a row without both annotator and annotation is a gold label alone; half a vote is a mistake."""
     votes = gold_table({"b": "cat"})
     votes[name][1] = None
     with pytest.raises(ValueError, match=f"got None for {name!r} at row 1"):
@@ -769,7 +769,7 @@ def test_add_annotations_refuses_half_a_vote_beside_gold(name: str) -> None:
 
 
 def test_add_annotations_refuses_gold_without_any_vote() -> None:
-    """There is nothing to learn a crowd from."""
+    """Without a vote there is no crowd to learn from."""
     votes = {"item": ["a"], "annotator": [None], "annotation": [None], "gold": ["cat"]}
     with pytest.raises(ValueError, match="at least one vote, got none in 1 rows"):
         add_annotations(Dataset.from_dict({"name": ITEMS}), votes, item_column="name")
@@ -779,7 +779,7 @@ SALT = "a salt for the tests of names"
 
 
 def by_name(dataset):
-    """What each item's annotators said of it, whatever their numbers."""
+    """Return the votes on each item by name, whatever the numbers of the annotators."""
     (names, classes) = crowd_names(dataset)
     return [
         sorted(
@@ -791,7 +791,7 @@ def by_name(dataset):
 
 
 def test_hashed_names_say_nothing_and_votes_stay():
-    """Whoever finds the data on the Hub must not read off it who labelled badly."""
+    """Someone who finds the data on the Hub must not learn who labelled badly."""
     dataset = make_crowd()
     shared = hash_annotators(dataset, SALT)
     own, names = crowd_names(dataset)[0], crowd_names(shared)[0]
@@ -809,7 +809,7 @@ def test_hashed_names_say_nothing_and_votes_stay():
 @settings(max_examples=30, deadline=None)
 @given(data())
 def test_hashed_data_do_not_depend_on_the_order_of_the_names(data):
-    """Names are mostly sorted: by the place of a hash, or of a vote, a list of names would tell whose it is."""
+    """Names are mostly sorted, so the position of a hash or a vote would reveal whose it is."""
     crowd = data.draw(
         lists(lists(integers(-1, 6), max_size=5, unique=True), min_size=1, max_size=5)
     )
@@ -829,9 +829,9 @@ def test_hashed_data_do_not_depend_on_the_order_of_the_names(data):
     shared, other = hash_annotators(dataset, SALT), hash_annotators(turned, SALT)
     assert shared.features == other.features
     assert crowd_names(shared)[0] == sorted(hashed_names(names, SALT))
-    told = {m for item in crowd for m in item if m >= 0}
+    known = {m for item in crowd for m in item if m >= 0}
     assert {m for item in shared["annotators"][:] for m in item if m >= 0} == {
-        crowd_names(shared)[0].index(hashed_names([names[m]], SALT)[0]) for m in told
+        crowd_names(shared)[0].index(hashed_names([names[m]], SALT)[0]) for m in known
     }
     for item in shared["annotators"][:]:
         assert item == sorted(item, key=lambda m: m if m >= 0 else len(names))
@@ -839,7 +839,7 @@ def test_hashed_data_do_not_depend_on_the_order_of_the_names(data):
 
 
 def test_file_of_hashed_data_holds_no_name(tmp_path):
-    """A table that is joined of files may still carry a column that it no longer shows."""
+    """A table that was joined from files may still contain a column that it no longer shows."""
     names = [f"worker-{m}-of-nine" for m in range(9)]
     columns = {"annotators": [[3, 4], [8]], "annotations": [[0, 1], [1]], "name": ["a", "b"]}
     features = Features({**crowd_features(names, ["cat", "dog"]), "name": Value("string")})
@@ -856,7 +856,7 @@ def test_file_of_hashed_data_holds_no_name(tmp_path):
 
 
 def test_what_is_told_of_each_vote_goes_with_it(caplog):
-    """Seconds in the old order would belong to other votes, and give the order away."""
+    """Seconds left in the old order would belong to other votes, and reveal that order."""
     columns = {
         "annotators": [[0, 1, 2], [2, 1]], "annotations": [[0, 1, 0], [1, 1]],
         "seconds": [[0.5, 1.5, 2.5], [2.5, 1.5]], "by": ["ann", "nobody"],
@@ -872,12 +872,12 @@ def test_what_is_told_of_each_vote_goes_with_it(caplog):
         shared = hash_annotators(Dataset.from_dict(columns, features=features), SALT)
     assert "column `by` also holds names of annotators" in caplog.text
     order = np.argsort(hashed_names(["ann", "bob", "cyd"], SALT)).tolist()
-    for told, seconds in zip(shared["annotators"][:], shared["seconds"][:], strict=True):
-        assert [order[m] + 0.5 for m in told] == seconds
+    for voters, seconds in zip(shared["annotators"][:], shared["seconds"][:], strict=True):
+        assert [order[m] + 0.5 for m in voters] == seconds
 
 
 def test_names_that_no_hash_tells_apart_are_refused(monkeypatch):
-    """One annotator would speak for two."""
+    """Two annotators would become one."""
     monkeypatch.setattr(annotator_names, "_HASH", 1)
     names = [f"worker {m}" for m in range(17)]
     columns = {"annotators": [[0]], "annotations": [[0]]}
@@ -887,7 +887,7 @@ def test_names_that_no_hash_tells_apart_are_refused(monkeypatch):
 
 
 def test_name_that_looks_like_a_hash_is_hashed_as_any_other():
-    """Were it taken for one, it would go up as it is."""
+    """If it were taken for a hash, it would be uploaded in plain text."""
     (looks,) = hashed_names(["ann"], SALT)
     columns = {"annotators": [[0, 1]], "annotations": [[0, 1]]}
     dataset = Dataset.from_dict(columns, features=crowd_features(["ann", looks], ["cat", "dog"]))
@@ -899,7 +899,7 @@ def test_name_that_looks_like_a_hash_is_hashed_as_any_other():
 
 
 def test_model_and_data_with_hashed_names_go_together(make_model, make_args):
-    """Hashed alone, either would not know the other's annotators."""
+    """If only one of them were hashed, neither would recognise the other's annotators."""
     dataset, model = make_crowd(), make_model()
     shared = hash_annotators(dataset, SALT)
     with pytest.raises(ValueError, match="annotators must be those of the model"):
@@ -923,7 +923,7 @@ def said_of(model, dataset):
 
 
 def test_salt_that_can_be_guessed_is_refused(make_model):
-    """A dictionary of names and a salt of four characters give all of them back in a second."""
+    """With a salt of four characters, a dictionary of names recovers all of them within a second."""
     for hide in (
         lambda: hash_annotators(make_crowd(), "salt"),
         lambda: make_model().hash_annotators(""),

@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.data.describe`: what it counts, against loops; what it says to a data owner."""
+"""Tests of `hf_maxmig.data.describe`: its counts, compared with loops, and the page that it prints."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ from hf_maxmig.data.describe import Description, describe
 SEEDS = range(3)
 SIZES = [(5, 4, 3), (7, 3, 6), (300, 11, 4)]
 
-# N = 6 items, M = 5 annotators, C = 3 classes, 10 votes; "eve" never voted, nobody said "owl".
+# N = 6 items, M = 5 annotators, C = 3 classes, 10 votes; "eve" never voted, nobody voted for "owl".
 NAMES = ["ann", "bob", "cid", "dan", "eve"]
 CLASSES = ["cat", "dog", "owl"]
 WHO = [[0, 1], [2], [], [0, 0, 3], [1, 2, 0], [2]]
@@ -37,7 +37,7 @@ def dataset(
 
 
 def draw(N: int, M: int, C: int, seed: int, repeats: bool = True) -> tuple[list, list]:
-    """Draw a crowd that agrees more often than chance; some items have no vote or one."""
+    """Draw a crowd that agrees more often than chance; some items have one vote or none."""
     rng = np.random.default_rng(seed)
     who, what = [], []
     for size in [0, M, M, *rng.integers(0, M + 1, size=N - 3).tolist()]:
@@ -62,7 +62,7 @@ def without_crowd_kit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def naive_alpha(what: list[list[int]]) -> float:
-    """Krippendorff's alpha for nominal data: 1 - observed / expected disagreement, pair by pair."""
+    """Compute Krippendorff's alpha for nominal data, 1 - observed / expected disagreement, pair by pair."""
     units = [said for said in what if len(said) >= 2]
     values = [c for said in units for c in said]
     observed = 0.0
@@ -106,8 +106,8 @@ def naive_ties(what: list[list[int]]) -> list[int]:
 
 
 def test_everything_that_is_counted_by_hand() -> None:
-    """Each number of the page is read as it stands; nothing downstream would notice a wrong one."""
-    told = describe(dataset(), min_votes=3)
+    """Users take each number on the page as given, and nothing later would reveal a wrong one."""
+    found = describe(dataset(), min_votes=3)
     expected = {
         "items": 6,
         "items_without_votes": 1,
@@ -130,41 +130,41 @@ def test_everything_that_is_counted_by_hand() -> None:
         "ties": {"items": 1, "positions": [0]},
         "duplicates": {"votes": 1, "items": 1, "positions": [3]},
     }  # fmt: skip
-    assert {key: told[key] for key in expected} == expected
-    assert told["pairwise_agreement"] == pytest.approx(4 / 7)
+    assert {key: found[key] for key in expected} == expected
+    assert found["pairwise_agreement"] == pytest.approx(4 / 7)
     entropy = (math.log(2) + math.log(3) - 2 / 3 * math.log(2)) / 3
-    assert told["vote_entropy"] == pytest.approx(entropy)
+    assert found["vote_entropy"] == pytest.approx(entropy)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("N", "M", "C"), SIZES)
 def test_what_is_vectorised_equals_loops(N: int, M: int, C: int, seed: int) -> None:
-    """Items, classes or annotators mixed up in the flat keys give numbers that look like any."""
+    """If items, classes or annotators were mixed up in the flat keys, the numbers would still look plausible."""
     who, what = draw(N, M, C, seed)
-    told = describe(draw_dataset(N, M, C, seed))
-    assert told["vote_entropy"] == pytest.approx(naive_entropy(what), abs=1e-12)
-    assert told["pairwise_agreement"] == pytest.approx(naive_agreement(what), abs=1e-12)
+    found = describe(draw_dataset(N, M, C, seed))
+    assert found["vote_entropy"] == pytest.approx(naive_entropy(what), abs=1e-12)
+    assert found["pairwise_agreement"] == pytest.approx(naive_agreement(what), abs=1e-12)
     tied = naive_ties(what)
-    assert told["ties"] == {"items": len(tied), "positions": tied[:5]}
+    assert found["ties"] == {"items": len(tied), "positions": tied[:5]}
     twice = [i for i, row in enumerate(who) if len(set(row)) < len(row)]
     extra = sum(len(row) - len(set(row)) for row in who)
-    assert told["duplicates"] == {"votes": extra, "items": len(twice), "positions": twice[:5]}
+    assert found["duplicates"] == {"votes": extra, "items": len(twice), "positions": twice[:5]}
     of_annotator = [sum(row.count(m) for row in who) for m in range(M)]
     few = sorted((n, m) for m, n in enumerate(of_annotator) if 0 < n < 10)
-    assert told["few_votes"]["names"] == [f"m{m}" for _, m in few][:5]
-    assert told["few_votes"]["annotators"] == len(few)
+    assert found["few_votes"]["names"] == [f"m{m}" for _, m in few][:5]
+    assert found["few_votes"]["annotators"] == len(few)
     voted = [n for n in of_annotator if n]
-    amounts = told["votes_per_annotator"]
+    amounts = found["votes_per_annotator"]
     assert amounts["median"] == np.median(voted)
     assert (amounts["min"], amounts["max"], sum(amounts["histogram"].values())) == (
         min(voted), max(voted), len(voted)
     )  # fmt: skip
     flat = [c for row in what for c in row]
-    assert told["class_share"] == {f"c{c}": flat.count(c) / len(flat) for c in range(C)}
+    assert found["class_share"] == {f"c{c}": flat.count(c) / len(flat) for c in range(C)}
 
 
 def test_chunks_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Positions are of the data set, not of the chunk that they were found in."""
+    """Positions must refer to the data set, not to the chunk in which they were found."""
     data = draw_dataset(300, 11, 4, seed=0)
     at_once = describe(data)
     assert at_once["ties"]["items"] > 5
@@ -186,7 +186,7 @@ def test_chunks_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_histogram_puts_each_number_in_the_bin_that_names_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A number on an edge in the bin below shifts the whole picture."""
+    """A number on the edge, put into the bin below, would shift the whole histogram."""
     without_crowd_kit(monkeypatch)
     sizes = [1, 2, 4, 5, 9, 10, 19, 20, 49, 50, 100]
     data = dataset([[0] * n for n in sizes], [[1] * n for n in sizes])
@@ -197,7 +197,7 @@ def test_histogram_puts_each_number_in_the_bin_that_names_it(
 
 
 def test_dense_annotations_are_the_same_crowd() -> None:
-    """A place without a label is no vote for the last class."""
+    """A position without a label is not a vote for the last class."""
     data = draw_dataset(7, 3, 6, seed=1, repeats=False)
     rows = [[-1] * 3 for _ in range(7)]
     for row, example in zip(rows, data, strict=True):
@@ -205,26 +205,26 @@ def test_dense_annotations_are_the_same_crowd() -> None:
             row[m] = c
     names = [f"c{c}" for c in range(6)]
     features = Features(annotations=List(ClassLabel(names=names), length=3))
-    told = describe(Dataset.from_dict({"annotations": rows}, features=features))
+    found = describe(Dataset.from_dict({"annotations": rows}, features=features))
     ragged = describe(data)
-    told["few_votes"]["names"] = [f"m{m}" for m in told["few_votes"]["names"]]
-    assert told == ragged
+    found["few_votes"]["names"] = [f"m{m}" for m in found["few_votes"]["names"]]
+    assert found == ragged
 
 
 def test_votes_of_unknown_annotators_are_told_and_count_nowhere() -> None:
-    """After `align_annotators` they are -1; counted, they would be votes of the last annotator."""
+    """After `align_annotators` they are -1. If counted, their votes would be the last annotator's."""
     data = dataset([[0, -1], [1, 1]], [[0, 2], [1, -1]])
-    told = describe(data)
-    assert (told["votes"], told["votes_of_unknown_annotators"]) == (2, 1)
-    assert told["class_share"]["owl"] == 0
-    assert told["annotators_with_votes"] == 2
-    assert told["items_with_two_votes"] == 0
-    assert "unknown annotators" in str(told)
+    found = describe(data)
+    assert (found["votes"], found["votes_of_unknown_annotators"]) == (2, 1)
+    assert found["class_share"]["owl"] == 0
+    assert found["annotators_with_votes"] == 2
+    assert found["items_with_two_votes"] == 0
+    assert "unknown annotators" in str(found)
     assert "unknown annotators" not in str(describe(dataset()))
 
 
 def test_only_the_crowd_columns_are_read() -> None:
-    """Pictures would be decoded for nothing, and a transform may want them all."""
+    """Otherwise pictures would be decoded for nothing, and a transform may need all columns."""
 
     def refuse(batch: Any) -> Any:
         raise AssertionError("the transform was called")
@@ -241,39 +241,39 @@ def test_only_the_crowd_columns_are_read() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("N", "M", "C"), SIZES)
 def test_alpha_is_krippendorffs(N: int, M: int, C: int, seed: int) -> None:
-    """Handed over with items for annotators it would be a number between -1 and 1 as well."""
+    """With items and annotators exchanged it would also be a number between -1 and 1."""
     pytest.importorskip("crowdkit")
     _, what = draw(N, M, C, seed)
-    told = describe(draw_dataset(N, M, C, seed))
-    assert told["alpha_items"] == sum(len(said) >= 2 for said in what)
-    assert told["alpha"] == pytest.approx(naive_alpha(what), abs=1e-12)
+    found = describe(draw_dataset(N, M, C, seed))
+    assert found["alpha_items"] == sum(len(said) >= 2 for said in what)
+    assert found["alpha"] == pytest.approx(naive_alpha(what), abs=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore")  # crowd-kit's own, on pandas' plans
+@pytest.mark.filterwarnings("ignore")  # a warning of crowd-kit about pandas' plans
 @pytest.mark.parametrize(("N", "M", "C"), SIZES)
 def test_consistency_and_entropy_are_crowd_kits(N: int, M: int, C: int) -> None:
-    """Skills of the whole crowd are ours, for the sample's sake: they must be those it fits."""
+    """Skills are computed by our own code on the whole crowd and must equal those that crowd-kit fits."""
     metrics = pytest.importorskip("crowdkit.metrics.data")
     pd = pytest.importorskip("pandas")
     who, what = draw(N, M, C, seed=0, repeats=False)
-    # Items of one vote take part in skills only; at a tie crowd-kit takes the class it saw first.
+    # Items with one vote count only for skills; at a tie crowd-kit takes the class it saw first.
     several = [i for i, row in enumerate(who) if len(row) >= 2 and i not in naive_ties(what)]
     assert len(several) >= 2
     who, what = [[], *(who[i] for i in several)], [[], *(what[i] for i in several)]
-    told = describe(dataset(who, what, [f"m{m}" for m in range(M)], [str(c) for c in range(C)]))
+    found = describe(dataset(who, what, [f"m{m}" for m in range(M)], [str(c) for c in range(C)]))
     rows = [
         (i, m, c)
         for i, (row, said) in enumerate(zip(who, what, strict=True))
         for m, c in zip(row, said, strict=True)
     ]
     answers = pd.DataFrame(rows, columns=["task", "worker", "label"])
-    assert told["consistency_items"] == len(several)
-    assert told["consistency"] == pytest.approx(metrics.consistency(answers))
-    assert told["vote_entropy"] == pytest.approx(metrics.uncertainty(answers), abs=1e-9)
+    assert found["consistency_items"] == len(several)
+    assert found["consistency"] == pytest.approx(metrics.consistency(answers))
+    assert found["vote_entropy"] == pytest.approx(metrics.uncertainty(answers), abs=1e-9)
 
 
 def test_large_crowds_are_sampled_alike_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page of one crowd must not change from call to call, and must say that it is a sample."""
+    """The page must not change from call to call, and must say that it uses a sample."""
     pytest.importorskip("crowdkit")
     data = draw_dataset(300, 11, 4, seed=0)
     whole = describe(data)
@@ -293,13 +293,13 @@ def test_large_crowds_are_sampled_alike_at_every_call(monkeypatch: pytest.Monkey
 
 
 def test_without_crowd_kit_the_page_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An optional package that is absent must cost two lines, not the page."""
+    """A missing optional package must cost two lines, not the page."""
     without_crowd_kit(monkeypatch)
-    told = describe(dataset())
+    found = describe(dataset())
     for key in ("alpha", "alpha_items", "consistency", "consistency_items"):
-        assert told[key] is None
-    assert str(told).count("install hf_maxmig[peers]") == 2
-    assert told["votes"] == 10
+        assert found[key] is None
+    assert str(found).count("install hf_maxmig[peers]") == 2
+    assert found["votes"] == 10
 
 
 @pytest.mark.parametrize(
@@ -311,43 +311,43 @@ def test_without_crowd_kit_the_page_says_what_to_install(monkeypatch: pytest.Mon
     ],
 )
 def test_agreement_of_hardly_any_votes(who: list, what: list, alpha: float | None) -> None:
-    """The first lines of a collection that just began are described, too."""
+    """A collection that has just begun must be described too."""
     pytest.importorskip("crowdkit")
-    told = describe(dataset(who, what))
-    assert told["alpha"] == alpha
-    assert ("not defined here" in str(told)) is (alpha is None)
-    json.dumps(told, allow_nan=False)
+    found = describe(dataset(who, what))
+    assert found["alpha"] == alpha
+    assert ("not defined here" in str(found)) is (alpha is None)
+    json.dumps(found, allow_nan=False)
 
 
 def test_agreement_of_single_votes_is_not_to_be_seen() -> None:
-    """Nobody disagrees where nobody is asked twice: 100 % would be taken for good news."""
-    told = describe(dataset([[0], [1], []], [[0], [1], []]))
+    """Nobody can disagree where no item is labelled twice, so 100 % would be taken for good news."""
+    found = describe(dataset([[0], [1], []], [[0], [1], []]))
     for key in ("alpha", "consistency", "pairwise_agreement", "vote_entropy"):
-        assert told[key] is None
-    assert "no item has two votes" in str(told)
+        assert found[key] is None
+    assert "no item has two votes" in str(found)
 
 
 # Real votes
 
 
 def test_labelme_is_described(shared_data: Any) -> None:
-    """The published numbers of a real crowd: 2,547 votes of 59 workers, one to three an item."""
+    """The published numbers of a real crowd: 2,547 votes of 59 workers, one to three per item."""
     pd = pytest.importorskip("pandas")
     votes = pd.read_csv(shared_data / "labelme" / "votes.csv")
     votes.columns = ["item", "annotator", "annotation"]
     items = Dataset.from_dict({"item": sorted(set(votes["item"]))})
     data = add_annotations(items, votes, "item")
-    told = describe(data)
-    assert (told["items"], told["annotators"], told["classes"]) == (1000, 59, 8)
-    assert (told["votes"], told["annotators_with_votes"]) == (2547, 59)
-    assert told["votes_per_item"]["histogram"] == {"1": 42, "2": 369, "3": 589}
-    assert told["votes_per_item"]["mean"] == pytest.approx(2.547)
+    found = describe(data)
+    assert (found["items"], found["annotators"], found["classes"]) == (1000, 59, 8)
+    assert (found["votes"], found["annotators_with_votes"]) == (2547, 59)
+    assert found["votes_per_item"]["histogram"] == {"1": 42, "2": 369, "3": 589}
+    assert found["votes_per_item"]["mean"] == pytest.approx(2.547)
     what = data["annotations"][:]
-    assert told["pairwise_agreement"] == pytest.approx(naive_agreement(what))
-    assert told["vote_entropy"] == pytest.approx(naive_entropy(what))
-    assert told["ties"]["items"] == len(naive_ties(what))
-    if told["alpha_items"] is not None:
-        assert told["alpha"] == pytest.approx(naive_alpha(what))
+    assert found["pairwise_agreement"] == pytest.approx(naive_agreement(what))
+    assert found["vote_entropy"] == pytest.approx(naive_entropy(what))
+    assert found["ties"]["items"] == len(naive_ties(what))
+    if found["alpha_items"] is not None:
+        assert found["alpha"] == pytest.approx(naive_alpha(what))
 
 
 # The page
@@ -385,33 +385,33 @@ def test_page_stays_short_with_many_names(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_description_survives_json() -> None:
-    """Numbers of numpy look like numbers until somebody saves them."""
-    told = describe(dataset())
-    again = Description(json.loads(json.dumps(told, allow_nan=False)))
-    assert again == told
-    assert str(again) == str(told)
-    assert isinstance(told, dict)
+    """Numpy scalars look like numbers until somebody saves them."""
+    found = describe(dataset())
+    again = Description(json.loads(json.dumps(found, allow_nan=False)))
+    assert again == found
+    assert str(again) == str(found)
+    assert isinstance(found, dict)
 
 
 @pytest.mark.parametrize("items", [0, 3])
 def test_no_votes_at_all_is_said(items: int) -> None:
-    """Before the crowd is asked there is nothing to divide by."""
-    told = describe(dataset([[]] * items, [[]] * items))
-    assert (told["items"], told["items_without_votes"], told["votes"]) == (items, items, 0)
-    assert told["votes_per_item"] is None
-    assert told["votes_per_annotator"] is None
-    assert told["classes_without_votes"] == CLASSES
-    assert told["ties"] == {"items": 0, "positions": []}
+    """Before anybody has voted, there is nothing to divide by."""
+    found = describe(dataset([[]] * items, [[]] * items))
+    assert (found["items"], found["items_without_votes"], found["votes"]) == (items, items, 0)
+    assert found["votes_per_item"] is None
+    assert found["votes_per_annotator"] is None
+    assert found["classes_without_votes"] == CLASSES
+    assert found["ties"] == {"items": 0, "positions": []}
     count = "no item" if not items else "3 items"
-    assert str(told) == f"{count}, 5 annotators, 3 classes: no votes"
-    json.dumps(told, allow_nan=False)
+    assert str(found) == f"{count}, 5 annotators, 3 classes: no votes"
+    json.dumps(found, allow_nan=False)
 
 
 # Errors
 
 
 def test_columns_that_are_absent_are_named() -> None:
-    """A data set that was not joined yet needs another door first."""
+    """A data set without votes must first be joined with them, and the error must say so."""
     with pytest.raises(KeyError, match="annotators and annotations, got x: see `add_annotations`"):
         describe(Dataset.from_dict({"x": [1]}))
     with pytest.raises(TypeError, match="got DatasetDict: pass one of its splits, train"):
@@ -421,7 +421,7 @@ def test_columns_that_are_absent_are_named() -> None:
 
 
 def test_columns_without_names_are_refused() -> None:
-    """Raw ids for numbers would ask for a table as long as the largest."""
+    """With raw ids in place of numbers, the table would be as long as the largest id."""
     features = Features(annotators=List(Value("int64")), annotations=List(Value("int64")))
     columns = {"annotators": [[10**12]], "annotations": [[0]]}
     with pytest.raises(ValueError, match="name annotators and classes in its features"):
@@ -429,7 +429,7 @@ def test_columns_without_names_are_refused() -> None:
 
 
 def test_wrong_values_are_refused() -> None:
-    """A list too short would shift every later vote to another annotator."""
+    """A list that is too short would shift every later vote to another annotator."""
     with pytest.raises(ValueError, match="same length, got 2 and 1 at item 1"):
         describe(dataset([[0], [0, 1]], [[0], [0]]))
     with pytest.raises(ValueError, match="`min_votes` must be at least 1, got 0"):
@@ -438,7 +438,7 @@ def test_wrong_values_are_refused() -> None:
 
 @pytest.mark.slow
 def test_many_votes_take_no_time_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Python object a vote would take minutes at ten million."""
+    """One Python object per vote would take minutes for ten million."""
     without_crowd_kit(monkeypatch)
     rng = np.random.default_rng(0)
     who, what = rng.integers(5000, size=(20_000, 10)), rng.integers(7, size=(20_000, 10))

@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.data.features`: what is cached, and when it is computed anew."""
+"""Tests of `hf_maxmig.data.features`: what is cached, and when it is computed again."""
 
 import random
 import threading
@@ -21,7 +21,7 @@ from tests.written_data import write_flat
 def test_features_are_computed_once_and_anew_when_something_changed(
     backbone, tmp_path, monkeypatch
 ):
-    """Features of other weights or other pictures would pass for these; votes must not be cached."""
+    """Features of other weights or pictures must not be reused, and votes must not be cached."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
     calls = []
     encode = HeadClassifier.encode
@@ -38,7 +38,7 @@ def test_features_are_computed_once_and_anew_when_something_changed(
     picture = data["test"][1]["image"].convert("RGB")
     expected = encode(encoder, processor(picture, return_tensors="pt")["pixel_values"])
     torch.testing.assert_close(torch.tensor([first["test"][1]["features"]]), expected)
-    assert "image" not in first["test"][1]  # or each step of the training would decode it
+    assert "image" not in first["test"][1]  # otherwise each training step would decode it
     assert first["test"].with_format(None)[1]["image"].size == picture.size
 
     answers = (data_dir / "answers.txt").read_text().replace("3", "4", 1)
@@ -63,7 +63,10 @@ def test_features_are_computed_once_and_anew_when_something_changed(
 
 @pytest.fixture
 def encoded(backbone, tmp_path, monkeypatch):
-    """Compute the features of three pictures; how often pictures went through the backbone, and where they are kept."""
+    """Compute features of three pictures.
+
+    Return how many pictures the backbone saw, and the features' folder.
+    """
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
     calls, encode = [], HeadClassifier.encode
     monkeypatch.setattr(
@@ -76,19 +79,19 @@ def encoded(backbone, tmp_path, monkeypatch):
     processor = ViTImageProcessor.from_pretrained(tmp_path / "backbone")
 
     def compute():
-        told, _ = frozen_features(data, tmp_path / "backbone", processor)
-        return told["train"].with_format("numpy")["features"][:].tolist()
+        computed, _ = frozen_features(data, tmp_path / "backbone", processor)
+        return computed["train"].with_format("numpy")["features"][:].tolist()
 
     return compute, calls, tmp_path / "cache" / "hf_maxmig" / "features"
 
 
 def kept(folder):
-    """What a cache shows; locks are hidden."""
+    """Return the files in a cache, without locks."""
     return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
 
 
 def test_damaged_features_are_computed_again(encoded):
-    """A cut file failed on every run, and one flipped bit trained another classifier."""
+    """A truncated file failed on every run, and one flipped bit trained another classifier."""
     compute, calls, folder = encoded
     first = compute()
     assert len(calls) == 1
@@ -113,7 +116,7 @@ def test_damaged_features_are_computed_again(encoded):
 
 
 def test_features_that_fail_leave_nothing(encoded, monkeypatch):
-    """Half a file, or one beside it, would lie in the cache for ever."""
+    """Half a file, or a temporary one, would lie in the cache for ever."""
     compute, _, folder = encoded
 
     def fails(*args):
@@ -134,21 +137,21 @@ def make_half(path):
 @pytest.mark.slow
 @needs_fork
 def test_what_a_killed_process_left_is_swept(tmp_path):
-    """A kill runs no clean-up, and the next run has another name for what it makes."""
+    """A killed process runs no clean-up, and the next run uses another temporary name."""
     half = tmp_path / ".first.making" / "first"
     with started(tmp_path.with_suffix(".log"), make_half, tmp_path / "first") as child:
         while not half.exists():
             assert child.is_alive()
             time.sleep(0.01)
         made_once(tmp_path / "second", lambda path: path.write_text("whole"))
-        assert half.exists()  # it is being made
+        assert half.exists()  # it is being written
     made_once(tmp_path / "third", lambda path: path.write_text("whole"))
     assert not half.parent.exists()
     assert [name for name in kept(tmp_path) if not name.endswith(".json")] == ["second", "third"]
 
 
 def test_of_several_one_makes_it(tmp_path):
-    """Two trainings that start together would encode all pictures twice, into one file."""
+    """Two trainings started together would both encode all pictures, into one file."""
     made = []
 
     def make(path):
@@ -169,7 +172,7 @@ def test_of_several_one_makes_it(tmp_path):
 def test_features_of_a_backbone_in_half_precision_are_float32(
     dtype, backbone, tmp_path, monkeypatch
 ):
-    """Transformers loads what was saved in half precision so: it ended in torch's bare error."""
+    """Transformers loads a half-precision checkpoint as such, which used to end in torch's bare error."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
     folder = str(tmp_path / "half")
     backbone.to(dtype).save_pretrained(folder)
@@ -189,7 +192,7 @@ def test_features_of_a_backbone_in_half_precision_are_float32(
 
 @pytest.mark.parametrize("fault", ["cut", "gone", "none", "deep"])
 def test_pictures_that_cannot_be_read_are_named(backbone, tmp_path, monkeypatch, fault):
-    """An error in the middle of an hour's work that does not say which of the files it was."""
+    """After an hour's work, an error must say which file could not be read."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
     paths = [str(tmp_path / f"{i}.png") for i in range(5)]
     for path in paths:

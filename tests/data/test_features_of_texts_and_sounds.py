@@ -1,4 +1,4 @@
-"""Frozen features of texts and sounds: those of the item alone, computed once, and bad items by their number."""
+"""Frozen features of texts and sounds: independent of the batch, computed once, with bad items named by number."""
 
 import io
 import logging
@@ -35,7 +35,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Batches that went through an encoder, each as how many items it had."""
+    """Record the batches that an encoder receives, by their number of items."""
     seen, encoded = [], module.encoded
 
     def counted(encoder, inputs, *args):
@@ -48,7 +48,7 @@ def calls(monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Save an encoder, and say where."""
+    """Return a function that saves an encoder and returns its folder."""
 
     def save(encoder, name="encoder"):
         torch.manual_seed(0)
@@ -78,7 +78,7 @@ def computed(*args, **kwargs):
 
 @pytest.mark.parametrize("modality", [TEXT, AUDIO], ids=repr)
 def test_features_of_an_item_are_those_of_the_item_alone(modality, folder, calls):
-    """Sorted by length, padded and put back: one mistake and an item has another's features."""
+    """Items are sorted by length, padded and put back. A mistake would give an item another's features."""
     crowd, processor = modality.crowd(), modality.processor()
     place = folder(modality.encoder)
     data, encoder = frozen_features(DatasetDict(train=crowd), place, processor, modality.name, batch_size=16)  # fmt: skip
@@ -93,13 +93,13 @@ def test_features_of_an_item_are_those_of_the_item_alone(modality, folder, calls
             expected = encoder(**inputs).last_hidden_state.mean(dim=1)[0]
         torch.testing.assert_close(found[row], expected, atol=1e-5, rtol=0)
     assert found.std(dim=0).min() > 1e-3
-    # A text costs nothing to show; a sound would be decoded in each step.
+    # A text is cheap to show; a sound would be decoded in each step.
     assert (modality.name in data["train"][0]) == (modality is TEXT)
     assert data["train"].with_format(None)[0].keys() == {modality.name, "features", "annotators", "annotations", "label"}  # fmt: skip
 
 
 def test_sounds_without_a_mask_are_not_padded(folder, calls):
-    """The first wav2vec 2.0 normalises over all moments, padding among them, so neighbours would change a sound."""
+    """The first wav2vec 2.0 normalises over all samples, so padding would make a sound depend on its neighbours."""
     place = folder(lambda: Wav2Vec2Model(_first_kind()))
     extractor = Wav2Vec2FeatureExtractor(sampling_rate=RATE, return_attention_mask=False)
     rng = np.random.default_rng(0)
@@ -119,12 +119,12 @@ def _first_kind():
 
 
 def test_features_are_computed_once_and_anew_when_something_changed(folder, calls):
-    """Features of another text, encoder, tokenizer or pooling would pass for these; votes play no part."""
+    """Features of another text, encoder, tokenizer or pooling must not be reused; votes must not matter."""
     place, tokenizer, crowd = folder(TEXT.encoder), TEXT.processor(), TEXT.crowd(12)
     first = computed(DatasetDict(train=crowd), place, tokenizer, "text")
     done = len(calls)
     assert done
-    tokenizer(["cat"] * 2, truncation=True, max_length=2, padding="max_length")  # leaves its traces
+    tokenizer(["cat"] * 2, truncation=True, max_length=2, padding="max_length")  # changes its state
     other_votes = crowd.remove_columns(["annotators", "annotations"])
     torch.testing.assert_close(computed(DatasetDict(train=other_votes), place, tokenizer, "text"), first)  # fmt: skip
     assert len(calls) == done
@@ -154,7 +154,7 @@ def test_features_are_computed_once_and_anew_when_something_changed(folder, call
 
 
 def test_long_texts_are_cut_at_what_the_encoder_reads(folder):
-    """An index beyond the last place ends a training without a word of which text it was."""
+    """An index beyond the last position ends a training without saying which text it was."""
     place, tokenizer = folder(TEXT.encoder), TEXT.processor()
     long = "cat dog " * 40
     found = computed(of("text", [long, "cat dog " * 6]), place, tokenizer, "text")
@@ -163,7 +163,7 @@ def test_long_texts_are_cut_at_what_the_encoder_reads(folder):
     torch.manual_seed(0)
     roberta = RobertaModel(config)
     roberta.save_pretrained(place)
-    assert most_tokens(roberta, tokenizer) == 11  # places are counted from after the padding's
+    assert most_tokens(roberta, tokenizer) == 11  # positions start after the padding index
     computed(of("text", [long]), place, tokenizer, "text")
     pairs = {"text": [long, "cat"], "other": ["dog", long]}
     data, _ = frozen_features(DatasetDict(train=Dataset.from_dict(pairs)), place, tokenizer, "text", pair_column="other")  # fmt: skip
@@ -171,7 +171,7 @@ def test_long_texts_are_cut_at_what_the_encoder_reads(folder):
 
 
 def test_sounds_of_any_rate_and_form_have_the_same_features(folder, tmp_path):
-    """Files are resampled and read without FFmpeg; a path, bytes and samples are one sound."""
+    """Files are resampled and read without FFmpeg. A path, bytes and samples must give the same sound."""
     place, extractor = folder(AUDIO.encoder), AUDIO.processor()
     twice = np.sin(np.arange(800) / 20) / 2  # a tone, at twice the rate
     tone = sound(twice[::2])
@@ -204,7 +204,7 @@ CUT = {"bytes": sound(np.ones(400))["bytes"][:300], "path": None}
     ],
 )  # fmt: skip
 def test_bad_items_are_named(column, bad, message, folder, cache):
-    """An error in the middle of an hour's work that does not say which of the items it was."""
+    """After an hour's work, an error must say which item was bad."""
     modality = {"text": TEXT, "audio": AUDIO}[column]
     values = [GOOD[column]] * 7
     values[5] = bad
@@ -214,7 +214,7 @@ def test_bad_items_are_named(column, bad, message, folder, cache):
 
 
 def test_samples_that_are_no_numbers_are_named(folder):
-    """NaN goes through every layer, and makes all weights NaN in the end."""
+    """NaN passes through every layer and finally makes all weights NaN."""
     good = {"array": [0.5] * 300, "sampling_rate": RATE}
     for bad, message in (
         ([np.nan] * 300, "finite samples of one channel, got .* NaN or infinity at item 1"),
@@ -244,14 +244,14 @@ def test_features_that_are_not_finite_are_named(folder, monkeypatch):
 
 
 def test_numbers_are_no_texts(folder):
-    """A column of another kind was chosen."""
+    """The chosen column must hold text."""
     data = DatasetDict(train=Dataset.from_dict({"text": [3, 4]}))
     with pytest.raises(TypeError, match="column 'text' must hold a text in every example, got int 3"):  # fmt: skip
         frozen_features(data, folder(TEXT.encoder), TEXT.processor(), "text")
 
 
 def test_wrong_arguments_are_refused_before_the_encoder_is_loaded():
-    """A model of gigabytes would be loaded for nothing."""
+    """Otherwise a model of gigabytes would be loaded for nothing."""
     data, nowhere = of("text", ["cat"]), "no/such"
     with pytest.raises(ValueError, match="must have a column 'review' in each split, got text in 'train'"):  # fmt: skip
         frozen_features(data, nowhere, TEXT.processor(), "review")
@@ -270,9 +270,9 @@ def test_wrong_arguments_are_refused_before_the_encoder_is_loaded():
 
 
 def test_pooling_layer_that_the_checkpoint_lacks_is_told(folder, caplog, calls):
-    """Drawn anew in each run, it would also be computed anew in each."""
+    """If it were initialised at random in each run, features would also be recomputed in each."""
     logging.getLogger("hf_maxmig").propagate = True
-    place = folder(TEXT.native)  # of a classifier; its own pooling layer is there
+    place = folder(TEXT.native)  # a classifier, whose own pooling layer is saved
     bare = folder(lambda: type(TEXT.encoder())(TEXT.encoder().config, add_pooling_layer=False), "bare")  # fmt: skip
     data, tokenizer = of("text", ["cat", "dog"]), TEXT.processor()
     with caplog.at_level("WARNING", logger="hf_maxmig"):

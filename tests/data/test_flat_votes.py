@@ -1,4 +1,4 @@
-"""The votes in a row are those of the crowd, at the items that they are on."""
+"""Flat votes are the votes of the crowd, at the right items."""
 
 import torch
 
@@ -6,7 +6,7 @@ from hf_maxmig.data.flat_votes import FlatVotes
 
 
 def test_votes_are_the_same_however_the_crowd_is_cut_into_chunks():
-    """Items of the second chunk would be numbered from zero again."""
+    """Otherwise items of the second chunk would be numbered from zero again."""
     generator = torch.Generator().manual_seed(3)
     who = torch.randint(-1, 7, (23, 5), generator=generator)
     said = torch.where(who < 0, -1, torch.randint(4, (23, 5), generator=generator))
@@ -20,7 +20,7 @@ def test_votes_are_the_same_however_the_crowd_is_cut_into_chunks():
 
 
 def test_votes_in_a_row_are_those_of_known_annotators_item_by_item():
-    """A vote beside another item, or by nobody, is evidence of what nobody said."""
+    """A vote at the wrong item, or by an unknown annotator, would be false evidence."""
     who, said = (
         torch.tensor([[3, 0, -1], [-1, -1, -1], [2, 2, 1]]),
         torch.tensor([[1, -1, 2], [0, 0, 0], [2, 0, 1]]),

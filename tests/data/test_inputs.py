@@ -1,4 +1,4 @@
-"""What reaches a classifier is whole, or refused by the item of the data set that has it."""
+"""What reaches a classifier is complete, or refused with the number of the item."""
 
 import random
 from pathlib import Path
@@ -34,7 +34,7 @@ def read(dataset: Any, rows: list[int], collate: CrowdCollator) -> Any:
     return NumberedCollator(collate, keep=True)(items.__getitems__(rows))
 
 
-# Numbers that are none
+# Numbers that are not finite
 
 
 @pytest.mark.parametrize("wrong", BAD.values(), ids=BAD)
@@ -42,7 +42,7 @@ def read(dataset: Any, rows: list[int], collate: CrowdCollator) -> Any:
     "form", ["lists", "arrow", "numpy", "torch", "transform", "array", "tensor"]
 )
 def test_inputs_that_are_not_finite_are_refused_by_item(form: str, wrong: float) -> None:
-    """One of 200 turned all weights to NaN, which were saved as the final model."""
+    """One such item in 200 turned all weights into NaN, which were saved as the final model."""
     crowd = make_crowd(30)
     values = np.array(crowd["features"][:], dtype=np.float32)
     collate = CrowdCollator(4, 3, input_names=["features"])
@@ -81,14 +81,14 @@ def test_inputs_that_are_not_finite_are_refused_by_item(form: str, wrong: float)
 
 @pytest.mark.parametrize("form", [None, "torch", "numpy"])
 def test_a_none_among_numbers_is_refused_by_item(form: str | None) -> None:
-    """Formats turn it to NaN, lists keep it."""
+    """Formats turn None into NaN, lists keep it."""
     dataset = Dataset.from_dict({"x": [[0.0, 1.0], [2.0, 3.0], [4.0, None], [5.0, 6.0]]})
     with pytest.raises(ValueError, match=r"x.* at item 2"):
         read(dataset.with_format(form), [1, 3, 2, 0], CrowdCollator(4, 3))
 
 
 def test_other_inputs_must_be_finite_too() -> None:
-    """Pictures that were processed before, sound, posteriors, and what float32 does not hold."""
+    """Covers pictures that were processed before, sounds, posteriors, and numbers beyond float32."""
     collate = CrowdCollator(4, 3, Wav2Vec2FeatureExtractor())
     pixels = torch.zeros(2, 3, 4, 4)
     pixels[1, 2, 3, 0] = float("nan")
@@ -106,7 +106,7 @@ def test_other_inputs_must_be_finite_too() -> None:
 
 
 def test_large_and_tiny_numbers_are_no_infinities() -> None:
-    """Their sum is more than float32 or float16 holds; they are not."""
+    """Their sum overflows float32 or float16, but each of them is finite."""
     largest = torch.finfo(torch.float32).max
     rows = [{"x": [largest, largest]}, {"x": [-largest, 1e-45]}]
     assert CrowdCollator(4, 3)(rows)["x"].tolist() == [
@@ -120,7 +120,7 @@ def test_large_and_tiny_numbers_are_no_infinities() -> None:
 @pytest.mark.parametrize("value", [2**63, 2**64 - 1, 10**30])
 @pytest.mark.parametrize("form", ["list", "arrow"])
 def test_integers_beyond_64_bits_are_refused(value: int, form: str) -> None:
-    """They would come out negative, or as a float."""
+    """They would come out negative, or as floats."""
     if form == "arrow" and value > 2**64:
         pytest.skip("Arrow holds none")
     rows: Any = [{"x": 1}, {"x": value}]
@@ -132,7 +132,7 @@ def test_integers_beyond_64_bits_are_refused(value: int, form: str) -> None:
 
 @pytest.mark.parametrize("where", range(3))
 def test_numbers_in_part_of_the_examples_are_refused(where: int) -> None:
-    """With text in its first example a column was left out, with text in the second refused."""
+    """A column used to be dropped if the first example held text, and refused if the second did."""
     rows = [{"x": [0.5, 1.0], "y": 2.0} for _ in range(3)]
     rows[where]["x"] = "half"
     with pytest.raises(ValueError, match=rf"column 'x' must hold numbers .* at item {where}"):
@@ -140,7 +140,7 @@ def test_numbers_in_part_of_the_examples_are_refused(where: int) -> None:
 
 
 def test_examples_that_are_no_dicts_are_refused() -> None:
-    """A data set of torch's often gives tuples."""
+    """Torch data sets often yield tuples."""
     with pytest.raises(
         TypeError, match=r"examples must be dicts of columns, got \(0\.5, 1\) at item 1"
     ):
@@ -149,12 +149,12 @@ def test_examples_that_are_no_dicts_are_refused() -> None:
         CrowdCollator(4, 3)([{7: 0.5}])  # type: ignore[dict-item]
 
 
-# What is no input
+# What is not an input
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    """Pictures in files, of one colour each."""
+    """Write picture files of one colour each."""
     paths = [str(tmp_path / f"{i}.png") for i in range(6)]
     for i, path in enumerate(paths):
         Picture.new("RGB", (12, 10), (40 * i, 0, 90)).save(path)
@@ -162,7 +162,7 @@ def files(tmp_path: Path) -> list[str]:
 
 
 def test_unopened_pictures_are_refused_with_the_remedy(files: list[str]) -> None:
-    """To rename the column, as the error said, does not open them."""
+    """The old advice to rename the column does not open the pictures."""
     blobs = [Path(path).read_bytes() for path in files]
     unopened = Dataset.from_dict({"image": files}).cast_column("image", Image(decode=False))
     collate = CrowdCollator(4, 3, PROCESSOR, ["pixel_values"])
@@ -180,7 +180,7 @@ def test_unopened_pictures_are_refused_with_the_remedy(files: list[str]) -> None
 
 
 def test_raw_text_and_sound_are_refused_with_the_remedy(tmp_path: Path) -> None:
-    """A tokenizer as `processing_class` pads, it does not read."""
+    """A tokenizer passed as `processing_class` pads texts but does not tokenise them."""
     collate = CrowdCollator(4, 3, TEXT, ["input_ids", "attention_mask"])
     with pytest.raises(
         ValueError,
@@ -201,19 +201,19 @@ def test_raw_text_and_sound_are_refused_with_the_remedy(tmp_path: Path) -> None:
 
 
 def test_what_nobody_knows_how_to_turn_into_an_input_is_named() -> None:
-    """The columns that are there say most."""
+    """The columns that are present say most about the right remedy."""
     assert remedy({"x": [1.0]}, ["features"]) == "rename your column."
-    # A head on texts takes features too; the numbers beside a text are not what it was to read.
+    # A head on texts also takes features; numbers beside a text are not its inputs.
     beside = {"year": [1999], "stars": [3.5], "review": ["Good."]}
-    told = remedy(beside, ["input_ids", "features"])
-    assert told.startswith("column 'review' holds text that is not tokenised")
-    assert "or `frozen_features` with `column='review'`" in told
+    message = remedy(beside, ["input_ids", "features"])
+    assert message.startswith("column 'review' holds text that is not tokenised")
+    assert "or `frozen_features` with `column='review'`" in message
     with pytest.raises(ValueError, match="one of features, got none: rename your column"):
         CrowdCollator(4, 3, input_names=["features"])([{}, {}])
 
 
 def test_errors_show_little_of_what_is_large() -> None:
-    """A picture's bytes, or a table in one cell, would fill the screen."""
+    """The bytes of a picture, or a table in one cell, would fill the screen."""
     for value in (
         b"\0" * 10**7,
         "x" * 10**7,
@@ -261,8 +261,8 @@ def test_broken_pictures_are_named(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    """In a shuffled batch of a million files nobody finds the one that is cut off."""
-    monkeypatch.setattr(Picture, "MAX_IMAGE_PIXELS", 500)  # twice as many are a bomb
+    """In a shuffled batch of a million files nobody would find the truncated one."""
+    monkeypatch.setattr(Picture, "MAX_IMAGE_PIXELS", 500)  # twice as many are a decompression bomb
     broken(files[4], how)
     if workers:
         request.getfixturevalue("clean_workers")
@@ -283,7 +283,7 @@ def test_broken_pictures_are_named(
 
 
 def test_broken_bytes_and_other_data_sets_are_named(files: list[str]) -> None:
-    """Pictures inside the data set have no file; another's data set says where it stood."""
+    """Pictures stored in the data set have no file, so the error must give their position."""
     blobs = [{"bytes": Path(path).read_bytes(), "path": None} for path in files]
     blobs[3]["bytes"] = blobs[3]["bytes"][:50]
     dataset = Dataset.from_dict({"image": blobs}).cast_column("image", Image())
@@ -306,20 +306,20 @@ def test_broken_bytes_and_other_data_sets_are_named(files: list[str]) -> None:
 
 @pytest.mark.parametrize("mode", ["I;16", "F", "La"])
 def test_pictures_of_odd_modes_are_read_or_named(mode: str) -> None:
-    """Pillow's own error for a mode that has no RGB speaks of no item."""
+    """Pillow's own error for a mode that cannot become RGB names no item."""
     with pytest.raises(ValueError, match=rf"'image' must hold pictures .*'{mode}' at item 1"):
         CrowdCollator(4, 3, PROCESSOR)([{"image": Picture.new(m, (5, 6))} for m in ("L", mode)])
 
 
 @pytest.mark.parametrize("size", [(0, 5), (5, 0), (0, 0)])
 def test_pictures_without_pixels_are_named(size: tuple[int, int]) -> None:
-    """A processor divides by their width."""
+    """A processor would divide by their width."""
     with pytest.raises(ValueError, match=r"pictures with pixels, got \d x \d at item 1"):
         CrowdCollator(4, 3, PROCESSOR)([{"image": Picture.new("RGB", s)} for s in ((4, 4), size)])
 
 
 def test_pictures_that_the_processor_refuses_are_named() -> None:
-    """Its own error is of the whole batch."""
+    """The processor's own error is about the whole batch."""
 
     def processor(pictures: list[Any], return_tensors: str) -> dict[str, Any]:
         if any(picture.size[0] < 3 for picture in pictures):
@@ -332,7 +332,7 @@ def test_pictures_that_the_processor_refuses_are_named() -> None:
 
 
 def test_animated_pictures_are_told_once(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """A training on first frames may not be what was meant; it is no error."""
+    """Training on first frames may not be what was meant, but it is no error."""
     frames = [Picture.new("L", (6, 6), value) for value in (10, 200)]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
     collate = CrowdCollator(4, 3, PROCESSOR)
@@ -344,7 +344,7 @@ def test_animated_pictures_are_told_once(caplog: pytest.LogCaptureFixture, tmp_p
 
 
 def test_text_that_the_tokenizer_did_not_make_is_named() -> None:
-    """Its own error speaks of tensors."""
+    """The tokenizer's own error only mentions tensors."""
     collate = CrowdCollator(4, 3, TEXT)
     rows = [{"input_ids": [1, 0], "attention_mask": [1, 1]} for _ in range(3)]
     for wrong in (["a"], [1, None], [[1]], {"a": 1}, 10**30, "text"):
@@ -360,7 +360,7 @@ def test_text_that_the_tokenizer_did_not_make_is_named() -> None:
 
 
 def test_a_training_names_the_item_of_the_whole_data_set(make_args: Any, files: list[str]) -> None:
-    """Short trainings have half of the items: there it stands elsewhere."""
+    """Short trainings use half of the items, where the item has another number."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
     from hf_maxmig import add_annotations
@@ -392,7 +392,7 @@ def test_a_training_names_the_item_of_the_whole_data_set(make_args: Any, files: 
 def test_unusable_items_are_refused_before_a_training(
     make_args: Any, files: list[str], where: str, fault: str
 ) -> None:
-    """The held-out set was looked at after the first epoch, its last picture at the end of it."""
+    """The held-out set used to be read only after the first epoch, and its last picture at the end of it."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
     from hf_maxmig import add_annotations
@@ -421,7 +421,7 @@ def test_unusable_items_are_refused_before_a_training(
 
 
 def test_looking_at_the_first_item_draws_nothing() -> None:
-    """A seed would give another training."""
+    """If it advanced the random generator, the same seed would give another training."""
 
     class Noisy(torch.utils.data.Dataset):
         def __len__(self) -> int:
@@ -443,11 +443,11 @@ def test_looking_at_the_first_item_draws_nothing() -> None:
 
 
 def test_looking_at_the_first_item_leaves_alone_what_it_cannot_know(files: list[str]) -> None:
-    """Streams, transforms and other collators; pictures that nobody opens; no items at all."""
+    """Streams, transforms, other collators, pictures that nobody opens, and empty data sets must be left alone."""
     Path(files[3]).unlink()
     images = Dataset.from_dict({"x": [0.0] * 6, "image": files}).cast_column("image", Image())
     numbers = CrowdCollator(4, 3, input_names=["x"])
-    check_first(images, numbers)  # of numbers alone
+    check_first(images, numbers)  # numbers only
     check_first(
         images.with_format(columns=["x"]), CrowdCollator(4, 3, PROCESSOR, ["pixel_values", "x"])
     )
@@ -463,7 +463,7 @@ def test_looking_at_the_first_item_leaves_alone_what_it_cannot_know(files: list[
 
 
 def test_numbers_in_columns_of_their_own_are_to_be_put_into_one():
-    """A table of 124 columns is no column to be renamed."""
+    """A table of 124 columns needs more than renaming one of them."""
     columns = {f"c{i}": [0.5, 1.5] for i in range(4)}
     rows = [{name: values[i] for name, values in columns.items()} for i in range(2)]
     collate = CrowdCollator(4, 3, input_names=["features", "labels", "return_dict"])
@@ -475,7 +475,7 @@ def test_numbers_in_columns_of_their_own_are_to_be_put_into_one():
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_tokens_that_the_classifier_does_not_know_name_the_item(padded):
-    """On an accelerator they end in an assertion of the device, long after, without an item."""
+    """On an accelerator they cause a device assertion long afterwards, without an item."""
     rows = [{"input_ids": ids} for ids in ([1, 2], [3, 9], [8, 8])]
     if padded:
         rows = [{"input_ids": torch.tensor(row["input_ids"])} for row in rows]
@@ -486,7 +486,7 @@ def test_tokens_that_the_classifier_does_not_know_name_the_item(padded):
 
 
 def test_features_of_another_length_are_refused_by_the_head():
-    """Torch says that two matrices cannot be multiplied."""
+    """Torch only says that two matrices cannot be multiplied."""
     head = HeadClassifier(HeadConfig(input_size=6, num_labels=3))
     with pytest.raises(ValueError, match=r"`input_size` = 6 .* got the shape \(2, 5\)"):
         head(features=torch.zeros(2, 5))

@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.data.tables`: which columns become features, and that scikit-learn makes the same of them."""
+"""Tests of `hf_maxmig.data.tables`: which columns become features, and that scikit-learn computes the same ones."""
 
 import datetime
 import logging
@@ -20,7 +20,7 @@ CLASSES = ["low", "middle", "high"]
 
 
 def drawn(seed=0, rows=ROWS):
-    """Columns of each kind, with and without missing values."""
+    """Draw columns of each type, with and without missing values."""
     rng = np.random.default_rng(seed)
     age = rng.normal(40, 9, rows).round(2)
     income = [None if rng.random() < 0.2 else float(x) for x in rng.lognormal(10, 1, rows)]
@@ -46,7 +46,10 @@ def dataset():
 
 
 def test_features_are_those_of_scikit_learn(dataset):
-    """Written anew without scikit-learn, so that the Hub can carry it: one wrong scale would go unnoticed."""
+    """The code is written without scikit-learn so that the Hub can carry it.
+
+    A wrong scale would go unnoticed.
+    """
     numbers, categories = ["age", "rooms", "income"], ["job", "town"]
     frame = dataset.to_pandas()
     standardised = make_pipeline(
@@ -78,7 +81,7 @@ def test_features_are_those_of_scikit_learn(dataset):
 
 
 def test_rows_and_data_sets_give_the_same_processor(dataset):
-    """A user has rows before there is a data set."""
+    """A user may have rows before there is a data set."""
     plain = {name: values for name, values in drawn().items() if name not in ("id", "level")}
     rows = [dict(zip(plain, row, strict=True)) for row in zip(*plain.values(), strict=True)]
     of_rows = fitted_table_processor(rows)
@@ -87,7 +90,7 @@ def test_rows_and_data_sets_give_the_same_processor(dataset):
 
 
 def test_votes_and_gold_labels_are_no_features(dataset):
-    """A gold label among the features would be read as if it were known."""
+    """The classifier would read a gold label among its features as known."""
     assert {"label", "annotators", "annotations"} < {*dataset.column_names}
     found = fitted_table_processor(dataset, exclude=["id"]).column_names
     assert found == ["age", "rooms", "income", "owns", "job", "town", "level"]
@@ -99,7 +102,7 @@ def test_votes_and_gold_labels_are_no_features(dataset):
 
 
 def test_named_columns_are_read_in_their_order(dataset):
-    """The order of the features is that of the names, and an unknown name is not passed over."""
+    """Features must follow the order of the names, and an unknown name must be an error."""
     processor = fitted_table_processor(dataset, ["town", "age"])
     assert processor.feature_names == ["town = Ghent", "town = Graz", "age"]
     for wanted, error, message in (
@@ -118,7 +121,7 @@ def test_named_columns_are_read_in_their_order(dataset):
 
 
 def test_columns_of_no_use_are_left_out_with_a_word(dataset, caplog):
-    """A one-hot column per row memorises the rows; a constant one divides by zero."""
+    """A one-hot column per row memorises the rows, and a constant column would divide by zero."""
     rows = len(dataset)
     dataset = (
         dataset.add_column("empty", [None] * rows, feature=Value("float32"))
@@ -137,7 +140,7 @@ def test_columns_of_no_use_are_left_out_with_a_word(dataset, caplog):
         "Columns that are no features, and left out: 'id', another value in most rows; 'empty', empty; 'nothing', "
         "empty; 'blank', empty; 'unit', always 'cm'; 'version', always 3.0; 'number', the rows' numbers."
     )
-    # Whether it was noted says something.
+    # Whether a value is present is information.
     assert processor.feature_names[-2:] == ["noted", "noted is missing"]
     kept = fitted_table_processor(dataset, ["number", "id", "unit"])
     assert kept.column_names == ["number", "id"]
@@ -149,14 +152,14 @@ def test_columns_of_no_use_are_left_out_with_a_word(dataset, caplog):
 
 
 def test_column_with_very_many_categories_is_left_out_unless_it_is_named():
-    """A one-hot of ten thousand towns is no feature that anybody meant."""
+    """Nobody wants a one-hot encoding of ten thousand towns by default."""
     dataset = Dataset.from_dict({"town": [f"t{i % 1001}" for i in range(2500)], "x": [0.0, 1.0] * 1250})  # fmt: skip
     assert fitted_table_processor(dataset).column_names == ["x"]
     assert fitted_table_processor(dataset, ["town", "x"]).size == 1002
 
 
 def test_whole_numbers_stay_numbers_unless_they_are_said_to_be_categories(dataset):
-    """Rooms can be counted, codes cannot, and nothing but the user knows which are which."""
+    """Rooms can be counted, codes cannot, and only the user knows which is which."""
     assert fitted_table_processor(dataset, ["rooms"]).feature_names == ["rooms"]
     coded = fitted_table_processor(dataset, ["rooms"], categorical=["rooms"])
     assert coded.feature_names == [f"rooms = {i}" for i in sorted({*dataset["rooms"]})]
@@ -189,7 +192,7 @@ def test_whole_numbers_stay_numbers_unless_they_are_said_to_be_categories(datase
     ],
 )  # fmt: skip
 def test_column_of_no_known_kind_is_refused_by_name(values, message):
-    """Left out in silence, its absence would be found after the training, or never."""
+    """If it were left out silently, the user would notice after the training, or never."""
     dataset = Dataset.from_dict({"x": values, "y": [i * i for i in range(len(values))]})
     with pytest.raises(ValueError, match=message):
         fitted_table_processor(dataset)
@@ -197,7 +200,7 @@ def test_column_of_no_known_kind_is_refused_by_name(values, message):
 
 
 def test_pictures_are_refused_by_name():
-    """They go through an image processor."""
+    """They need an image processor."""
     dataset = Dataset.from_dict({"x": [1, 2], "photo": ["a.png", "b.png"]}).cast_column("photo", Image())  # fmt: skip
     with pytest.raises(
         ValueError, match="column 'photo' must hold numbers.*got Image: leave it out"
@@ -218,7 +221,7 @@ def test_pictures_are_refused_by_name():
     ],
 )  # fmt: skip
 def test_rows_of_mixed_types_are_refused_by_name(values, message):
-    """A column that is a number here and a text there is a mistake in the data."""
+    """A column with a number here and a text there is a mistake in the data."""
     with pytest.raises(ValueError, match=message):
         fitted_table_processor([{"x": value} for value in values])
     with pytest.raises(ValueError, match="each row must have the column 'y', got 'x' at item 1"):
@@ -226,7 +229,7 @@ def test_rows_of_mixed_types_are_refused_by_name(values, message):
 
 
 def test_cells_of_a_csv_file_are_numbers_or_missing_or_refused(tmp_path, monkeypatch):
-    """What stands for "not known" is the reader's to say; other words are nobody's."""
+    """Markers of "not known" are missing values; other words must be refused."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     path = tmp_path / "rows.csv"
     path.write_text("x,y\n1,2\n2.5,n/a\n,3\nNA,4\n")
@@ -239,7 +242,7 @@ def test_cells_of_a_csv_file_are_numbers_or_missing_or_refused(tmp_path, monkeyp
 
 
 def test_text_that_holds_some_numbers_is_text():
-    """A grade "5" among words is a word, and named categories may be all numbers."""
+    """A grade "5" among words is a word, and columns named as categories may hold only numbers."""
     few = Dataset.from_dict({"x": ["5", "good", "bad", "5"]})
     assert fitted_table_processor(few).feature_names == ["x = 5", "x = bad", "x = good"]
     zips = Dataset.from_dict({"x": ["01", "02", "01", "02"]})
@@ -250,7 +253,7 @@ def test_text_that_holds_some_numbers_is_text():
 
 
 def test_numbers_of_every_type_are_read():
-    """Decimals do not cast, integers with gaps come as floats, half precision overflows early."""
+    """Decimals do not cast, integers with gaps come as floats, and half precision overflows early."""
     values = [1, None, 3, 4]
     for kind in ("int8", "uint64", "float16", "float64", "decimal128(22, 2)"):
         column = Dataset.from_dict({"x": values}).cast_column("x", Value(kind))
@@ -270,7 +273,7 @@ def test_class_without_an_example_is_zeros(dataset, caplog):
 
 
 def test_streams_and_frames_are_refused_with_the_way_to_go():
-    """Their columns cannot be read twice, or not in this way."""
+    """Their columns cannot be read twice, or not by this function."""
     stream = Dataset.from_dict({"x": [1, 2]}).to_iterable_dataset()
     for wrong in (stream, 3, "rows", [1, 2]):
         with pytest.raises(TypeError, match=r"must be a `datasets.Dataset` or a list of dicts"):
@@ -280,7 +283,7 @@ def test_streams_and_frames_are_refused_with_the_way_to_go():
 
 
 def test_transform_and_selection_of_a_data_set(dataset):
-    """A selection is read as it is; a transform, which makes other columns, is not asked."""
+    """A selection is read as it is; a transform, which makes other columns, is not applied."""
     half = dataset.select(range(0, ROWS, 2))
     assert fitted_table_processor(half, ["age"]).columns[0]["mean"] == pytest.approx(np.mean(half["age"]))  # fmt: skip
     seen = []
@@ -290,7 +293,7 @@ def test_transform_and_selection_of_a_data_set(dataset):
 
 
 def test_mapped_over_a_data_set_it_makes_features(dataset):
-    """The way of everyone who wants to see the features."""
+    """Users map the processor over a data set to look at the features."""
     processor = fitted_table_processor(dataset, exclude=["id"])
     mapped = dataset.map(processor, batched=True, batch_size=10)
     assert mapped.features["features"] == List(Value("float32"))

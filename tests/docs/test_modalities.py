@@ -1,4 +1,4 @@
-"""The pages on texts, sounds and tables: what they type and run works, from files to answers on raw items."""
+"""The pages on texts, sounds and tables: their commands and code work, from files to answers on raw items."""
 
 import csv
 import json
@@ -24,8 +24,8 @@ from tests.written_items import (
 )
 
 DOCS = Path(__file__).parents[2] / "docs"
-NUMBER = 90  # of training items; 30 more are to measure on
-# Short, and without the searches that come before a training: each page takes another way to the same trainer.
+NUMBER = 90  # training items; 30 more are for evaluation
+# Short runs without the searches before training: each page reaches the same trainer in another way.
 BRIEF = [
     "--num_train_epochs", "12", "--learning_rate", "1e-2", "--per_device_train_batch_size", "16", "--init", "vote_share",
     "--search_rate", "False", "--search_strength", "False", "--use_cpu", "--report_to", "none", "--disable_tqdm", "True",
@@ -44,7 +44,7 @@ WORDS_OF = {"describe": describe.USAGE, "report": report.USAGE, "relabel": relab
 
 
 def commands(page):
-    """The commands of a page that begin with `maxmig`, as lists of words."""
+    """Return the page's commands that begin with `maxmig`, as lists of words."""
     text = (DOCS.parent / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```bash\n(.*?)```", text, re.S)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
@@ -64,18 +64,18 @@ ALL = [
     ("page", "words"), ALL, ids=[f"{Path(page).stem}-{words[1]}-{i}" for i, (page, words) in enumerate(ALL)]
 )  # fmt: skip
 def test_commands_of_pages_have_the_flags_of_the_command(page, words):
-    """A flag that was renamed is typed for years from pages that nobody ran."""
+    """A flag that was renamed would be copied for years from pages that nobody ran."""
     words = [word for word in words if word not in ("A", "B", "C")]
     parse(*KINDS[words[1]], arguments=words[2:], usage=WORDS_OF.get(words[1]))
 
 
 def test_pages_have_commands():
-    """Without any, the test above would pass for nothing."""
+    """Without any command, the test above would pass without meaning."""
     assert len(ALL) > 8
     assert {words[1] for _, words in ALL} >= {"train", "describe", "relabel"}
 
 
-# How a page calls the three classes of its items, and its columns of votes.
+# The names of the three classes on each page, and of its columns of votes.
 CALLED = {
     "text": {"high": "positive", "low": "negative", "mid": "mixed"},
     "sound": {"high": "high", "low": "low", "mid": "mid"},
@@ -89,7 +89,7 @@ VOTES = {
 
 
 def write_files(page):
-    """Write what a page has as examples, and a model in place of the Hub's; that model, if there is one."""
+    """Write the example files of a page and a local model in place of the Hub's. Return that model, if any."""
     ids, here, called = range(NUMBER), Path(), CALLED[page]
     if page == "text":
         write_texts(here, NUMBER, name="sentences.csv", called=called)
@@ -126,15 +126,15 @@ def table_of(file):
     ],
 )
 def test_page_leads_from_files_to_answers(page, more, tmp_path, monkeypatch, caplog):
-    """The path of a new user: two files in; model, results, labels and report out; then raw items to the model."""
+    """A new user's way leads from two files to model, results, labels and report, then to answers on raw items."""
     monkeypatch.chdir(tmp_path)
     model = write_files(page)
     train = next(words for words in commands(f"docs/{page}.md") if words[1] == "train")
     if model is not None:
         train[train.index("--model_name_or_path") + 1] = str(model)
     main([*train[1:], *BRIEF, *more])
-    told = {"text": "texts (column 'text')", "sound": "sounds (column 'audio')", "tables": "rows of a table"}  # fmt: skip
-    assert f"The items are {told[page]}" in caplog.text
+    kinds = {"text": "texts (column 'text')", "sound": "sounds (column 'audio')", "tables": "rows of a table"}  # fmt: skip
+    assert f"The items are {kinds[page]}" in caplog.text
     results = json.loads(Path("out/all_results.json").read_text())
     assert results["eval_accuracy"] > 0.9
     verdicts = {row["annotator"]: row["verdict"] for row in table_of("out/_report/annotators.csv")}
@@ -142,7 +142,7 @@ def test_page_leads_from_files_to_answers(page, more, tmp_path, monkeypatch, cap
     assert Path("out/_report/report.html").stat().st_size > 10_000
     labels = table_of("out/_report/relabelled.csv")
     assert len(labels) == NUMBER
-    # The saved model takes items as they are, in a pipeline and for the other verbs.
+    # The saved model takes raw items, in a pipeline and with the other verbs.
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```python\n(.*?)```", text, re.S)
     names: dict = {}

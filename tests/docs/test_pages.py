@@ -1,4 +1,4 @@
-"""The pages of docs/ are whole: each is found, each public name is described, and Sphinx builds them."""
+"""The pages of docs/ are complete: each is linked, each public name is described, and Sphinx builds them."""
 
 import importlib.util
 import re
@@ -14,7 +14,7 @@ from tests.processes import finished
 
 DOCS = Path(__file__).parents[2] / "docs"
 MOST_COLUMNS = 120
-QUOTED = (  # written once, in no English that anybody speaks
+QUOTED = (  # phrases that were once written and are not English
     "ten it is unless",
     "wrong as everybody is",
     "but a permission",
@@ -28,7 +28,7 @@ def text_of(name):
 
 
 def test_index_names_every_page():
-    """A page in no list is found by nobody."""
+    """Nobody finds a page that is in no list."""
     pages = {page.stem for page in DOCS.glob("*.md")} - {"index"}
     index = text_of("index.md")
     listed = re.findall(r"```{toctree}\n(.*?)```", index, re.S)
@@ -39,13 +39,13 @@ def test_index_names_every_page():
 
 
 def test_reference_describes_every_public_name_once():
-    """A public name without a description is one that nobody uses."""
+    """Nobody uses a public name without a description."""
     described = re.findall(r"^\.\. auto(?:class|function):: (\w+)$", text_of("api.md"), re.M)
     assert sorted(described) == sorted(hf_maxmig.__all__)
 
 
 def test_arguments_on_their_page_are_those_of_the_fields(root):
-    """A help text that was rewritten must be read on the page, too."""
+    """A help text that was rewritten must change on the page too."""
     spec = importlib.util.spec_from_file_location(
         "argument_rows", root / "recipes" / "benchmarks" / "argument_rows.py"
     )
@@ -72,14 +72,14 @@ def test_arguments_on_their_page_are_those_of_the_fields(root):
     ids=lambda page: page.name,
 )
 def test_prose_wraps(page):
-    """A line that runs on is read in no editor and in no diff."""
+    """Overlong lines are unreadable in editors and diffs."""
     kept = re.sub(r"```.*?```|<!-- \w[\w ]* -->.*?<!-- end \w[\w ]* -->", "", page.read_text("utf-8"), flags=re.S)  # fmt: skip
     lines = [line for line in kept.splitlines() if not line.startswith(("|", "    "))]
     assert [line for line in lines if len(line) > MOST_COLUMNS] == []
 
 
 def test_sentences_that_were_put_right_stay_so(root):
-    """They were copied from place to place, so each is looked for everywhere."""
+    """These sentences were copied from place to place, so each is searched for everywhere."""
     places = [*root.glob("*.md"), *DOCS.glob("*.md")]
     for folder in ("hf_maxmig", "recipes", "model_cards"):
         places += [
@@ -94,7 +94,7 @@ def test_sentences_that_were_put_right_stay_so(root):
 @pytest.mark.slow
 @pytest.mark.full  # CI builds them by `make docs`
 def test_sphinx_builds_the_pages_without_a_warning(root, tmp_path):
-    """A link to nowhere, a table that is none and a docstring that is cut off are warnings; here they are errors."""
+    """Broken links, malformed tables and truncated docstrings are warnings, and here they are errors."""
     pytest.importorskip("furo", reason="the extra `docs` is not installed")
     pytest.importorskip("myst_parser", reason="the extra `docs` is not installed")
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d"]

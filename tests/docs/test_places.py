@@ -1,4 +1,4 @@
-"""Every place that a page names is there: a link, a file, a folder, a function."""
+"""Every place that a page names exists: each link, file, folder and function."""
 
 import re
 from importlib import import_module
@@ -16,11 +16,11 @@ PAGES = [
     ROOT / "recipes" / "benchmarks" / "results" / "benchmark" / "README.md",
 ]
 FOLDERS = ("hf_maxmig", "recipes", "tests", "docs", "model_cards")
-# From the project's root, wherever it stands: in a sentence, a command, a message.
+# From the project's root, anywhere: in a sentence, a command or a message.
 ROOTED = re.compile(rf"(?<![\w./*-])((?:{'|'.join(FOLDERS)}|\.ci)/[\w./*-]*[\w*/])")
 FILE = re.compile(r"[\w./*-]*\w\.(?:py|md|html|json|toml|csv|parquet)")
 FOLDER = re.compile(r"(?:[\w-]+/)+")
-# Named because a user finds them, or makes them: they are not of the project.
+# Named because users have or create them: they are not part of the project.
 OF_USERS = {
     "all_results.json",
     "config.json",
@@ -41,18 +41,18 @@ def text_of(page):
 
 
 def quoted(text):
-    """What stands in backticks, without blocks of code."""
+    """Return what stands in backticks, without blocks of code."""
     return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.S))
 
 
 def of_the_project():
-    """All files and folders, from the root and in front of each a slash."""
+    """Return all files and folders, relative to the root and with a leading slash."""
     inside = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
     return [f"/{path.relative_to(ROOT).as_posix()}" for path in [*inside, *ROOT.iterdir()]]
 
 
 def slug(heading):
-    """The anchor that GitHub gives a heading."""
+    """Return the anchor that GitHub gives a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
@@ -67,7 +67,7 @@ def page(request):
 
 
 def test_links_of_pages_lead_somewhere(page):
-    """A link to a file that was renamed, or to a heading that reads otherwise now."""
+    """A file may have been renamed, or a heading reworded."""
     for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
         if target.startswith(("http://", "https://")):
             continue
@@ -80,7 +80,7 @@ def test_links_of_pages_lead_somewhere(page):
 
 
 def test_files_and_folders_that_pages_name_are_there(page, project):
-    """Who adds something looks where CONTRIBUTING sends them; who reproduces a table types what the page says."""
+    """Contributors look where CONTRIBUTING sends them, and readers type what a page says to reproduce a table."""
     text = text_of(page)
     for path in ROOTED.findall(text):
         assert [*ROOT.glob(path.rstrip("/"))], path
@@ -94,7 +94,7 @@ def test_files_and_folders_that_pages_name_are_there(page, project):
 
 
 def test_places_of_the_paper_are_there(project):
-    """The table says in which file and function an equation stands: its readers check the code by it."""
+    """Readers check the code by this table, which says in which file and function an equation is implemented."""
     table = text_of(ROOT / "PAPER.md").split("## Where each thing is")[1].split("\n## ")[0]
     sources = "\n".join(
         path.read_text(encoding="utf-8")
@@ -119,7 +119,7 @@ def test_places_of_the_paper_are_there(project):
 
 @pytest.mark.parametrize("folder", ["hf_maxmig", "recipes"])
 def test_places_that_sources_name_are_there(folder, project):
-    """Docstrings and messages tell what to type and where to look: a move changes neither by itself."""
+    """Docstrings and messages say what to type and where to look, and a moved file does not update them."""
     sources = [p for suffix in ("py", "md", "html") for p in (ROOT / folder).rglob(f"*.{suffix}")]
     assert len(sources) > 30
     for path in sorted(sources):
@@ -131,7 +131,7 @@ def test_places_that_sources_name_are_there(folder, project):
 
 
 def test_design_has_a_line_for_every_room():
-    """A room that its page does not name is found by nobody."""
+    """Nobody finds a package that its page does not name."""
     house = text_of(ROOT / "docs" / "design.md").split("| room |")[1].split("\n## ")[0]
     package = ROOT / "hf_maxmig"
     rooms = [path.name + "/" for path in package.iterdir() if [*path.glob("*.py")]]

@@ -1,4 +1,4 @@
-"""The README and the pages of docs/ run as they stand."""
+"""The code in the README and in the pages of docs/ runs as written."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 DOCS = Path(__file__).parents[2] / "docs"
-MOST_BYTES = 12_000  # of the README: two screens
+MOST_BYTES = 12_000  # two screens of README
 
 
 def blocks(page):
@@ -20,7 +20,7 @@ PAGES = [page for page in sorted(DOCS.glob("*.md")) if blocks(page) and page.nam
 
 @pytest.fixture(scope="module")
 def after_the_readme(root, tmp_path_factory):
-    """The folder in which the README's blocks ran, and the names that they left."""
+    """Return the folder in which the README's blocks ran, and the names that they defined."""
     folder, names = tmp_path_factory.mktemp("readme"), {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -30,12 +30,12 @@ def after_the_readme(root, tmp_path_factory):
 
 
 def test_readme_is_two_screens(root):
-    """What grows a paragraph at a time is read by nobody in the end."""
+    """A README that grows by a paragraph at a time ends up unread."""
     assert (root / "README.md").stat().st_size <= MOST_BYTES
 
 
 def test_readme_has_two_commands_to_set_up(root):
-    """The first two bash blocks of "Install" are what CI types."""
+    """CI types the first two bash blocks of "Install"."""
     text = (root / "README.md").read_text(encoding="utf-8").split("## Install")[1].split("\n## ")[0]
     first, second = re.findall(r"```bash\n(.*?)```", text, re.S)
     assert (
@@ -48,7 +48,7 @@ def test_readme_has_two_commands_to_set_up(root):
 
 
 def test_readme_python_runs(root, after_the_readme):
-    """A snippet that does not run is the first thing a user meets."""
+    """A snippet that does not run is the first thing that a user meets."""
     folder, names = after_the_readme
     assert len(blocks(root / "README.md")) >= 3
     assert names["trainer"].state.global_step > 0
@@ -58,7 +58,7 @@ def test_readme_python_runs(root, after_the_readme):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_of_a_page_runs(page, after_the_readme, monkeypatch):
-    """Pages go on from the README; an example that only reads well is found out by whoever copies it."""
+    """Pages continue from the README. Otherwise only users who copy a broken example would find it."""
     folder, names = after_the_readme
     monkeypatch.chdir(folder)
     names = dict(names)
@@ -67,14 +67,14 @@ def test_python_of_a_page_runs(page, after_the_readme, monkeypatch):
 
 
 def test_pages_have_examples_that_run():
-    """Without any, the test above would pass for nothing."""
+    """Without any example, the test above would pass without meaning."""
     assert len(PAGES) >= 6
 
 
 def test_rival_of_the_example_is_one_file_and_one_row(
     root, crowd, make_args, make_model, monkeypatch, tmp_path
 ):
-    """A contributor's first step, as CONTRIBUTING shows it, must need nothing more."""
+    """This is a contributor's first step in CONTRIBUTING, which must need nothing more."""
     from transformers import AutoConfig, AutoModel
 
     import hf_maxmig
@@ -92,7 +92,7 @@ def test_rival_of_the_example_is_one_file_and_one_row(
     trainer = hf_maxmig.CrowdTrainer(model=model, args=make_args(), train_dataset=crowd)
     assert trainer.train().training_loss < 2
     trainer.save_model(tmp_path / "saved")
-    # The last lines of `peers/__init__.py` do this for every row.
+    # The end of `peers/__init__.py` does this for every row.
     AutoConfig.register("maxmig_first_vote", model_class.config_class, exist_ok=True)
     AutoModel.register(model_class.config_class, model_class, exist_ok=True)
     assert type(AutoModel.from_pretrained(tmp_path / "saved")) is model_class
@@ -102,7 +102,7 @@ def test_rival_of_the_example_is_one_file_and_one_row(
 
 
 def test_results_on_their_page_are_those_of_the_files(root):
-    """A table typed by hand drifts from what was measured."""
+    """A table typed by hand drifts away from the measurements."""
     import json
 
     text = (root / "docs" / "results.md").read_text(encoding="utf-8")

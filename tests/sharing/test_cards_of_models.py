@@ -1,4 +1,4 @@
-"""A model that is pushed by itself: its card, and what whoever pulls it reads."""
+"""A model that is pushed without a trainer: its card, and what its users read."""
 
 import os
 import re
@@ -16,7 +16,7 @@ INSTALL = (
     "The package is `hf_maxmig` on the Python Package Index:\n\n```bash\npip install hf_maxmig\n```"
 )
 
-# The client hands a file to its own client in a manner that is going out of use.
+# The client passes a file to its HTTP client in a deprecated way.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
 
 PULL = """
@@ -36,7 +36,7 @@ def card_of(hub, name=NAME):
 
 @pytest.mark.parametrize("shared", SHARED_AS)
 def test_own_push_of_a_model_writes_our_card(shared, hub, ann, make_model):
-    """Transformers' card is empty but for "[More Information Needed]"."""
+    """Transformers' card is empty except for "[More Information Needed]"."""
     make_model().push_to_hub(
         NAME, annotators=shared, salt=SALT if shared == "hashed" else None, tags=["birds"]
     )
@@ -51,13 +51,13 @@ def test_own_push_of_a_model_writes_our_card(shared, hub, ann, make_model):
 
 
 def test_saving_with_a_push_writes_our_card_too(hub, ann, make_model, tmp_path):
-    """`save_pretrained(push_to_hub=True)` takes another way."""
+    """`save_pretrained(push_to_hub=True)` uses another code path."""
     make_model().save_pretrained(tmp_path / "pair", push_to_hub=True, repo_id=NAME)
     assert INSTALL in card_of(hub).text
 
 
 def test_card_that_somebody_wrote_stays(hub, ann, make_model):
-    """A push of new weights must not undo what was written by hand, or measured by the trainer."""
+    """Pushing new weights must not undo what a person wrote, or the trainer measured."""
     make_model().push_to_hub(NAME)
     content = card_of(hub).content.replace("## Limits", "## Limits\n\nOf birds only.")
     hub.add_repository("org/own", {"README.md": content.encode()})
@@ -73,7 +73,7 @@ def test_card_that_somebody_wrote_stays(hub, ann, make_model):
 
 @pytest.mark.slow
 def test_a_pinned_revision_is_pulled_without_notices(hub, ann, make_model, tmp_path):
-    """Without the package each carried file is announced; the card says how to have that no more."""
+    """Without the package, each code file on the Hub causes a notice; the card says how to avoid them."""
     for name in (NAME, "org/pinned"):
         make_model().push_to_hub(name)
     commit = hub.repository("org/pinned").branches["main"]

@@ -34,7 +34,7 @@ OURS = [cnn, head_on_pictures, head_on_backbone]
 
 
 def make_pair(make_classifier):
-    """A pair in training mode, as a trainer leaves it, batch statistics drawn."""
+    """Return a model in training mode, as a trainer leaves it, with random batch statistics."""
     torch.manual_seed(0)
     pair = MaxMIGModel.from_classifier(
         make_classifier(), annotators=["ann", "bob"], id2label=dict(enumerate(CLASSES))
@@ -70,7 +70,7 @@ def logits(model):
     ids=lambda f: f.__name__,
 )
 def test_saved_classifier_is_the_models_with_its_class_names(make_classifier, tmp_path):
-    """A file of LABEL_0 to LABEL_4, or of an untrained classifier, still loads."""
+    """A checkpoint with names LABEL_0 to LABEL_4, or of an untrained classifier, would load as well."""
     pair = make_pair(make_classifier)
     saved = save_classifier(pair, tmp_path / "new" / "classifier")
     assert saved is pair.classifier
@@ -82,7 +82,7 @@ def test_saved_classifier_is_the_models_with_its_class_names(make_classifier, tm
 
 
 def test_names_given_to_the_model_later_are_saved(tmp_path):
-    """The classifier's config holds a copy of the names: an old one would be written."""
+    """The classifier's config holds a copy of the names, which may be out of date."""
     pair = make_pair(resnet)
     pair.config.id2label = {c: name.upper() for c, name in enumerate(CLASSES)}
     pair.config.label2id = {name: c for c, name in pair.config.id2label.items()}
@@ -93,7 +93,7 @@ def test_names_given_to_the_model_later_are_saved(tmp_path):
 
 
 def test_classifier_with_its_processor_runs_in_a_pipeline(tmp_path):
-    """The first thing anyone tries with the folder."""
+    """This is the first thing that anyone tries with the folder."""
     pair = make_pair(resnet)
     processor = ViTImageProcessor(size={"height": 32, "width": 32})
     save_classifier(pair, tmp_path, processor)
@@ -107,7 +107,7 @@ def test_classifier_with_its_processor_runs_in_a_pipeline(tmp_path):
 
 @pytest.mark.slow
 def test_classifier_runs_without_the_package(tmp_path):
-    """Whoever deploys it has transformers and nothing else; only our own networks need their file."""
+    """In deployment there is only transformers; only our own networks need their source file."""
     trusted = {"resnet": False, "timm_model": False, "head_on_backbone": True}
     for make_classifier in (resnet, timm_model, head_on_backbone):
         processor = ViTImageProcessor(size={"height": 32, "width": 32})
@@ -140,7 +140,7 @@ def test_classifier_runs_without_the_package(tmp_path):
 
 
 def test_model_is_not_replaced_by_its_classifier(tmp_path):
-    """Saved into the model's own folder, the classifier would take the aggregator's place for good."""
+    """Saved into the model's own folder, the classifier would overwrite the aggregator for good."""
     pair = make_pair(resnet)
     pair.save_pretrained(tmp_path)
     with pytest.raises(
@@ -149,11 +149,11 @@ def test_model_is_not_replaced_by_its_classifier(tmp_path):
         save_classifier(pair, tmp_path)
     assert type(AutoModel.from_pretrained(tmp_path)) is MaxMIGModel
     save_classifier(pair, tmp_path / "alone")
-    save_classifier(pair, tmp_path / "alone")  # the same again is fine
+    save_classifier(pair, tmp_path / "alone")  # saving it again is fine
 
 
 def test_interrupted_save_leaves_the_last_classifier_whole(tmp_path, monkeypatch):
-    """Disk full in the middle of the weights: what is deployed must still load."""
+    """After a full disk in the middle of the weights, the deployed classifier must still load."""
     pair = make_pair(resnet)
     save_classifier(pair, tmp_path)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
@@ -171,7 +171,7 @@ def test_interrupted_save_leaves_the_last_classifier_whole(tmp_path, monkeypatch
 
 
 def test_what_is_no_classifier_by_itself_is_refused(tmp_path):
-    """Doctor Net's answer is an average over heads: its `classifier` alone is another one."""
+    """Doctor Net averages over heads, so its `classifier` alone gives other answers."""
     heads = peer("doctor_net", resnet(), num_annotators=2)
     for refused in (
         lambda model: save_classifier(model, tmp_path),
@@ -206,7 +206,7 @@ def onnxruntime():
     ids=lambda f: f.__name__,
 )
 def test_onnx_computes_the_logits_for_batches_of_any_size(make_classifier, tmp_path, onnxruntime):
-    """Exported in training mode, or with the example's batch size baked in, it would run all the same."""
+    """An export in training mode, or with a fixed batch size, would still run."""
     pair = make_pair(make_classifier)
     path = export_onnx(pair, tmp_path / "new" / "h.onnx", {"pixel_values": pictures(1)})
     assert pair.classifier.training
@@ -224,7 +224,7 @@ def test_onnx_computes_the_logits_for_batches_of_any_size(make_classifier, tmp_p
 
 @pytest.mark.slow
 def test_onnx_takes_features_and_half_precision(tmp_path, onnxruntime):
-    """A head on given features has another input; bfloat16 has no place in the file."""
+    """A head on given features has another input, and bfloat16 cannot be stored in the file."""
     pair = make_pair(head_on_pictures).to(torch.bfloat16)
     features = pictures().flatten(1)
     path = export_onnx(pair, tmp_path / "h.onnx", {"features": features.to(torch.bfloat16)})
@@ -238,7 +238,7 @@ def test_onnx_takes_features_and_half_precision(tmp_path, onnxruntime):
 
 @pytest.mark.slow
 def test_onnx_of_a_text_classifier_takes_several_inputs(tmp_path, onnxruntime):
-    """Torch's own words for two inputs of one size ended in a NameError."""
+    """Two inputs of one size used to end in torch's NameError."""
     config = BertConfig(
         vocab_size=32, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=5
     )  # fmt: skip
@@ -259,7 +259,7 @@ def test_onnx_of_a_text_classifier_takes_several_inputs(tmp_path, onnxruntime):
 
 @pytest.mark.slow
 def test_onnx_that_computes_something_else_is_not_written(tmp_path, onnxruntime, monkeypatch):
-    """A faulty export over a good file would be deployed in its place."""
+    """A faulty export written over a good file would be deployed in its place."""
     pair, path = make_pair(head_on_pictures), tmp_path / "h.onnx"
     example = {"features": pictures().flatten(1)}
     before = export_onnx(pair, path, example).read_bytes()
@@ -279,7 +279,7 @@ def test_onnx_that_computes_something_else_is_not_written(tmp_path, onnxruntime,
 
 
 def test_onnx_without_its_packages_says_what_to_install(tmp_path, monkeypatch):
-    """Torch's own message names one package after another."""
+    """Torch's own message names one missing package at a time."""
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(
         ImportError,
@@ -295,6 +295,6 @@ def test_onnx_without_its_packages_says_what_to_install(tmp_path, monkeypatch):
     [{}, {"features": torch.zeros(0, 4)}, {"a": torch.zeros(2, 4), "b": torch.zeros(3, 4)}],
 )
 def test_example_without_a_batch_is_refused(example):
-    """Exported on no items, nothing is checked."""
+    """An export with an empty example checks nothing."""
     with pytest.raises(ValueError, match="`example` must hold tensors of the same number of items"):
         exporting._batch(example)

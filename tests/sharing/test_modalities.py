@@ -1,4 +1,4 @@
-"""Pictures, texts, sounds and rows of tables: what is promised of a model of one holds for the others."""
+"""Pictures, texts, sounds and table rows: a promise about models of one modality holds for all."""
 
 import json
 import os
@@ -23,7 +23,7 @@ NAME = "org/model"
 VOTES = {"ann": "cat", "dee": "dog"}
 NUMBERS = {"annotators": torch.tensor([[0, 3]]), "annotations": torch.tensor([[0, 1]])}
 
-# The client hands a file to its own client in a manner that is going out of use.
+# The client passes a file to its HTTP client in a deprecated way.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
@@ -38,7 +38,7 @@ each_classifier = pytest.mark.parametrize(
 
 
 def inputs_of(modality, model, number=4):
-    """A batch of the raw items, as the pipeline makes it."""
+    """Return a batch of the raw items, as the pipeline makes it."""
     reader = ItemReader(model.classifier, modality.task, modality.processor())
     return reader.batch([reader(modality.parts(raw), n) for n, raw in enumerate(modality.raw(number))], 0)  # fmt: skip
 
@@ -50,7 +50,7 @@ def scores(answers):
 
 @each_classifier
 def test_model_comes_back_by_the_auto_classes(modality, head, tmp_path):
-    """The task is found by the classifier; one wrong Auto class and nobody can load it."""
+    """The task follows from the classifier. With a wrong Auto class, nobody could load the model."""
     model = modality.model(head)
     assert model.config.classifier_task == modality.task
     model.save_pretrained(tmp_path / "whole")
@@ -74,7 +74,7 @@ def test_model_comes_back_by_the_auto_classes(modality, head, tmp_path):
 
 @each_classifier
 def test_pipelines_take_raw_items(modality, head, tmp_path):
-    """The same answer from files and strings as from the model itself, in batches of any size."""
+    """Files and strings must give the model's own answer, in batches of any size."""
     model, raw = modality.model(head), modality.raw()
     model.save_pretrained(tmp_path)
     modality.processor().save_pretrained(tmp_path)
@@ -92,7 +92,7 @@ def test_pipelines_take_raw_items(modality, head, tmp_path):
     if modality is TABLE:
         return  # transformers has no pipeline for tables
     plain = pipeline(modality.task, model=str(tmp_path), top_k=3)
-    if modality is AUDIO:  # transformers' own pipeline opens files by ffmpeg
+    if modality is AUDIO:  # transformers' own pipeline needs ffmpeg to open files
         raw = [samples(item["bytes"]) for item in raw]
     found = scores([plain(item) for item in raw])
     torch.testing.assert_close(found, out.logits.softmax(-1), atol=1e-5, rtol=0)
@@ -133,7 +133,7 @@ def test_code_of_the_card_runs(modality, tmp_path, monkeypatch):
 def test_trained_on_features_the_pushed_model_takes_items(
     modality, hub, ann, make_args, tmp_path, monkeypatch
 ):
-    """Data to Hub and back: features once, a head, its card and processor, and raw items by the name of the repository."""
+    """Covers the whole way, from computing features to classifying raw items with the model loaded from the Hub."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
     torch.manual_seed(0)
     modality.encoder().save_pretrained(tmp_path / "encoder")
@@ -162,7 +162,10 @@ def test_trained_on_features_the_pushed_model_takes_items(
 @pytest.mark.slow
 @pytest.mark.parametrize("modality", [TEXT, AUDIO, TABLE], ids=repr)
 def test_head_is_exported(modality, tmp_path):
-    """The file takes the inputs of the encoder, or a row's features, with padding and in batches of any size. Pictures have their own test."""
+    """The file takes the encoder's inputs, or a row's features, padded and in batches of any size.
+
+    Pictures have their own test.
+    """
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     model = modality.model()
@@ -212,7 +215,7 @@ print(json.dumps(answers))
 
 @pytest.mark.slow
 def test_items_are_classified_without_the_package(tmp_path):
-    """Whoever pulls the model has transformers, and nothing of ours: the code goes along."""
+    """Users of the model have only transformers: the model's code is uploaded with it."""
     asked, expected = [], {}
     for modality in (*MODALITIES, TABLE):
         model, raw = modality.model(), modality.raw(1)[0]

@@ -1,4 +1,4 @@
-"""The model card says what is inside, with the numbers that were measured."""
+"""The model card describes the model, with measured numbers only."""
 
 import re
 
@@ -14,7 +14,7 @@ from tests.worlds import ANNOTATORS
 def test_card_has_the_results_and_says_that_names_are_inside(
     crowd, make_model, make_args, tmp_path
 ):
-    """Names of annotators may be personal data; a card with a number nobody measured is worse than none."""
+    """Names of annotators may be personal data, and a number that nobody measured is worse than no card."""
     trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
     trainer.train()
     metrics = trainer.evaluate(crowd)
@@ -43,7 +43,7 @@ def test_card_has_the_results_and_says_that_names_are_inside(
 
 
 def test_card_sums_up_the_annotators_and_names_none(crowd, make_model, make_args, tmp_path):
-    """What is said of a person is for the owner of the data, not for everybody who finds the model."""
+    """Judgements of individuals are for the owner of the data, not for everybody who finds the model."""
     pytest.importorskip("matplotlib")
     trainer = MaxMIGTrainer(model=make_model(), args=make_args(), train_dataset=crowd)
     trainer.train()
@@ -59,7 +59,7 @@ def test_card_sums_up_the_annotators_and_names_none(crowd, make_model, make_args
 
 @pytest.mark.parametrize("prior", PRIORS)
 def test_card_without_results_says_so(prior, make_model):
-    """An empty table looks like a mistake of the reader's; and a learned prior has a gradient."""
+    """An empty table looks like an error. A learned prior has a gradient, which must not stop the card."""
     card = model_card(make_model(prior=prior), {}, {}, "pair")
     assert "Nothing was measured." in card.text
     assert card.data.eval_results is None

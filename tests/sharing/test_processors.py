@@ -1,4 +1,4 @@
-"""What makes a model's pictures into inputs is saved beside it."""
+"""The processor that turns pictures into a model's inputs is saved with it."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ from tests.worlds import CLASSES
 
 @pytest.fixture
 def timm_checkpoint(tmp_path):
-    """A timm model as it lies on the Hub: its image processor is in `config.json`."""
+    """Write a timm model as on the Hub, where the image processor is in `config.json`."""
     settings = {
         "input_size": [3, 160, 160], "interpolation": "bicubic", "mean": [0.5, 0.4, 0.3],
         "std": [0.2, 0.3, 0.4], "crop_pct": 0.8, "crop_mode": "center",
@@ -33,7 +33,7 @@ def timm_checkpoint(tmp_path):
 
 
 def test_timm_processor_becomes_one_that_can_be_saved(timm_checkpoint):
-    """The one of timm saves nothing: the model would come back without, and a pipeline would not start."""
+    """Timm's own processor cannot be saved, so the model would come back without one and no pipeline would start."""
     processor = AutoImageProcessor.from_pretrained(timm_checkpoint)
     assert type(processor) is TimmWrapperImageProcessor
     portable = portable_processor(processor)
@@ -50,7 +50,7 @@ def test_timm_processor_becomes_one_that_can_be_saved(timm_checkpoint):
 def test_model_on_a_timm_model_is_saved_with_a_processor(
     timm_checkpoint, crowd, make_model, make_args, tmp_path
 ):
-    """The trainer must train with, and save, the processor that the pipeline will use."""
+    """The trainer must use, and save, the processor that the pipeline will use."""
     trainer = MaxMIGTrainer(
         model=TimmWrapperForImageClassification.from_pretrained(timm_checkpoint),
         args=make_args(),
@@ -66,7 +66,7 @@ def test_model_on_a_timm_model_is_saved_with_a_processor(
 
 
 def test_processor_without_an_equal_is_kept_and_told(timm_checkpoint, caplog):
-    """A crop that is done otherwise would move the accuracy without a word."""
+    """A different crop would silently change the accuracy."""
     processor = AutoImageProcessor.from_pretrained(timm_checkpoint)
     processor.data_config["crop_mode"] = "border"
     logging.getLogger("hf_maxmig").propagate = True

@@ -1,4 +1,4 @@
-"""Sharing a trained model: what goes to the Hub, what comes back, and what is left when it fails."""
+"""Sharing a trained model: what is uploaded, what is loaded, and what is left after a failure."""
 
 import json
 import sys
@@ -18,13 +18,13 @@ from tests.hub_server import Fault
 
 NAME = "org/pair"
 
-# The client hands a file to its own client in a manner that is going out of use.
+# The client passes a file to its HTTP client in a deprecated way.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
 
 
 @pytest.fixture
 def saved(make_model, tmp_path):
-    """The files of a model, by name."""
+    """Return the files of a model, by name."""
     make_model().save_pretrained(tmp_path / "saved")
     return contents(tmp_path / "saved")
 
@@ -49,13 +49,13 @@ def with_config(files, **changes):
     return files | {"config.json": json.dumps(config).encode()}
 
 
-# Up
+# Uploading
 
 
 def test_trainer_shares_the_model_and_nothing_that_names_people(
     hub, ann, make_trainer, crowd, tmp_path
 ):
-    """The report holds names and data; a pickle that is pulled may run code; a model must come back."""
+    """The report holds names and data, a pickle may run code, and the model must load again."""
     trainer = make_trainer()
     trainer.train()
     trainer.relabel(crowd)
@@ -77,8 +77,8 @@ def test_trainer_shares_the_model_and_nothing_that_names_people(
 def test_upload_of_the_output_folder_leaves_out_what_names_people(
     how, hub, ann, make_trainer, crowd, tmp_path
 ):
-    """`hf upload` knows nothing of ours: it took reports, checkpoints and their pickles along."""
-    salt = {"hub_salt": "a salt that is not told"} if how == "hashed" else {}
+    """`hf upload` does not know our rules: it used to include reports, checkpoints and their pickles."""
+    salt = {"hub_salt": "a salt that is kept private"} if how == "hashed" else {}
     trainer = make_trainer(hub_annotators=how, save_strategy="epoch", **salt)
     trainer.train()
     trainer.relabel(crowd)
@@ -97,7 +97,7 @@ def test_upload_of_the_output_folder_leaves_out_what_names_people(
 
 
 def test_report_elsewhere_leaves_the_output_folder_alone(make_trainer, crowd, tmp_path):
-    """Whoever only looks at a model may have no right to write there."""
+    """A user who only inspects a model may not be allowed to write to its folder."""
     trainer = make_trainer()
     before = sorted((tmp_path / "out").iterdir())
     trainer.relabel(crowd, tmp_path / "elsewhere" / "a.parquet")
@@ -116,7 +116,7 @@ def test_users_own_ignore_file_stays(make_trainer, tmp_path, caplog):
 
 
 def test_no_pickle_goes_up_and_no_token(hub, ann, make_trainer, tmp_path):
-    """`Trainer` pickles its arguments, and the token that they hold goes up with them."""
+    """`Trainer` pickles its arguments, which contain the token."""
     trainer = make_trainer(hub_token=ann)
     trainer.push_to_hub()
     files = {path: file.content for path, file in hub.repository(NAME).files.items()}
@@ -127,7 +127,7 @@ def test_no_pickle_goes_up_and_no_token(hub, ann, make_trainer, tmp_path):
 
 
 def test_no_pickle_goes_up_while_training(hub, ann, make_trainer):
-    """Pushes in the middle of a training write the arguments in another place than the last one."""
+    """Pushes in the middle of a training write the arguments to another place than the last one."""
     trainer = make_trainer(push_to_hub=True, save_strategy="epoch", hub_token=ann)
     trainer.train()
     trainer._finish_current_push()
@@ -142,7 +142,7 @@ def test_no_pickle_goes_up_while_training(hub, ann, make_trainer):
 def test_what_a_killed_save_left_is_not_shared(
     hub, ann, make_trainer, make_model, monkeypatch, tmp_path
 ):
-    """Half a model in a hidden folder would go up with the whole one, each time."""
+    """Half a model in a hidden folder would be uploaded with the whole one each time."""
 
     def killed(*args, **kwargs):
         raise KeyboardInterrupt
@@ -162,7 +162,7 @@ def test_what_a_killed_save_left_is_not_shared(
 
 
 def test_model_shares_itself_with_code_and_weights(hub, ann, make_model):
-    """Without a trainer too: who has only the model shares it by its own verb."""
+    """Users without a trainer share a model with its own method."""
     model = make_model(seed=3)
     model.push_to_hub(NAME)
     files = hub.repository(NAME).files
@@ -173,7 +173,7 @@ def test_model_shares_itself_with_code_and_weights(hub, ann, make_model):
 
 @pytest.mark.parametrize("who", ["trainer", "model"])
 def test_revision_and_token_reach_the_hub(who, hub, make_trainer, make_model):
-    """A token that is dropped fails only on private pairs, a revision that is dropped overwrites main."""
+    """A lost token fails only with private models, and a lost revision overwrites main."""
     token = hub.add_user("ann", organisations=["org"])  # nobody is logged in
     hub.add_repository(NAME)
     if who == "trainer":
@@ -185,7 +185,7 @@ def test_revision_and_token_reach_the_hub(who, hub, make_trainer, make_model):
     repository = hub.repository(NAME)
     assert set(repository.files) == {".gitattributes"}
     assert set(repository.branches) == {"main", "try"}
-    sent = {told for method, path, told in hub.requests if method == "POST" and NAME in path}
+    sent = {used for method, path, used in hub.requests if method == "POST" and NAME in path}
     assert sent == {token}
     repository.private = True
     for revision in ("try", repository.branches["try"]):
@@ -212,10 +212,10 @@ def test_failed_upload_leaves_the_files_and_can_be_made_good(
     trainer.create_model_card(model_name="pair")
     before = contents(tmp_path / "out")
     assert "model.safetensors" in before
-    injected, error, told = UPLOADS[fault]
-    injected = Fault(**vars(injected))  # it counts
+    injected, error, message = UPLOADS[fault]
+    injected = Fault(**vars(injected))  # faults count requests
     hub.faults.append(injected)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         trainer.push_to_hub()
     assert contents(tmp_path / "out") == before
     assert set(hub.repository(NAME).files) == {".gitattributes"}
@@ -225,7 +225,7 @@ def test_failed_upload_leaves_the_files_and_can_be_made_good(
 
 
 @pytest.mark.parametrize(
-    ("name", "organisations", "writes", "told"),
+    ("name", "organisations", "writes", "message"),
     [
         (None, (), True, "401"),
         ("eve", (), True, "You don't have the rights to create org/pair"),
@@ -233,15 +233,15 @@ def test_failed_upload_leaves_the_files_and_can_be_made_good(
     ],
 )
 def test_who_may_not_write_is_told_and_logs_in(
-    name, organisations, writes, told, hub, make_trainer, monkeypatch, tmp_path
+    name, organisations, writes, message, hub, make_trainer, monkeypatch, tmp_path
 ):
-    """The most usual mistake of all comes when the training is done."""
+    """This most common mistake shows only when the training is done."""
     if name is not None:
         hub.log_in(monkeypatch, hub.add_user(name, organisations, writes))
     trainer = make_trainer()
     trainer.save_model()
     before = contents(tmp_path / "out")
-    with pytest.raises(HfHubHTTPError, match=told):
+    with pytest.raises(HfHubHTTPError, match=message):
         trainer.push_to_hub()
     assert contents(tmp_path / "out") == before
     assert not hub.repositories
@@ -249,11 +249,11 @@ def test_who_may_not_write_is_told_and_logs_in(
     assert "model.safetensors" in hub.repository(NAME).files
 
 
-# Down
+# Downloading
 
 
 def test_private_model_asks_for_a_token(hub, saved):
-    """To strangers it is not there; the message must name the other reason."""
+    """To strangers a private model does not exist, so the message must mention missing access."""
     hub.add_repository(NAME, saved, private=True)
     token = hub.add_user("ann", organisations=["org"])
     for other in (False, hub.add_user("bob")):
@@ -265,7 +265,7 @@ def test_private_model_asks_for_a_token(hub, saved):
 
 
 def test_gated_model_says_where_to_ask(hub, saved):
-    """A pair of people's votes may be given to those only who agree to terms."""
+    """Access to a model of people's votes may depend on agreeing to terms."""
     repository = hub.add_repository(NAME, saved, gated=True)
     token = hub.add_user("bob")
     with pytest.raises(OSError, match="gated repo.*\nMake sure to have access"):
@@ -275,7 +275,7 @@ def test_gated_model_says_where_to_ask(hub, saved):
 
 
 def test_what_is_missing_is_named(hub, saved):
-    """Of name, revision and file, the wrong one is told."""
+    """The message must say which of name, revision and file is wrong."""
     hub.add_repository(NAME, saved)
     hub.add_repository("org/half", {"config.json": saved["config.json"]})
     with pytest.raises(OSError, match="org/nothing is not a local folder and is not a valid model"):
@@ -289,7 +289,7 @@ def test_what_is_missing_is_named(hub, saved):
 
 
 def test_cut_download_is_made_good_at_once_or_by_the_next_try(hub, saved):
-    """Half of the weights in the cache would be found there the next time."""
+    """Otherwise half of the weights would stay in the cache for the next load."""
     hub.add_repository(NAME, saved)
     weights = Fault("GET", "model.safetensors", times=None, cut_after=100)
     hub.faults.append(weights)
@@ -301,7 +301,7 @@ def test_cut_download_is_made_good_at_once_or_by_the_next_try(hub, saved):
 
 
 def test_hub_that_does_not_answer_is_given_up(hub, saved, monkeypatch):
-    """Without a limit a program would hang; with the model in the cache it needs no answer."""
+    """Without a timeout a program would hang; a model in the cache needs no answer."""
     hub.add_repository(NAME, saved)
     for name in ("constants.HF_HUB_ETAG_TIMEOUT", "file_download._ETAG_RETRY_TIMEOUT"):
         monkeypatch.setattr(f"huggingface_hub.{name}", 0.05)
@@ -324,7 +324,7 @@ def pickled(saved, make_model, tmp_path, file_name="pytorch_model.bin"):
 
 
 def test_pickled_weights_are_refused_with_a_reason(hub, saved, make_model, tmp_path):
-    """Whoever can write to a repository could run code on each machine that loads from it."""
+    """Anyone who can write to a repository could run code on each machine that loads from it."""
     files = pickled(saved, make_model, tmp_path)
     hub.add_repository(NAME, files)
     folder = tmp_path / "pickled"
@@ -338,7 +338,7 @@ def test_pickled_weights_are_refused_with_a_reason(hub, saved, make_model, tmp_p
 
 
 def test_check_refuses_pickles_only_where_nothing_else_is(hub, saved, make_model, tmp_path):
-    """Old repositories have both; and who asks for the pickle does not get it either."""
+    """Old repositories have both formats, and a user who asks for the pickle must not get it either."""
     files = pickled(saved, make_model, tmp_path)
     hub.add_repository("org/both", files | saved)
     check_weights("org/both")
@@ -354,7 +354,7 @@ def test_check_refuses_pickles_only_where_nothing_else_is(hub, saved, make_model
         check_weights("org/parts")
     with pytest.raises(ValueError, match=r"got only pytorch_model\.fp16\.bin in org/variant"):
         check_weights("org/variant", variant="fp16")
-    check_weights("org/variant")  # has no weights: transformers says so
+    check_weights("org/variant")  # it has no weights, which transformers reports
     private = hub.add_repository("org/private", files, private=True)
     token = hub.add_user("ann", organisations=["org"])
     with pytest.raises(ValueError, match="got only"):
@@ -363,7 +363,7 @@ def test_check_refuses_pickles_only_where_nothing_else_is(hub, saved, make_model
 
 @pytest.mark.parametrize("left", [0, 5, 60, -100])
 def test_weights_that_are_not_whole_are_named(left, hub, saved):
-    """`invalid header length` tells nobody which file to fetch again."""
+    """`invalid header length` does not say which file to download again."""
     weights = saved["model.safetensors"][:left]
     hub.add_repository(NAME, saved | {"model.safetensors": weights})
     with pytest.raises(
@@ -373,7 +373,7 @@ def test_weights_that_are_not_whole_are_named(left, hub, saved):
 
 
 def test_parts_of_weights_are_each_looked_at(make_model, tmp_path):
-    """Of a large pair it is one part of many that is not whole."""
+    """Large models have many files, of which one may be damaged."""
     make_model().save_pretrained(tmp_path, max_shard_size=600)
     parts = sorted(tmp_path.glob("model-*.safetensors"))
     assert len(parts) > 1
@@ -384,7 +384,7 @@ def test_parts_of_weights_are_each_looked_at(make_model, tmp_path):
 
 
 def test_model_of_a_newer_version_is_refused_if_it_says_more(hub, saved):
-    """A field that is passed over in silence is another model under the same name."""
+    """A field that is silently ignored would give another model under the same name."""
     hub.add_repository(NAME, with_config(saved, hf_maxmig_version="99.1", temperature_of_g=2.0))
     with pytest.raises(
         ValueError, match="or older, got one of 99.1 with temperature_of_g: `pip install -U"
@@ -397,13 +397,13 @@ def test_model_of_a_newer_version_is_refused_if_it_says_more(hub, saved):
     [{"hf_maxmig_version": "99.1"}, {"mine": 1}, {"hf_maxmig_version": "0.0.1", "mine": 1}],
 )
 def test_model_that_says_nothing_new_loads(fields, hub, saved):
-    """A new version that is not made use of, and users' own fields, are no reason to refuse."""
+    """Models whose version adds nothing, or with users' own fields, must still load."""
     hub.add_repository(NAME, with_config(saved, **fields))
     assert type(AutoModel.from_pretrained(NAME, attn_implementation="eager")) is MaxMIGModel
 
 
 def test_saved_model_says_which_version_saved_it(saved):
-    """Without it a later version cannot tell what it reads."""
+    """Without the version, a later release cannot tell what it is reading."""
     assert json.loads(saved["config.json"])["hf_maxmig_version"] == __version__
 
 
@@ -412,7 +412,7 @@ def test_saved_model_says_which_version_saved_it(saved):
     [("0.0.9", False), (__version__, False), ("0.10.0", True), ("1.0", True)],
 )
 def test_versions_are_compared_as_numbers(version, refused, monkeypatch):
-    """As texts 0.10 is older than 0.9."""
+    """Compared as text, 0.10 is older than 0.9."""
     monkeypatch.setattr("hf_maxmig.model.checked_loading.__version__", "0.9.0")
     monkeypatch.setattr(sys.modules[__name__], "__version__", "0.9.0")
     check_version(version, [])
@@ -424,22 +424,22 @@ def test_versions_are_compared_as_numbers(version, refused, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"divergence": "renyi"}, "`divergence` must be one of kl, pearson, jensen_shannon, got 'renyi'"),
         ({"aggregator": "deep"}, "`aggregator` must be one of weighted_average, .*, got 'deep'"),
         ({"classifier_config": {"model_type": "maxmig_new"}}, "`classifier_config` must have the `model_type` of a model of transformers, got .maxmig_new"),
     ],
 )  # fmt: skip
-def test_values_from_the_future_are_named(changes, told, hub, saved):
-    """A pair of a later version may have what this one has not."""
+def test_values_from_the_future_are_named(changes, message, hub, saved):
+    """A model of a later version may use values unknown to this one."""
     hub.add_repository(NAME, with_config(saved, **changes))
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         AutoModel.from_pretrained(NAME)
 
 
 def test_broken_config_is_named(hub, saved):
-    """The cache may hold half a file of another program's making."""
+    """Another program may have left half a file in the cache."""
     hub.add_repository(NAME, saved | {"config.json": saved["config.json"][:40]})
     with pytest.raises(OSError, match="is not a valid JSON file"):
         AutoModel.from_pretrained(NAME)

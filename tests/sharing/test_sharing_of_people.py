@@ -1,4 +1,4 @@
-"""What others see of the annotators, and the card: its examples run as they stand."""
+"""What others can see of the annotators, and the model card with runnable examples."""
 
 import json
 import re
@@ -36,12 +36,12 @@ from tests.worlds import ANNOTATORS, CLASSES
 NAME = "org/pair"
 SALT = "not to be guessed by anybody"
 
-# The client hands a file to its own client in a manner that is going out of use.
+# The client passes a file to its HTTP client in a deprecated way.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
 
 
 def uploaded(hub):
-    """What any commit holds, by commit and file; the code has examples with such names."""
+    """Return the content of every commit, by commit and file; the code contains example names."""
     return {
         (commit, path): file.content
         for commit, files in hub.repository(NAME).commits.items()
@@ -51,7 +51,7 @@ def uploaded(hub):
 
 
 def named(files, names):
-    """Find files that hold a name as a word of its own."""
+    """Return the files that hold a name as a word of its own."""
     words = [re.compile(rb"[\"'\s]" + re.escape(name.encode()) + rb"[\"'\s,]") for name in names]
     return {path for path, content in files.items() if any(word.search(content) for word in words)}
 
@@ -60,7 +60,7 @@ def named(files, names):
 
 
 def test_names_are_shared_only_by_default(hub, ann, make_trainer):
-    """That a name is found where it is makes the other tests mean something."""
+    """If names could not be found here, the other tests would mean nothing."""
     make_trainer().push_to_hub()
     assert {path for _, path in named(uploaded(hub), ANNOTATORS)} == {"config.json"}
 
@@ -68,7 +68,7 @@ def test_names_are_shared_only_by_default(hub, ann, make_trainer):
 @pytest.mark.parametrize("who", ["trainer", "arguments", "model"])
 @pytest.mark.parametrize("annotators", ["hashed", "dropped"])
 def test_names_do_not_go_up(annotators, who, hub, ann, make_trainer, tmp_path):
-    """Not in the last commit, and not in one before; and who shares keeps the names."""
+    """No commit, not even an earlier one, may contain them, while the owner's own model keeps them."""
     salt = SALT if annotators == "hashed" else None
     asked = {"hub_annotators": annotators, "hub_salt": salt} if who == "arguments" else {}
     trainer = make_trainer(**asked)
@@ -108,7 +108,7 @@ def test_names_do_not_go_up(annotators, who, hub, ann, make_trainer, tmp_path):
 
 @pytest.mark.parametrize("annotators", ["hashed", "dropped"])
 def test_nothing_is_pushed_before_names_are_taken_out(annotators, hub, ann, make_trainer):
-    """A checkpoint has the names; and `save_model` pushes too, if pushing is on."""
+    """Checkpoints contain the names, and `save_model` also pushes if pushing is enabled."""
     salt = SALT if annotators == "hashed" else None
     trainer = make_trainer(
         push_to_hub=True, save_strategy="epoch", hub_annotators=annotators, hub_salt=salt
@@ -122,7 +122,7 @@ def test_nothing_is_pushed_before_names_are_taken_out(annotators, hub, ann, make
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "message"),
     [
         ({"annotators": "secret"}, "`annotators` must be one of names, hashed, dropped, got 'secret'"),
         ({"annotators": "hashed"}, "`salt` must be given with `annotators='hashed'`, and only with it, got none"),
@@ -131,17 +131,17 @@ def test_nothing_is_pushed_before_names_are_taken_out(annotators, hub, ann, make
     ],
     ids=["unknown", "unsalted", "short", "salt_alone"],
 )  # fmt: skip
-def test_nothing_goes_up_if_it_is_unclear_what_may_be_seen(asked, told, hub, ann, make_trainer):
+def test_nothing_goes_up_if_it_is_unclear_what_may_be_seen(asked, message, hub, ann, make_trainer):
     trainer = make_trainer()
     for push in (trainer.push_to_hub, lambda **how: trainer.crowd_model.push_to_hub(NAME, **how)):
-        with pytest.raises(ValueError, match=re.escape(told)):
+        with pytest.raises(ValueError, match=re.escape(message)):
             push(**asked)
     assert ("models", NAME) not in hub.repositories
     assert trainer.crowd_model.config.annotators == ANNOTATORS
 
 
 def test_salt_that_is_not_asked_for_is_refused(make_args, make_model):
-    """Whoever gives a salt believes that the names are hashed."""
+    """A user who passes a salt believes that the names are hashed."""
     with pytest.raises(ValueError, match="`hub_salt` must be given with"):
         make_args(hub_salt=SALT)
     with (
@@ -152,7 +152,7 @@ def test_salt_that_is_not_asked_for_is_refused(make_args, make_model):
 
 
 def test_classifier_that_does_not_stand_alone_is_not_shared_alone(hub, ann):
-    """Doctor Net's answer is the mean of its doctors': its classifier alone is none of them."""
+    """Doctor Net averages the answers of its heads, so its classifier alone is another model."""
     head = HeadClassifier(HeadConfig(input_size=5, num_labels=3))
     model = peer("doctor_net", head, annotators=ANNOTATORS, id2label=dict(enumerate(CLASSES)))
     with pytest.raises(ValueError, match="what classifies must be `model.classifier` alone"):
@@ -167,7 +167,7 @@ def test_hashed_model_says_the_same_of_the_same_votes(aggregator, make_model):
 
 @pytest.mark.parametrize("method", PEERS)
 def test_hashed_rival_says_the_same_of_the_same_votes(method):
-    """Each method keeps what it knows of the annotators in another place."""
+    """Each method stores its annotators' parameters in another place."""
     classes = 2 if method == "kos" else 3
     head = HeadClassifier(HeadConfig(input_size=5, num_labels=classes))
     model = peer(method, head, annotators=ANNOTATORS)
@@ -178,7 +178,7 @@ def test_hashed_rival_says_the_same_of_the_same_votes(method):
 
 
 def check_hashed(model):
-    """Fill all rows with numbers of their own, hash, and compare what all verbs make of the votes."""
+    """Fill all rows with distinct numbers, hash, and compare the results of all methods on the votes."""
     generator = torch.Generator().manual_seed(0)
     M, C = model.config.num_annotators, model.config.num_labels
     for name, tensor in model.state_dict().items():
@@ -190,32 +190,32 @@ def check_hashed(model):
             tensor.copy_(torch.randn(tensor.shape, generator=generator))
     model.train()
     features = torch.randn(7, 5, generator=generator)
-    told = torch.randint(M, (7, 3), generator=generator)
+    voters = torch.randint(M, (7, 3), generator=generator)
     said = torch.randint(C, (7, 3), generator=generator)
     shares = torch.full((7, C), 1 / C)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     place = np.argsort(np.argsort(hashed_names(ANNOTATORS, SALT)))
 
-    def heard(told):
+    def heard(voters):
         batch = {
-            "annotators": told,
+            "annotators": voters,
             "annotations": said,
             "crowd_posterior": shares,
             "labels": said[:, 0],
         }
         torch.manual_seed(0)
-        output = model(features=features, annotators=told, annotations=said)
+        output = model(features=features, annotators=voters, annotations=said)
         loss, _ = model.crowd_loss(output, batch)
         model.eval()
-        answers = model(features=features, annotators=told, annotations=said)
+        answers = model(features=features, annotators=voters, annotations=said)
         model.train()
         tensors = [t for t in (*output.to_tuple(), *answers.to_tuple()) if t is not None]
         return [loss.detach(), *(tensor.detach() for tensor in tensors)]
 
-    known = heard(told)
+    known = heard(voters)
     with model.shared_as("hashed", SALT):
         assert model.config.annotators == sorted(hashed_names(ANNOTATORS, SALT))
-        for ours, theirs in zip(heard(torch.from_numpy(place)[told]), known, strict=True):
+        for ours, theirs in zip(heard(torch.from_numpy(place)[voters]), known, strict=True):
             torch.testing.assert_close(ours, theirs)
         changed = [n for n, t in model.state_dict().items() if not torch.equal(t, before[n])]
         knows = [n for n in before if not n.startswith("classifier.") and M in before[n].shape[:1]]
@@ -235,7 +235,7 @@ def test_method_whose_rows_nobody_knows_of_is_not_hashed(make_model):
 
 
 def test_model_without_names_is_not_called_hashed(make_model):
-    """Its rows are in the order of the data, whose names are known to whoever has a list of them."""
+    """Its rows follow the data's order, so anyone with a list of the names could match them."""
     model = MaxMIGModel.from_classifier(make_model().classifier, num_annotators=4)
     with pytest.raises(
         ValueError, match="annotators must have names to be hashed, got only their number, 4"
@@ -265,7 +265,7 @@ CARDS = {
 
 @pytest.fixture
 def push_card(hub, ann, crowd, make_args, monkeypatch, tmp_path):
-    """Push an untrained pair, and give its card; the examples find a picture."""
+    """Push an untrained model and return its card; the examples find a picture."""
     monkeypatch.chdir(tmp_path)
     Image.new("RGB", (20, 30), "olive").save("picture.jpg")
 
@@ -288,7 +288,7 @@ def push_card(hub, ann, crowd, make_args, monkeypatch, tmp_path):
 
 
 def run(card, name="card"):
-    """Run each example by itself, as a reader does; return what its last line gives."""
+    """Run each example by itself, as a reader does; return the value of its last line."""
     given = []
     for example in examples(card.text):
         *lines, last = example.strip().splitlines()
@@ -305,7 +305,7 @@ def run(card, name="card"):
 @pytest.mark.parametrize("shared", SHARED_AS)
 @pytest.mark.parametrize("kind", CARDS)
 def test_examples_of_the_card_run_as_they_stand(kind, shared, push_card):
-    """Somebody else's first minute with a model is copying these lines."""
+    """Copying these lines is a new user's first minute with a model."""
     card = push_card(kind, annotators=shared, salt=SALT if shared == "hashed" else None)
     given = run(card)
     assert len(given) == (1 if shared == "dropped" else 3)
@@ -319,7 +319,7 @@ def test_examples_of_the_card_run_as_they_stand(kind, shared, push_card):
     assert ("the classifier is here" in card.text) == (shared == "dropped")
 
 
-@pytest.mark.parametrize("method", [name for name in PEERS if name != "kos"])  # of two classes
+@pytest.mark.parametrize("method", [name for name in PEERS if name != "kos"])  # with two classes
 def test_examples_of_a_rivals_card_run_too(method, push_card):
     given = run(push_card("features", method))
     assert given[0].shape == (1, 3)
@@ -328,13 +328,13 @@ def test_examples_of_a_rivals_card_run_too(method, push_card):
 
 
 def test_native_classifier_alone_needs_nothing_of_the_package(push_card):
-    """What transformers knows loads without an import that only the model would need."""
+    """A classifier that transformers knows must load without an import that only the model needs."""
     assert "hf_maxmig" not in examples(push_card("transformers", annotators="dropped").text)[0]
     assert "import hf_maxmig" in examples(push_card("own network", annotators="dropped").text)[0]
 
 
 def test_card_has_no_gap_and_states_the_licence(push_card):
-    """What the template leaves out leaves no hole; a model without a licence may not be used."""
+    """Sections that the template omits must leave no gap, and a model without a licence may not be used."""
     card = push_card("features", license="cc-by-4.0")
     assert "\n\n\n" not in card.content
     assert card.data.license == "cc-by-4.0"
@@ -343,15 +343,15 @@ def test_card_has_no_gap_and_states_the_licence(push_card):
 
 
 def test_results_go_up_beside_the_card(hub, ann, make_trainer, crowd):
-    """Tables of many pairs are made from files, not from prose."""
+    """Tables of many models are built from files, not from prose."""
     trainer = make_trainer()
     trainer.train()
     metrics = trainer.evaluate(crowd)
     trainer.push_to_hub()
-    told = json.loads(hub.repository(NAME).files["results.json"].content)
-    assert told["results"]["eval_gain"] == pytest.approx(metrics["eval_gain"])
-    assert told["results"]["eval_accuracy"] == pytest.approx(metrics["eval_accuracy"])
-    assert told["arguments"]["learning_rate"] == trainer.args.learning_rate
+    stored = json.loads(hub.repository(NAME).files["results.json"].content)
+    assert stored["results"]["eval_gain"] == pytest.approx(metrics["eval_gain"])
+    assert stored["results"]["eval_accuracy"] == pytest.approx(metrics["eval_accuracy"])
+    assert stored["arguments"]["learning_rate"] == trainer.args.learning_rate
 
 
 # Data
@@ -372,7 +372,7 @@ def test_crowd_columns_come_back_with_names_and_types(shared_crowd):
 
 
 def test_stream_from_the_hub_feeds_the_trainer(shared_crowd, make_args):
-    """Data larger than the disk are read as they come, and start as the whole ones do."""
+    """Data larger than the disk are streamed, and start like whole ones."""
     stream = load_dataset("org/crowd", split="train", streaming=True)
     assert stream.features == shared_crowd.features
     args = make_args(max_steps=30)
@@ -384,7 +384,7 @@ def test_stream_from_the_hub_feeds_the_trainer(shared_crowd, make_args):
 
 
 def test_section_of_a_data_sets_card_names_columns_and_nobody(shared_crowd, hub):
-    """The features name the annotators already; in hashes, if the data were hashed."""
+    """The data set's features already name the annotators, by hash if the data were hashed."""
     section = describe(shared_crowd).card_section()
     assert not [name for name in ANNOTATORS if re.search(rf"\b{name}\b", section)]
     card = DatasetCard.load("org/crowd")
@@ -397,7 +397,7 @@ def test_section_of_a_data_sets_card_names_columns_and_nobody(shared_crowd, hub)
 
 
 def test_hashed_data_go_up_without_a_name(hub, ann, crowd):
-    """And are those of a model that was hashed with the same salt."""
+    """The hashes must equal those of a model hashed with the same salt."""
     hash_annotators(crowd, SALT).push_to_hub("org/crowd")
     files = hub.repository("org/crowd", "datasets").files
     assert not named({path: file.content for path, file in files.items()}, ANNOTATORS)
@@ -405,14 +405,14 @@ def test_hashed_data_go_up_without_a_name(hub, ann, crowd):
     assert again.features["annotators"].feature.names == sorted(hashed_names(ANNOTATORS, SALT))
 
 
-# Curves
+# Training curves
 
 
 @pytest.mark.parametrize("kind", ["tensorboard"])
 def test_gain_curves_reach_the_boards_by_sensible_names(
     kind, make_model, make_args, crowd, tmp_path
 ):
-    """`train/gain` beside `eval/gain` and its ceiling: one looks where they part."""
+    """Users compare `train/gain` with `eval/gain` and its ceiling to see where they part."""
     pytest.importorskip(kind)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

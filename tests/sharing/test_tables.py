@@ -1,6 +1,6 @@
-"""Models of tables on the Hub: their card shows a row, and the processor goes up with them.
+"""Models of tables on the Hub: their card shows a row, and the processor is uploaded with them.
 
-What holds for all items is in `test_modalities.py`.
+What holds for all modalities is tested in `test_modalities.py`.
 """
 
 import json
@@ -24,7 +24,7 @@ from tests.worlds import ANNOTATORS, CLASSES, make_table
 
 NAME = "org/animals"
 
-# The client hands a file to its own client in a manner that is going out of use.
+# The client passes a file to its HTTP client in a deprecated way.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
 
 
@@ -51,7 +51,7 @@ def blocks(card):
 
 
 def run(block):
-    """Run a block of a card, the last line of which is an expression: its value, and all names."""
+    """Run a block of a card whose last line is an expression; return its value and all names."""
     *lines, last = block.strip().splitlines()
     value, space = None, {}
     if " = " in last:
@@ -64,7 +64,7 @@ def run(block):
 
 @pytest.mark.parametrize("columns", ["few", "many"])
 def test_card_shows_a_row_and_its_code_runs(columns, pair, processor, tmp_path):
-    """Copied from the card, the example must run: there is no pipeline for tables in transformers."""
+    """Transformers has no pipeline for tables, so the example copied from the card must run by itself."""
     if columns == "many":
         more = [c | {"name": f"{c['name']} {i}"} for i in range(9) for c in processor.columns]
         processor = TableProcessor(more)
@@ -91,7 +91,7 @@ def test_card_shows_a_row_and_its_code_runs(columns, pair, processor, tmp_path):
 
 
 def test_card_without_a_processor_takes_features(pair, processor, tmp_path):
-    """The model may have been trained on features that came from somewhere else."""
+    """The model may have been trained on features computed elsewhere."""
     pair.save_pretrained(tmp_path)
     card = model_card(pair, {}, {}, "animals", repo_id=str(tmp_path))
     classify, forecast, _ = blocks(card)
@@ -102,7 +102,7 @@ def test_card_without_a_processor_takes_features(pair, processor, tmp_path):
 
 @pytest.mark.slow
 def test_pushed_model_is_used_as_its_card_says(pair, processor, table, hub, ann, make_args):
-    """The processor goes up with the model and its code; no pickle, and no scikit-learn, is needed."""
+    """The processor is uploaded with the model and its code; neither a pickle nor scikit-learn is needed."""
     trainer = MaxMIGTrainer(pair, make_args(hub_model_id=NAME), train_dataset=table, processing_class=processor)  # fmt: skip
     trainer.push_to_hub()
     files = hub.repository(NAME).files

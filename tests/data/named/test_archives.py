@@ -1,4 +1,4 @@
-"""Archives of strangers: nothing is written outside the folder, and nothing without end."""
+"""Untrusted archives: nothing is written outside the folder, and no amount of data without a limit."""
 
 import gzip
 import io
@@ -21,7 +21,7 @@ MODES = (0o644, 0o755)
 
 
 def member(name, content=b"evil", **fields):
-    """A member with any name and type, as `tarfile` would write it."""
+    """Return a member with any name and type, as `tarfile` would write it."""
     info = tarfile.TarInfo(name)
     info.size = len(content)
     for field, value in fields.items():
@@ -45,7 +45,7 @@ def written(path, members, form=tarfile.PAX_FORMAT):
 
 
 def sparse(name, size):
-    """A file of any size that is all hole: a few bytes in the archive."""
+    """Return a file of any size that is one hole and takes only a few bytes in the archive."""
     info, _ = member(name, b"")
     headers = {
         "GNU.sparse.major": "0",
@@ -99,7 +99,7 @@ HOSTILE = {
 
 @pytest.fixture
 def outside(tmp_path):
-    """A file beside the folder that is unpacked into."""
+    """Create a file beside the folder that the archive is unpacked into."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "kept.txt").write_text("kept")
     return tmp_path / "outside"
@@ -115,7 +115,7 @@ def tree(folder):
 
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT], ids=["pax", "gnu"])
 def test_plain_archive_is_unpacked(form, tmp_path, outside):
-    """If it were refused, the refusals below would mean nothing."""
+    """If plain archives were refused too, the refusals below would mean nothing."""
     names = [
         "LabelMe/" + "n" * 200,
         "LabelMe/\u00e9t\u00e9 #1 [a].jpg",
@@ -140,7 +140,7 @@ def test_plain_archive_is_unpacked(form, tmp_path, outside):
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT], ids=["pax", "gnu"])
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_member_is_refused_by_name(kind, form, tmp_path, outside):
-    """Whatever it is, nothing is written elsewhere and the user learns which one it was."""
+    """Nothing may be written outside the folder, and the error must name the member."""
     if form == tarfile.GNU_FORMAT and kind in ("NUL", "hole"):
         pytest.skip("only a header of the other format says this")
     archive = written(tmp_path / "a.tar.gz", [*GOOD, *HOSTILE[kind]], form)
@@ -159,7 +159,7 @@ def test_hostile_member_is_refused_by_name(kind, form, tmp_path, outside):
 
 
 def test_link_that_is_there_is_not_followed(tmp_path, outside):
-    """The folder is always a new one: what lies there is not trusted either."""
+    """The folder is always new, so whatever already lies in it is not trusted either."""
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "up").symlink_to(outside)
     with pytest.raises(FileExistsError):
@@ -168,7 +168,7 @@ def test_link_that_is_there_is_not_followed(tmp_path, outside):
 
 
 def zeros(path, name, size):
-    """A megabyte that unpacks to a gigabyte."""
+    """Write a megabyte that unpacks to a gigabyte."""
     info, _ = member(name, b"")
     info.size = size
     with gzip.open(path, "wb", compresslevel=1) as file:
@@ -179,7 +179,7 @@ def zeros(path, name, size):
 
 
 def test_bomb_is_stopped_early(tmp_path):
-    """A disk that is full stops more than this program."""
+    """A full disk stops more than this program."""
     limits = Limits(leeway=3 << 20)
     archive = zeros(tmp_path / "a.tar.gz", "zeros", 64 << 20)
     assert archive.stat().st_size < 1 << 20
@@ -195,7 +195,7 @@ def test_bomb_is_stopped_early(tmp_path):
 
 
 def test_default_limits_let_data_pass_and_no_bomb(tmp_path):
-    """Float features shrink to a half, not to a hundredth; zeros to a thousandth."""
+    """Float features compress to a half, not to a hundredth; zeros compress to a thousandth."""
     assert archives.LIMITS.bytes >= 4 << 30
     rows = random.Random(SEED).randbytes(1 << 16) + bytes(1 << 16)
     assert len(zlib.compress(rows)) * archives.LIMITS.ratio > 10 * len(rows)
@@ -203,7 +203,7 @@ def test_default_limits_let_data_pass_and_no_bomb(tmp_path):
 
 
 def test_too_many_members_are_refused(tmp_path):
-    """A million empty files fill a disk's table of files, not the disk."""
+    """A million empty files exhaust the inodes of a disk, not its space."""
     members = [member(f"f{n}", b"") for n in range(12)]
     archive = written(tmp_path / "a.tar.gz", members)
     unpack_tar_gz(archive, tmp_path / "new", Limits(members=12))
@@ -213,7 +213,7 @@ def test_too_many_members_are_refused(tmp_path):
 
 @pytest.mark.parametrize("kind", archives._HEADERS)
 def test_header_that_fills_the_memory_is_refused(kind, tmp_path):
-    """`tarfile` reads a long name at one go, before anybody sees it."""
+    """`tarfile` reads a long name at once, before any check can look at it."""
     info = tarfile.TarInfo("long")
     info.type, info.size = kind, 32 << 20
     with gzip.open(tmp_path / "a.tar.gz", "wb", compresslevel=1) as file:
@@ -245,16 +245,16 @@ TYPES = [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tar
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(NAMES, st.sampled_from(TYPES), NAMES), max_size=6))
 def test_any_members_lie_inside_or_are_refused(tmp_path_factory, members):
-    """Names and links in any order: a chain of harmless ones may lead out."""
+    """Names and links come in any order: a chain of harmless ones may lead outside."""
     base = tmp_path_factory.mktemp("any")
     (base / "outside").mkdir()
     (base / "outside" / "kept.txt").write_text("kept")
-    told = [
+    stored = [
         member(name.replace("\0", ""), b"evil" if kind == tarfile.REGTYPE else b"", type=kind, linkname=to.replace("\0", ""),
                pax_headers={"path": name} if "\0" in name else {})
         for name, kind, to in members
     ]  # fmt: skip
-    archive = written(base / "a.tar.gz", told)
+    archive = written(base / "a.tar.gz", stored)
     harmless = True
     try:
         unpack_tar_gz(archive, base / "new")
@@ -270,7 +270,7 @@ def test_any_members_lie_inside_or_are_refused(tmp_path_factory, members):
 
 @pytest.mark.slow
 def test_damaged_archive_is_whole_or_not_there(tmp_path):
-    """Any flipped bit, any cut: gzip's checksum finds what no header shows."""
+    """After any flipped bit or cut, gzip's checksum finds what no header shows."""
     rng = random.Random(SEED)
     whole = written(tmp_path / "whole.tar.gz", GOOD).read_bytes()
     expected = None
@@ -280,7 +280,7 @@ def test_damaged_archive_is_whole_or_not_there(tmp_path):
             del damaged[rng.randrange(len(damaged)) :]
         elif number % 3 == 1:
             damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
-        else:  # a whole gzip of a damaged tar
+        else:  # a complete gzip file of a damaged tar
             plain = bytearray(gzip.decompress(whole))
             plain[rng.randrange(5 * 512)] ^= 1 << rng.randrange(8)
             damaged = bytearray(gzip.compress(bytes(plain)))
@@ -292,7 +292,7 @@ def test_damaged_archive_is_whole_or_not_there(tmp_path):
             continue
         expected = {"LabelMe/a.txt": b"one", "LabelMe/b/c.txt": b"two"}
         found = tree(tmp_path / str(number))
-        # What lies in a tar has no checksum, but its headers have.
+        # The content of a tar has no checksum, but its headers have.
         assert found == expected if number % 3 != 2 else found.keys() == expected.keys()
     assert expected is not None
     assert not [p for p in Path(tmp_path).rglob("*") if p.is_symlink()]

@@ -32,12 +32,12 @@ every = pytest.mark.parametrize("name", list(LOADERS))
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep what `datasets` caches out of the user's cache."""
+    """Keep the cache of `datasets` out of the user's own."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
 def grey(split: str, i: int) -> int:
-    """Tell split and row of a small picture by its grey."""
+    """Return the grey value that encodes split and row of a small picture."""
     return 20 + 110 * (split == "test") + 4 * i
 
 
@@ -74,7 +74,7 @@ def write_parquet(folder: Path, name: str, orders: dict[str, list[str]] | None =
 
 
 def write_class_folders(folder: Path, name: str) -> Path:
-    """Write a folder a class; the names of the pictures are in the order of the rows."""
+    """Write one folder per class; the names of the pictures follow the order of the rows."""
     for split in ("train", "test"):
         for i, c in enumerate(labels_of(name, split)):
             place = folder / split / CLASSES[name][c].upper()
@@ -84,7 +84,7 @@ def write_class_folders(folder: Path, name: str) -> Path:
 
 
 def check(data: DatasetDict, name: str, in_order: bool = True) -> None:
-    """Compare every picture's label with the one it was made with."""
+    """Compare each picture's label with the one it was made with."""
     assert list(data) == ["train", "test"]
     for split, rows in data.items():
         assert rows.column_names == ["image", "label"]
@@ -92,7 +92,7 @@ def check(data: DatasetDict, name: str, in_order: bool = True) -> None:
         values = [round(np.asarray(row["image"].convert("L")).mean()) for row in rows]
         expected = labels_of(name, split)
         number = {grey(split, i): i for i in range(len(expected))}
-        order = [number[value] for value in values]  # png: greys are exact
+        order = [number[value] for value in values]  # PNG keeps greys exactly
         assert sorted(order) == list(range(len(expected)))
         assert rows["label"][:] == expected[order].tolist()
         if in_order:
@@ -101,13 +101,13 @@ def check(data: DatasetDict, name: str, in_order: bool = True) -> None:
 
 @every
 def test_parquet_is_read(name: str, tmp_path: Path) -> None:
-    """Rows in another order than the file's would belong to other human labels."""
+    """In another order than the file's, rows would get the human labels of other pictures."""
     check(LOADERS[name](write_parquet(tmp_path / "data", name)), name)
 
 
 @every
 def test_classes_in_another_order_are_told_by_their_names(name: str, tmp_path: Path) -> None:
-    """The numbers of a source trusted: every dog a cat, and nothing looks wrong."""
+    """If the numbers of a source were trusted, every dog could be a cat, and nothing would look wrong."""
     backwards = [word.upper() for word in reversed(CLASSES[name])]
     forwards = list(CLASSES[name])
     for i, orders in enumerate(
@@ -118,7 +118,7 @@ def test_classes_in_another_order_are_told_by_their_names(name: str, tmp_path: P
 
 
 def test_names_as_text_are_taken_and_bare_numbers_are_not(tmp_path: Path) -> None:
-    """Which class a number without a name is, is a guess."""
+    """Without a name, the class of a number would be a guess."""
     folder = write_parquet(tmp_path, "luna16")
     rows = table("luna16", "test", list(LUNA16))
     text = [LUNA16[c].title() for c in rows["label"]]
@@ -131,7 +131,7 @@ def test_names_as_text_are_taken_and_bare_numbers_are_not(tmp_path: Path) -> Non
 
 
 def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
-    """The cache of `datasets` would give yesterday's pictures."""
+    """The cache of `datasets` would return the old pictures."""
     folder = write_parquet(tmp_path, "luna16")
     assert len(luna16(folder)["train"]) == 7
     rows = table("luna16", "train", list(LUNA16)).select(range(5))
@@ -141,7 +141,7 @@ def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
 
 @every
 def test_class_folders_are_read(name: str, tmp_path: Path) -> None:
-    """Folder names differ in case; files of the system are no pictures."""
+    """Folder names may differ in case, and system files are not pictures."""
     folder = write_class_folders(tmp_path / "data", name)
     first = folder / "train" / CLASSES[name][0].upper()
     (first / "._000.png").write_bytes(b"of the system")
@@ -152,7 +152,7 @@ def test_class_folders_are_read(name: str, tmp_path: Path) -> None:
 
 @every
 def test_a_missing_class_is_an_error(name: str, tmp_path: Path) -> None:
-    """Without it the classes after it would take its number, or nobody would learn it."""
+    """Without the error, later classes would take its number, or nobody would learn it."""
     folder = write_class_folders(tmp_path / "folders", name)
     last = folder / "test" / CLASSES[name][-1].upper()
     for path in last.iterdir():
@@ -183,7 +183,7 @@ def test_an_item_without_a_label_is_an_error(tmp_path: Path) -> None:
 
 @every
 def test_missing_data_say_where_to_get_them_and_how_they_may_lie(name: str, tmp_path: Path) -> None:
-    """A bare traceback would leave the user to guess a layout."""
+    """After a bare traceback, the user would have to guess the layout."""
     where = {"cifar10": "kriz", "dogs_vs_cats": "kaggle.com", "luna16": "prepare_luna16.py"}[name]
     with pytest.raises(FileNotFoundError, match=rf"nowhere: it does not exist.*{where}.*parquet"):
         LOADERS[name](tmp_path / "nowhere")
@@ -197,7 +197,7 @@ def test_missing_data_say_where_to_get_them_and_how_they_may_lie(name: str, tmp_
 
 @pytest.mark.parametrize("name", ["cifar10", "dogs_vs_cats"])
 def test_offline_without_a_folder_says_what_to_do(name: str) -> None:
-    """The Hub's own message does not know of `data_dir`."""
+    """The Hub's own message does not mention `data_dir`."""
     with pytest.raises(
         ConnectionError, match=r"must come from the Hub.*HF_HUB_OFFLINE.*`data_dir`"
     ):
@@ -205,7 +205,7 @@ def test_offline_without_a_folder_says_what_to_do(name: str) -> None:
 
 
 def test_only_part_of_a_data_set_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Accuracies of a subset would be set beside the paper's."""
+    """Accuracies on a subset would be compared with the paper's."""
     folder = write_parquet(tmp_path, "luna16")
     with caplog.at_level(logging.WARNING):
         luna16(folder)
@@ -216,7 +216,7 @@ def test_only_part_of_a_data_set_is_said(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 def test_cifar10_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Hub calls the column of pictures `img`."""
+    """The Hub calls the picture column `img`."""
 
     def load_dataset(name: str) -> DatasetDict:
         assert name == "uoft-cs/cifar10"
@@ -238,11 +238,11 @@ class Evil:
 
 
 def write_batches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write small pickles in the published layout, and their MD5 sums where torchvision looks."""
+    """Write small pickles in the published layout, and give torchvision their MD5 sums."""
     from torchvision.datasets import CIFAR10 as Published  # noqa: N811
 
     folder.mkdir(parents=True)
-    order = [*reversed(CIFAR10)]  # the names are in a file of their own
+    order = [*reversed(CIFAR10)]  # the names are stored in a separate file
 
     def write(name: str, content: dict[str, Any]) -> str:
         data = pickle.dumps(content)
@@ -269,7 +269,7 @@ def write_batches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_cifar10_from_the_published_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batches in another order, or channels for rows, would still be small pictures."""
+    """Batches in another order, or channels taken for rows, would still look like small pictures."""
     folder = write_batches(tmp_path / "cifar-10-batches-py", monkeypatch)
     for data_dir in (folder, tmp_path):
         data = cifar10(data_dir)
@@ -280,12 +280,12 @@ def test_cifar10_from_the_published_batches(
 def test_cifar10_opens_no_pickle_that_is_not_the_published_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To unpickle a file is to run what it says."""
+    """Unpickling a file runs whatever code it contains."""
     folder = write_batches(tmp_path / "cifar-10-batches-py", monkeypatch)
     sign = tmp_path / "it ran"
     evil = pickle.dumps(Evil(sign))
     pickle.loads(evil)
-    assert sign.exists()  # or the test could pass for nothing
+    assert sign.exists()  # or the test could pass without meaning
     sign.unlink()
     for name in ("train_2", "test_1", "batches.meta"):
         before = (folder / name).read_bytes()
@@ -312,7 +312,7 @@ def write_features(folder: Path, kind: str = "small", width: int = 5) -> Path:
 
 
 def test_cifar10_features_are_read(tmp_path: Path) -> None:
-    """Half precision kept would reach the head's weights; ragged lists are a hundred times slower."""
+    """Half-precision features would not fit the head's weights, and ragged lists are a hundred times slower."""
     data = cifar10(write_features(tmp_path), content="features")
     for split, rows in data.items():
         assert rows.column_names == ["features", "label"]
@@ -350,17 +350,17 @@ BROKEN_FEATURES = {
 
 @pytest.mark.parametrize("case", BROKEN_FEATURES)
 def test_cifar10_refuses_features_that_do_not_fit(case: str, tmp_path: Path) -> None:
-    """Rows off by one would be other pictures' features."""
+    """Rows off by one would be the features of other pictures."""
     damage, message = BROKEN_FEATURES[case]
     folder = write_features(tmp_path)
-    cifar10(folder, content="features")  # It is whole before the damage.
+    cifar10(folder, content="features")  # it is intact before the damage
     damage(folder)
     with pytest.raises(ValueError, match=message):
         cifar10(folder, content="features")
 
 
 def test_cifar10_does_not_choose_between_features(tmp_path: Path) -> None:
-    """Two kinds in a folder: whichever was taken, the results would be called the other's."""
+    """With two kinds in a folder, results of one would be attributed to the other."""
     folder = write_features(tmp_path)
     write_features(folder, "other")
     with pytest.raises(FileNotFoundError, match="one features_.*got .*features_other_test.npy"):
@@ -377,7 +377,7 @@ def test_cifar10_does_not_choose_between_features(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["images", "features"])
 def test_cifar10n_puts_three_labels_beside_each_item(content: str, tmp_path: Path) -> None:
-    """Joined to the next item, the labels would look like a poor crowd."""
+    """Labels joined to the next item would look like a poor crowd."""
     write_parquet(tmp_path, "cifar10")
     data = cifar10(write_features(tmp_path), content=content)
     clean = labels_of("cifar10", "train")
@@ -395,7 +395,7 @@ def test_cifar10n_puts_three_labels_beside_each_item(content: str, tmp_path: Pat
 
 
 def test_cifar10n_refuses_labels_of_other_items(tmp_path: Path) -> None:
-    """The file knows items by their place: in another order each gets another's labels."""
+    """The file identifies items by position, so in another order each gets another's labels."""
     data = cifar10(write_parquet(tmp_path, "cifar10"))
     clean = labels_of("cifar10", "train")
     shuffled = write_human(tmp_path / "a.pt", np.roll(clean, 1))
@@ -417,7 +417,7 @@ def test_cifar10n_refuses_labels_of_other_items(tmp_path: Path) -> None:
 
 
 def write_kaggle(folder: Path, cats: int = 12, dogs: int = 9) -> Path:
-    """Write Kaggle's layout: the class and a number in each name, the number told by the grey."""
+    """Write Kaggle's layout: class and number in each name, with the grey encoding the number."""
     folder.mkdir(parents=True)
     for name, count in (("cat", cats), ("dog", dogs)):
         for i in range(count):
@@ -437,7 +437,7 @@ def said(data: DatasetDict) -> dict[str, list[tuple[int, int]]]:
 
 
 def test_dogs_vs_cats_halves_kaggles_pictures_once_for_all(tmp_path: Path) -> None:
-    """A split that depends on the seed or the file system trains on what others test on."""
+    """If the split depended on the seed or the file system, one run would train on another's test pictures."""
     write_kaggle(tmp_path / "a" / "train")
     (tmp_path / "a" / "test1").mkdir()
     picture(3).save(tmp_path / "a" / "test1" / "1.jpg")
@@ -454,7 +454,7 @@ def test_dogs_vs_cats_halves_kaggles_pictures_once_for_all(tmp_path: Path) -> No
 
 
 def test_dogs_vs_cats_halves_the_hubs_one_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Hub's copy has one split, `labels`, and its cats first: half of it would be all cats."""
+    """The Hub's copy has one split and a column `labels`, with the cats first: half of it would be all cats."""
     rows = [picture(10 + 120 * c + 9 * i) for c in (0, 1) for i in range(11)]
     features = Features(image=Image(), labels=ClassLabel(names=["cat", "dog"]))
     table = Dataset.from_dict({"image": rows, "labels": [0] * 11 + [1] * 11}, features=features)
@@ -476,7 +476,7 @@ def test_dogs_vs_cats_halves_the_hubs_one_split(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 def test_real_files_are_read_whole(shared_data: Path) -> None:
-    """Small files of our own cannot show that the real ones are as we think."""
+    """The small files written here cannot show that the real ones look as we assume."""
     luna = luna16(shared_data / "luna16")
     assert [len(luna["train"]), sum(luna["train"]["label"])] == [6484, 1069]
     assert [len(luna["test"]), sum(luna["test"]["label"])] == [1622, 282]

@@ -30,7 +30,8 @@ from tests.written_data import (
     write_texts,
 )
 
-# The small world: items, annotators, features; pairwise distinct, so no axis passes for another.
+# The small world of items, annotators and features; sizes are pairwise distinct, so no axis passes
+# for another.
 
 
 VOTES = 10
@@ -48,7 +49,7 @@ def flat(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
-    """Return a folder in the archive's layout, with a column for somebody who never voted."""
+    """Return a folder in the archive's layout, with a column for an annotator who never voted."""
     folder = tmp_path / "published"
     root = folder / "LabelMe"
     write_texts(root, np.insert(ANSWERS, 2, -1, axis=1))
@@ -72,7 +73,7 @@ def archive(published: Path, tmp_path: Path) -> Path:
 
 
 class Server(ThreadingHTTPServer):
-    """Serve one body in several manners of failing, and count the requests."""
+    """Serve one body, failing in several ways, and count the requests."""
 
     daemon_threads = True
     body = b""
@@ -114,12 +115,12 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def log_message(self, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def server(archive: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Serve the small archive as if it were the published one, to a library that is online."""
+    """Serve the small archive as if it were the published one, and let the library believe it is online."""
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(sources, "LABELME_SIZES", SIZES)
     monkeypatch.setattr(sources, "_PATIENCE", 0.5)
@@ -134,7 +135,7 @@ def server(archive: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def left(cache: Path) -> list[str]:
-    """Return what lies in a cache, locks aside."""
+    """Return the content of a cache, without locks."""
     return sorted(path.name for path in cache.iterdir() if path.suffix != ".lock")
 
 
@@ -172,7 +173,7 @@ def test_labelme_reads_votes_labels_and_names(flat: Path) -> None:
 def test_labelme_both_layouts_and_the_archive_give_equal_tables(
     flat: Path, published: Path, archive: Path, tmp_path: Path
 ) -> None:
-    """Users of the archive would train on other numbers than those of the pooled files."""
+    """Otherwise users of the archive would train on other numbers than those of the pooled files."""
     first = labelme(flat)
     cache = tmp_path / "cache"
     for source in (published, published / "LabelMe", str(archive)):
@@ -187,7 +188,7 @@ def test_labelme_both_layouts_and_the_archive_give_equal_tables(
 
 
 def test_labelme_images_are_the_items_own(flat: Path, published: Path) -> None:
-    """Pictures in another order than the votes would train without any error."""
+    """Pictures in another order than the votes would train without an error."""
     for folder in (flat, published):
         dataset = labelme(folder, content="images")
         assert "features" not in dataset["train"].column_names
@@ -214,7 +215,7 @@ def test_labelme_finds_an_image_under_the_class_of_its_name(flat: Path) -> None:
 def test_labelme_averages_augmented_copies_of_an_item(
     flat: Path, published: Path, order: str
 ) -> None:
-    """Copies taken in the wrong order would give most items the features of other items."""
+    """Copies taken in the wrong order would give most items the features of others."""
     prepared = published / "LabelMe" / "prepared"
     _, labels, maps = small_world("train")
 
@@ -224,7 +225,7 @@ def test_labelme_averages_augmented_copies_of_an_item(
     noise = np.random.default_rng(0).normal(size=(18, 1, 1, 1))
     np.save(prepared / "data_train_vgg16.npy", (copied(maps) + noise).astype(np.float32))
     np.save(prepared / "labels_train.npy", copied(labels))
-    np.save(prepared / "answers.npy", copied(ANSWERS[:, ::-1]))  # The order of annotators is free.
+    np.save(prepared / "answers.npy", copied(ANSWERS[:, ::-1]))  # the order is free
     whose = copied(np.arange(6))
     means = np.array([noise[whose == i].mean() for i in range(6)])
     expected = np.array(labelme(flat)["train"]["features"][:]) + means[:, None]
@@ -235,7 +236,7 @@ def test_labelme_averages_augmented_copies_of_an_item(
 
 @pytest.mark.parametrize("name", ["labels_test.npy", "answers.npy"])
 def test_labelme_refuses_features_of_items_in_another_order(published: Path, name: str) -> None:
-    """Row counts agree, so features of other items would pass unnoticed."""
+    """The number of rows agrees, so features of other items would go unnoticed."""
     path = published / "LabelMe" / "prepared" / name
     np.save(path, np.load(path)[::-1])
     with pytest.raises(ValueError, match="in their order.*use `content='images'`"):
@@ -316,7 +317,7 @@ BROKEN = {
 def test_labelme_refuses_files_that_disagree(flat: Path, case: str) -> None:
     """Rows off by one, or a stray value, would be learned as the crowd's opinion."""
     damage, message = BROKEN[case]
-    labelme(flat)  # It is whole before the damage.
+    labelme(flat)  # it is intact before the damage
     damage(flat)
     with pytest.raises(ValueError, match=message):
         labelme(flat)
@@ -327,14 +328,14 @@ def test_labelme_refuses_files_that_disagree(flat: Path, case: str) -> None:
     ["answers.txt", "labels_test.txt", "filenames_valid.txt", "features_vgg16_train.npy"],
 )
 def test_labelme_names_the_missing_file(flat: Path, name: str) -> None:
-    """A bare traceback would not tell which file of a dozen is missing."""
+    """A bare traceback would not say which of a dozen files is missing."""
     (flat / name).unlink()
     with pytest.raises(FileNotFoundError, match=name):
         labelme(flat)
 
 
 def test_labelme_names_the_missing_image(flat: Path) -> None:
-    """Paths are decoded late: the gap would show after hours of training."""
+    """Paths are decoded late, so the missing file would only show after hours of training."""
     name = small_world("validation")[0][1]
     (path,) = flat.glob(f"images/valid/*/{name}")
     path.unlink()
@@ -343,7 +344,7 @@ def test_labelme_names_the_missing_image(flat: Path) -> None:
 
 
 def test_labelme_refuses_wrong_arguments(flat: Path, tmp_path: Path) -> None:
-    """A misspelt content must not fall back to the default."""
+    """A misspelt `content` must not fall back to the default."""
     with pytest.raises(ValueError, match="`content` must be 'features' or 'images', got 'image'"):
         labelme(flat, content="image")  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError, match="`data_dir` must be .*nowhere"):
@@ -353,7 +354,7 @@ def test_labelme_refuses_wrong_arguments(flat: Path, tmp_path: Path) -> None:
 
 
 def test_labelme_downloads_once(server: Server, flat: Path, tmp_path: Path, monkeypatch) -> None:
-    """A second call that asks again would need a network for ever, and hours on a slow one."""
+    """A second download would need the network again, and take hours on a slow one."""
     cache = tmp_path / "deep" / "cache"
     first = labelme(cache_dir=cache, url=server.url)
     assert tables(first) == tables(labelme(flat))
@@ -366,7 +367,7 @@ def test_labelme_downloads_once(server: Server, flat: Path, tmp_path: Path, monk
 
 
 def test_labelme_waits_for_a_slow_server(server: Server, tmp_path: Path, monkeypatch) -> None:
-    """The patience is for a silence, not for the archive: slow lines would never finish."""
+    """The timeout applies to silence, not to the whole archive: otherwise slow connections never finish."""
     server.mode = "slow"
     monkeypatch.setattr(sources, "_PATIENCE", 5.0)
     assert labelme(cache_dir=tmp_path / "cache", url=server.url)["train"].num_rows == 6
@@ -385,7 +386,7 @@ def test_labelme_waits_for_a_slow_server(server: Server, tmp_path: Path, monkeyp
 def test_labelme_keeps_nothing_of_a_failed_download(
     server: Server, tmp_path: Path, mode: str, reason: str
 ) -> None:
-    """Half an archive taken for whole would be a smaller data set, quietly."""
+    """Half an archive taken for the whole would silently be a smaller data set."""
     server.mode, cache = mode, tmp_path / "cache"
     with pytest.raises(OSError, match=f"(?s)({reason}).*nothing was kept; try again.*`data_dir`"):
         labelme(cache_dir=cache, url=server.url)
@@ -396,7 +397,7 @@ def test_labelme_keeps_nothing_of_a_failed_download(
 
 
 def test_labelme_keeps_nothing_of_a_damaged_archive(server: Server, tmp_path: Path) -> None:
-    """A length that agrees says nothing about the bytes: only the checksum at the end does."""
+    """Equal length says nothing about the bytes; only the checksum at the end does."""
     plain = gzip.decompress(server.body)
     checksum = server.body[-8:-4]
     damaged = {
@@ -414,7 +415,7 @@ def test_labelme_keeps_nothing_of_a_damaged_archive(server: Server, tmp_path: Pa
 
 
 def test_labelme_expects_the_published_numbers(server: Server, tmp_path: Path, monkeypatch) -> None:
-    """Another archive at the same address would be reported under LabelMe's name."""
+    """Results on another archive at the same address would be reported as LabelMe's."""
     monkeypatch.setattr(sources, "LABELME_SIZES", SIZES | {"votes": VOTES + 1})
     with pytest.raises(OSError, match=r"'votes': 11.*got .*'votes': 10.*nothing was kept"):
         labelme(cache_dir=tmp_path / "cache", url=server.url)
@@ -429,7 +430,7 @@ def test_labelme_expects_the_published_numbers(server: Server, tmp_path: Path, m
 def test_labelme_does_not_take_an_interrupted_extraction_for_whole(
     server: Server, archive: Path, tmp_path: Path, monkeypatch, way: str
 ) -> None:
-    """Control-C during the unpacking would leave a folder with some of the files, for ever."""
+    """After Control-C during the unpacking, the folder would hold only some of the files for ever."""
     cache = tmp_path / "cache"
     arguments = {"url": server.url} if way == "url" else {"data_dir": archive}
 
@@ -443,7 +444,7 @@ def test_labelme_does_not_take_an_interrupted_extraction_for_whole(
         with pytest.raises(KeyboardInterrupt):
             labelme(cache_dir=cache, **arguments)
     assert left(cache) == []
-    # A process that was killed cannot clean up: its remains are swept by the next.
+    # A killed process cannot clean up, so the next one removes its remains.
     dataset = labelme(cache_dir=cache, **arguments)
     (name,) = left(cache)
     (cache / name / "LabelMe" / "labels_test.txt").unlink()
@@ -457,7 +458,7 @@ def test_labelme_does_not_take_an_interrupted_extraction_for_whole(
 
 
 def test_labelme_refuses_a_broken_archive_of_the_users(archive: Path, tmp_path: Path) -> None:
-    """The same holds for a file that was fetched by hand, by a browser that gave up."""
+    """The same holds for a file downloaded by hand with a browser that gave up."""
     archive.write_bytes(archive.read_bytes()[:-100])
     with pytest.raises(OSError, match="`data_dir` must be .*deep_LabelMe.*download it again"):
         labelme(archive, cache_dir=tmp_path / "cache")
@@ -465,7 +466,7 @@ def test_labelme_refuses_a_broken_archive_of_the_users(archive: Path, tmp_path: 
 
 
 def test_labelme_does_not_unpack_outside_its_folder(tmp_path: Path) -> None:
-    """An archive from the net could write over the user's files."""
+    """An archive from the net could overwrite the user's files."""
     archive = tmp_path / "evil.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         member = tarfile.TarInfo("../../evil.txt")
@@ -479,7 +480,7 @@ def test_labelme_does_not_unpack_outside_its_folder(tmp_path: Path) -> None:
 def test_labelme_names_what_it_does_not_unpack(
     server: Server, archive: Path, tmp_path: Path
 ) -> None:
-    """A link in an archive from the net led out of the cache, and a file outside was written over."""
+    """A link in an archive led out of the cache, so a file outside was overwritten."""
     evil = tmp_path / "evil.tar.gz"
     with tarfile.open(archive) as good, tarfile.open(evil, "w:gz") as tar:
         for member in good:
@@ -487,11 +488,11 @@ def test_labelme_names_what_it_does_not_unpack(
         member = tarfile.TarInfo("LabelMe/link")
         member.type, member.linkname = tarfile.SYMTYPE, "answers.txt"
         tar.addfile(member)
-    told = "got a symbolic link: 'LabelMe/link' -> 'answers.txt'"
-    with pytest.raises(OSError, match=f"`data_dir` must be.*{told}"):
+    message = "got a symbolic link: 'LabelMe/link' -> 'answers.txt'"
+    with pytest.raises(OSError, match=f"`data_dir` must be.*{message}"):
         labelme(evil, cache_dir=tmp_path / "cache")
     server.body = evil.read_bytes()
-    with pytest.raises(OSError, match=f"{told}.*nothing was kept"):
+    with pytest.raises(OSError, match=f"{message}.*nothing was kept"):
         labelme(cache_dir=tmp_path / "cache", url=server.url)
     assert left(tmp_path / "cache") == []
 
@@ -500,7 +501,7 @@ def test_labelme_names_what_it_does_not_unpack(
 def test_labelme_takes_no_archive_for_another(
     server: Server, archive: Path, tmp_path: Path, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With as many items and votes, another archive would pass for the published one."""
+    """Another archive with as many items and votes would pass for the published one."""
     cache, digest = tmp_path / "cache", sha256(server.body).hexdigest()
     arguments: dict[str, Any] = {"url": server.url} if way == "url" else {"data_dir": archive}
     with caplog.at_level("INFO"):
@@ -521,7 +522,7 @@ def test_labelme_takes_no_archive_for_another(
 def test_labelme_unpacks_again_what_has_changed(
     server: Server, archive: Path, tmp_path: Path, way: str, damage: str
 ) -> None:
-    """One bit of a cached feature is another feature, in every training from then on."""
+    """One flipped bit in a cached feature would affect every later training."""
     cache = tmp_path / "cache"
     arguments: dict[str, Any] = {"url": server.url} if way == "url" else {"data_dir": archive}
     first = tables(labelme(cache_dir=cache, **arguments))
@@ -544,7 +545,7 @@ def test_labelme_unpacks_again_what_has_changed(
 
 
 def test_labelme_takes_a_cache_of_an_earlier_version(server: Server, tmp_path: Path) -> None:
-    """It has no digests: to download it again, offline, would be to lose it."""
+    """Such a cache has no digests. Offline, refusing it would mean losing the data."""
     first = tables(labelme(cache_dir=tmp_path / "cache", url=server.url))
     (tmp_path / "cache" / "published" / ".sha256.json").unlink()
     assert tables(labelme(cache_dir=tmp_path / "cache", url=server.url)) == first
@@ -558,7 +559,7 @@ def test_labelme_takes_a_cache_of_an_earlier_version(server: Server, tmp_path: P
 def test_labelme_takes_no_address_that_anybody_could_answer(
     url: str, server: Server, tmp_path: Path
 ) -> None:
-    """Who sits between could send any archive, and LabelMe's own address was such a one."""
+    """Anyone between the user and the server could send another archive, and LabelMe's own address allowed it."""
     assert LABELME_URL.startswith("https://")
     with pytest.raises(
         ValueError, match="`url` must be an https address, or http with the archive's"
@@ -568,7 +569,7 @@ def test_labelme_takes_no_address_that_anybody_could_answer(
 
 
 def test_labelme_follows_no_redirect_to_such_an_address(server: Server, tmp_path: Path) -> None:
-    """An https address that sends one on to plain http is plain http."""
+    """An https address that redirects to plain http is no safer than plain http."""
     server.mode = "to http://example.org/a"
     with pytest.raises(
         OSError, match="`url` must be an https address.*example.org/a.*nothing was kept"
@@ -578,7 +579,7 @@ def test_labelme_follows_no_redirect_to_such_an_address(server: Server, tmp_path
 
 
 def test_labelme_stops_an_endless_download(server: Server, tmp_path: Path, monkeypatch) -> None:
-    """A server that goes on sending would fill the disk."""
+    """A server that never stops sending would fill the disk."""
     monkeypatch.setattr(sources, "_MOST_DOWNLOADED", len(server.body) - 1)
     with pytest.raises(OSError, match="more than .* bytes.*nothing was kept"):
         labelme(cache_dir=tmp_path / "cache", url=server.url)
@@ -596,7 +597,7 @@ def test_labelme_offline_says_what_to_do(server: Server, tmp_path: Path, monkeyp
 
 @needs_real
 def test_labelme_real_crowd_has_the_published_numbers() -> None:
-    """Everything measured on LabelMe stands on these votes."""
+    """All results on LabelMe rest on these votes."""
     dataset = labelme(REAL)
     train = dataset["train"]
     assert {split: rows.num_rows for split, rows in dataset.items()} == {
@@ -615,7 +616,7 @@ def test_labelme_real_crowd_has_the_published_numbers() -> None:
 
 @needs_real
 def test_labelme_real_votes_are_those_of_the_long_table() -> None:
-    """The same votes, kept in another form: names of items, annotators and classes must meet."""
+    """The same votes in another format must give the same items, annotators and classes."""
     train = labelme(REAL)["train"]
     who, what = (train.features[c].feature.names for c in ("annotators", "annotations"))
     ours = {
@@ -631,7 +632,7 @@ def test_labelme_real_votes_are_those_of_the_long_table() -> None:
 
 @needs_real
 def test_labelme_real_images_are_there() -> None:
-    """Every one of the 2,688 names must lead to a picture."""
+    """Each of the 2,688 names must lead to a picture."""
     dataset = labelme(REAL, content="images")
     assert dataset["test"].num_rows == 1188
     assert dataset["test"][0]["image"].size == (224, 224)

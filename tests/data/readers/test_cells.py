@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.data.readers`, `cells`, `values` and `tables`: one rule for a cell, whatever it is kept in."""
+"""Tests of `hf_maxmig.data.readers`, `cells`, `values` and `tables`: one rule for cells in any container."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ ROLES = ["item", "annotator", "annotation"]
 
 
 def crowd(votes: Any, **asked: Any) -> Any:
-    """Return what a table of votes on items a to d gives once it is joined, or the error's kind."""
+    """Join a table of votes on items a to d and return the result, or the type of the error."""
     items = Dataset.from_dict({"name": list("abcd")})
     try:
         joined = add_annotations(items, votes, "name", **asked)
@@ -47,7 +47,7 @@ def said(source: Any, **asked: Any) -> list[Any]:
 
 
 def containers(records: list[dict[str, Any]], tmp_path: Path) -> dict[str, Any]:
-    """Keep the same votes in everything they may come in."""
+    """Return the same votes in every container they may come in."""
     columns = {name: [record[name] for record in records] for name in ROLES}
     frame = pd.DataFrame(records)
     frame.to_csv(tmp_path / "v.csv", index=False)
@@ -89,7 +89,7 @@ RECORD = st.fixed_dictionaries(
 def test_same_votes_are_one_crowd_in_any_container(
     records: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """A class more in the file than in the frame, and results cannot be compared."""
+    """If the file gave one class more than the data frame, results could not be compared."""
     expected = crowd(records)
     for kind, votes in containers(records, tmp_path).items():
         try:
@@ -103,7 +103,7 @@ def test_same_votes_are_one_crowd_in_any_container(
 
 
 def test_text_of_pandas_is_text_of_one_kind(tmp_path: Path) -> None:
-    """Large text beside text cannot be concatenated with the votes of another file."""
+    """Large text and text cannot be concatenated with the votes of another file."""
     votes = {"item": ["a"], "annotator": ["p"], "annotation": ["cup"]}
     pd.DataFrame(votes).to_parquet(tmp_path / "v.parquet")
     assert set(map(str, pq.read_schema(tmp_path / "v.parquet").types)) <= {"string", "large_string"}
@@ -113,7 +113,7 @@ def test_text_of_pandas_is_text_of_one_kind(tmp_path: Path) -> None:
 
 
 def test_pandas_reads_the_file_that_we_read(tmp_path: Path) -> None:
-    """Missing markers, white space and floats of pandas made other classes than the file."""
+    """Pandas' missing markers, white space and floats used to give other classes than the file."""
     for labels in (["1", "", "0", "1"], ["cup", "NA", "mug ", "cup"], ["0.5", "1", "", "2"]):
         rows = [f"{item},{label},{labels[0]}" for item, label in zip("abcd", labels, strict=True)]
         path = csv_of(tmp_path, "item,p,q\n" + "\n".join(rows) + "\n")
@@ -127,7 +127,7 @@ def test_pandas_reads_the_file_that_we_read(tmp_path: Path) -> None:
 def test_markers_are_no_classes(
     marker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """R writes NA, pandas nan, SQL NULL: a class that nobody said takes its share of the prior."""
+    """R writes NA, pandas nan and SQL NULL. Such a class would take a share of the prior."""
     path = csv_of(tmp_path, f'item,p,q\na,cup,"{marker}"\nb,mug,cup\nc,"{marker}",mug\n')
     with caplog.at_level(logging.WARNING):
         assert sorted(set(said(path))) == ["cup", "mug"]
@@ -147,7 +147,7 @@ def test_markers_are_no_classes(
 def test_rows_left_out_by_a_marker_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Votes that go without a word are fewer votes in silence."""
+    """Votes that are dropped without a message are silently lost."""
     path = csv_of(tmp_path, "item,annotator,annotation\na,p,cup\nb,p,?\nc,p,?\n")
     with caplog.at_level(logging.WARNING):
         assert said(path, missing="?") == ["cup"]
@@ -160,7 +160,7 @@ def test_rows_left_out_by_a_marker_are_counted(
 def test_what_may_be_a_class_stays_and_is_told(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A project may ask for "none"; who did not, sees it in the line."""
+    """A project may use the class "none". Other users see in the log that it was read as one."""
     path = csv_of(tmp_path, f"item,annotator,annotation\na,p,cup\nb,p,{name}\n")
     with caplog.at_level(logging.WARNING):
         assert said(path) == ["cup", name]
@@ -170,7 +170,7 @@ def test_what_may_be_a_class_stays_and_is_told(
 def test_minus_one_is_missing_among_names_and_told_among_numbers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A ClassLabel, snorkel and dense matrices write -1 where nobody said anything."""
+    """ClassLabel, snorkel and dense matrices write -1 where nobody voted."""
     path = csv_of(tmp_path, "item,p,q\na,cup,-1\nb,-1,cup\nc,mug,mug\n")
     assert sorted(set(said(path))) == ["cup", "mug"]
     path = csv_of(tmp_path, "item,p,q\na,0,-1\nb,-1,0\nc,1,1\n")
@@ -180,7 +180,7 @@ def test_minus_one_is_missing_among_names_and_told_among_numbers(
     assert sorted(set(said(path, missing=-1))) == ["0", "1"]
     records = [{"item": "a", "annotator": m, "annotation": c} for m, c in enumerate([1, -1, -2])]
     caplog.clear()
-    assert said(records) == [1, -1, -2]  # a scale
+    assert said(records) == [1, -1, -2]  # a rating scale
     assert "missing" not in caplog.text
 
 
@@ -189,7 +189,7 @@ def test_minus_one_is_missing_among_names_and_told_among_numbers(
                '{"choices": ["cup", "mug"]}', "cup#salt", "cup\nmug"],
 )  # fmt: skip
 def test_several_labels_in_a_cell_are_refused(joined: str, tmp_path: Path) -> None:
-    """The same answers in a list of JSON are refused; in text they would be one more class."""
+    """In a JSON list such answers are refused; as text they would become one more class."""
     quoted = joined.replace('"', '""')
     text = f'item,annotator,annotation\na,p,cup\nb,p,mug\nc,p,"{quoted}"\n'
     with pytest.raises(ValueError, match="line 4: `annotation` must be one label, got"):
@@ -204,13 +204,13 @@ def test_several_labels_in_a_cell_are_refused(joined: str, tmp_path: Path) -> No
     "labels", [["C", "C#"], ["C", "C++", "C/C++"], ["1", "5", "1,5"], ["a-b", "a"]]
 )
 def test_signs_inside_a_name_are_part_of_it(labels: list[str]) -> None:
-    """C# is no C beside nothing."""
+    """C# must not be split like several labels in a cell."""
     records = [{"item": "a", "annotator": i, "annotation": c} for i, c in enumerate(labels)]
     assert said(records) == labels
 
 
 def test_a_list_of_one_label_is_that_label() -> None:
-    """Doccano and checkboxes write lists; frames of them write the text of lists."""
+    """Doccano and checkbox forms write lists, and data frames of them contain the text of lists."""
     records = [{"item": i, "annotator": "p"} for i in "abcd"]
     for record, label in zip(records, (["cup"], "['cup']", '["mug"]', "mug"), strict=True):
         record["annotation"] = label
@@ -239,7 +239,7 @@ NFD = unicodedata.normalize("NFD", "café")
 def test_names_that_look_alike_are_told(
     role: str, one: str, other: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two annotators of one name have half the votes each; two classes half the prior."""
+    """Two spellings of one annotator have half the votes each, two of one class half the prior."""
     records = [dict(zip(ROLES, "apx", strict=True)) | {role: name} for name in (one, other)]
     with caplog.at_level(logging.WARNING):
         votes = read_annotations(records)
@@ -249,7 +249,7 @@ def test_names_that_look_alike_are_told(
 
 @pytest.mark.parametrize("space", [" ", "\t", "\u00a0", "\u200b", "\ufeff", "\u3000"])
 def test_white_space_around_a_name_is_none_of_it(space: str) -> None:
-    """The same file gave two annotators by pandas and one by us."""
+    """The same file used to give two annotators via pandas and one via our reader."""
     votes = {
         "item": list("ab"),
         "annotator": ["ann", f"ann{space}"],
@@ -260,7 +260,7 @@ def test_white_space_around_a_name_is_none_of_it(space: str) -> None:
 
 
 def test_whole_numbers_with_a_gap_are_whole_numbers(tmp_path: Path) -> None:
-    """Pandas writes 1.0 in a column with a gap and 1 in the next: classes 0, 0.0, 1 and 1.0."""
+    """Pandas writes 1.0 in a column with a gap and 1 in the next, which gave the classes 0, 0.0, 1 and 1.0."""
     frame = pd.DataFrame({"item": list("abc"), "p": [1, None, 0], "q": [1, 0, 0]})
     frame.to_csv(tmp_path / "v.csv", index=False)
     assert "1.0" in (tmp_path / "v.csv").read_text()
@@ -271,7 +271,7 @@ def test_whole_numbers_with_a_gap_are_whole_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("written", ["True False", "TRUE FALSE", "true false"])
 def test_truth_values_are_those_of_pandas(written: str, tmp_path: Path) -> None:
-    """The same file gave the classes True and False by us, true and false by pandas."""
+    """The same file gave the classes True and False by our reader, true and false by pandas."""
     yes, no = written.split()
     file = csv_of(tmp_path, f"item,annotator,annotation\na,p,{yes}\nb,p,{no}\na,q,{yes}\n")
     assert said(file) == said(pd.read_csv(file)) == ["true", "false", "true"]
@@ -281,7 +281,7 @@ def test_truth_values_are_those_of_pandas(written: str, tmp_path: Path) -> None:
 
 
 def test_class_names_inside_lists_are_names() -> None:
-    """The numbers of a ClassLabel are names wherever they stand; -1 is none of them."""
+    """The numbers of a ClassLabel stand for names anywhere, but -1 does not."""
     features = Features(
         {
             "id": Value("string"),
@@ -317,7 +317,7 @@ CUT = ("high", "higher", "low")
 def test_cut_last_cell_is_refused_or_told(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A download that ends too early makes a class `hig` of `high`."""
+    """A truncated download turns `high` into a class `hig`."""
     if kind == "wide":
         text = "item,p,q\na,high,high\nb,low,low\nc,low,high\n"
     elif kind == "long":
@@ -349,7 +349,7 @@ def test_cut_last_cell_is_refused_or_told(
 
 
 def test_empty_first_row_names_no_columns(tmp_path: Path) -> None:
-    """The next row, of the annotators' names, would be read as votes."""
+    """The next row, with the annotators' names, would be read as votes."""
     rest = "item,ann,bob\na,x,y\nb,y,x\n"
     with pytest.raises(ValueError, match="line 1: must name the columns, got a row of empty cells"):
         read_annotations(csv_of(tmp_path, ",,\n" + rest))
@@ -364,7 +364,7 @@ def test_empty_first_row_names_no_columns(tmp_path: Path) -> None:
 
 
 def test_items_that_would_become_one_are_refused(caplog: pytest.LogCaptureFixture) -> None:
-    """The data set has numbers, the votes 007 and 7: both would be item 7."""
+    """With numbers in the data set and both 007 and 7 in the votes, both would be item 7."""
     items = Dataset.from_dict({"name": [7, 8]})
     votes = {"item": ["007", "7"], "annotator": ["p", "q"], "annotation": ["x", "y"]}
     with pytest.raises(ValueError, match="'007' and '7', which would be one item"):
@@ -376,7 +376,7 @@ def test_items_that_would_become_one_are_refused(caplog: pytest.LogCaptureFixtur
 
 
 def test_classes_name_the_numbers_of_a_matrix(caplog: pytest.LogCaptureFixture) -> None:
-    """The names of a 0/1 matrix are given by position, and that is said."""
+    """The class names of a 0/1 matrix are assigned by position, which must be logged."""
     items = Dataset.from_dict({"name": [0, 1]})
     for votes in (
         read_annotations(np.array([[0, 1], [1, -1]])),
@@ -417,7 +417,7 @@ def test_ids_of_many_types_are_names(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_look_alike_tells_one_pair_of_many() -> None:
-    """A hundred pairs would bury the line."""
+    """A hundred pairs would make the log line unreadable."""
     assert look_alike("label", ["a", "A", "b", "B", "c"]) == [
         "label 'A' and 'a' differ by letter case only, and 1 more such names"
     ]

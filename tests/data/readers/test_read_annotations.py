@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.data.readers.read_annotations` and `exports`: no vote is lost or changed on the way in."""
+"""Tests of `hf_maxmig.data.readers.read_annotations` and `exports`: reading neither loses nor changes a vote."""
 
 import csv
 import json
@@ -30,7 +30,7 @@ ROLES = ["item", "annotator", "annotation"]
 
 
 def rows(votes: Dataset, *names: str) -> list[tuple[Any, ...]]:
-    """Return the roles of each row, and the columns asked for."""
+    """Return the roles of each row, and the requested columns."""
     return [tuple(row[name] for name in [*ROLES, *names]) for row in votes]
 
 
@@ -49,13 +49,13 @@ LONG = "image,worker,label\na.jpg,ann,cat\na.jpg,bob,dog\nb.jpg,ann,cat\n"
 
 
 def test_label_studio_keeps_votes_and_tells_gold_from_them() -> None:
-    """A cancelled row or the reviewer's ground truth that counted would be a vote nobody cast."""
+    """A cancelled row or the reviewer's ground truth must not count as a vote."""
     votes = read_annotations(EXPORTS / "label_studio.json")
     assert rows(votes, "gold") == [
         ("été.jpg", "ann@example.org", "coast", None),
         ("été.jpg", "zoë@example.org", "forêt", None),
         ("b,2.jpg", "3", "coast", None),
-        ("c.jpg", None, None, "coast"),  # gold only
+        ("c.jpg", None, None, "coast"),  # only a gold label
         ("d.jpg", "ann@example.org", "forêt", "forêt"),
     ]
     assert votes.column_names == [*ROLES, "gold", "town"]
@@ -63,7 +63,7 @@ def test_label_studio_keeps_votes_and_tells_gold_from_them() -> None:
 
 
 def test_label_studio_counts_what_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
-    """Half a crowd dropped in silence looks like a small crowd."""
+    """Half a crowd that is silently dropped looks like a small crowd."""
     with caplog.at_level(logging.WARNING):
         read_annotations(EXPORTS / "label_studio.json")
     (record,) = caplog.records
@@ -76,7 +76,7 @@ def test_label_studio_counts_what_it_leaves_out(caplog: pytest.LogCaptureFixture
 
 
 def test_label_studio_joins_with_its_gold_labels() -> None:
-    """The reader's gold-only rows are a contract with `add_annotations`."""
+    """`add_annotations` relies on the reader's rows with only a gold label."""
     images = Dataset.from_dict({"image": ["été.jpg", "b,2.jpg", "c.jpg", "d.jpg", "e.jpg"]})
     joined = add_annotations(images, read_annotations(EXPORTS / "label_studio.json"), "image")
     assert joined["annotations"][:] == [[0, 1], [0], [], [1], []]
@@ -89,13 +89,13 @@ def label_studio(*annotations: dict[str, Any], **data: Any) -> str:
 
 
 def choice(who: Any, *choices: str, name: str = "scene", **more: Any) -> dict[str, Any]:
-    """Return an annotation of Label Studio with one answer."""
+    """Return a Label Studio annotation with one answer."""
     result = [{"from_name": name, "type": "choices", "value": {"choices": [*choices]}}]
     return {"completed_by": who, "result": result, **more}
 
 
 def test_label_studio_numbers_annotators_without_names(tmp_path: Path) -> None:
-    """Community exports name annotators by number only."""
+    """Community exports identify annotators only by number."""
     votes = read(tmp_path, "x.json", label_studio(choice(1, "a"), choice(12, "b")))
     assert rows(votes) == [("a", 1, "a"), ("a", 12, "b")]
 
@@ -104,7 +104,7 @@ def test_label_studio_numbers_annotators_without_names(tmp_path: Path) -> None:
     ("data", "asked", "expected"),
     [
         ({"text": "hi"}, {}, "hi"),  # the only key
-        ({"image": "a", "town": "b"}, {}, "a"),  # the one that looks like it
+        ({"image": "a", "town": "b"}, {}, "a"),  # the one that looks like an item
         ({"town": "a", "river": "b"}, {}, 5),  # none does: the task
         ({"image": "a", "file": "b"}, {}, 5),  # two do
         ({"image": "a", "file": "b"}, {"item": "file"}, "b"),
@@ -114,13 +114,13 @@ def test_label_studio_numbers_annotators_without_names(tmp_path: Path) -> None:
 def test_label_studio_finds_the_item(
     data: dict[str, str], asked: dict[str, str], expected: Any, tmp_path: Path
 ) -> None:
-    """Votes under the wrong key refer to no image."""
+    """Votes under the wrong key would refer to no item."""
     votes = read(tmp_path, "x.json", label_studio(choice(1, "a"), **data), **asked)
     assert votes["item"][:] == [expected]
 
 
 def test_label_studio_asks_which_of_several_questions(tmp_path: Path) -> None:
-    """Answers to two questions in one column would be classes of both."""
+    """Answers to two questions in one column would mix the classes of both."""
     both = label_studio(choice(1, "a"), choice(2, "b", name="mood"))
     with pytest.raises(ValueError, match="several questions, mood, scene: name one by `annotation"):
         read(tmp_path, "x.json", both)
@@ -131,7 +131,7 @@ def test_label_studio_asks_which_of_several_questions(tmp_path: Path) -> None:
 
 
 def test_label_studio_takes_gold_from_data(tmp_path: Path) -> None:
-    """Gold labels often travel as a column of the imported tasks."""
+    """Gold labels are often imported as a column of the tasks."""
     text = label_studio(choice(1, "a"), image="x", truth="b")
     assert rows(read(tmp_path, "x.json", text, gold="truth"), "gold") == [("x", 1, "a", "b")]
     with pytest.raises(ValueError, match="`gold` must be one of truth, got 'nonsense'"):
@@ -139,7 +139,7 @@ def test_label_studio_takes_gold_from_data(tmp_path: Path) -> None:
 
 
 def test_label_studio_min_is_a_long_table() -> None:
-    """Its question is a key of its own, which only the user can name."""
+    """Its question is a column of its own, which only the user can name."""
     with pytest.raises(ValueError, match="annotation=none"):
         read_annotations(EXPORTS / "label_studio_min.json")
     votes = read_annotations(EXPORTS / "label_studio_min.json", annotation="scene")
@@ -156,7 +156,7 @@ ARGILLA = [("r-1", ANN, "good"), ("r-2", ZOE, "bad")]
 def test_argilla_counts_submitted_responses(
     name: str, left_out: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A draft is not yet what the annotator thinks."""
+    """A draft is not yet the annotator's answer."""
     with caplog.at_level(logging.WARNING):
         votes = read_annotations(EXPORTS / name)
     assert rows(votes, "text") == [(*ARGILLA[0], "Schön!"), (*ARGILLA[1], "Naja")]
@@ -177,7 +177,7 @@ def hub_columns() -> dict[str, list[Any]]:
 
 
 def test_argilla_reads_the_columns_of_the_hub(tmp_path: Path) -> None:
-    """Three ragged columns side by side: status and users must stay with their values."""
+    """In three ragged columns side by side, status and users must stay with their values."""
     dataset = Dataset.from_dict(hub_columns())
     expected = [(*ARGILLA[0], "Schön!"), (*ARGILLA[1], "Naja")]
     assert rows(read_annotations(dataset), "text") == expected
@@ -189,7 +189,7 @@ def test_argilla_reads_the_columns_of_the_hub(tmp_path: Path) -> None:
 
 
 def test_argilla_reads_version_1_from_the_hub(caplog: pytest.LogCaptureFixture) -> None:
-    """Old data sets on the Hub have one column of responses a question."""
+    """Old data sets on the Hub have one column of responses per question."""
     response = {"user_id": ANN, "value": "good", "status": "submitted"}
     draft = {"user_id": ZOE, "value": "bad", "status": "draft"}
     records = [{"external_id": "r-1", "text": "x", "mood": [response, draft]}]
@@ -205,7 +205,7 @@ def test_argilla_reads_version_1_from_the_hub(caplog: pytest.LogCaptureFixture) 
 
 
 def test_argilla_asks_which_of_several_questions() -> None:
-    """Answers to two questions in one column would be classes of both."""
+    """Answers to two questions in one column would mix the classes of both."""
     columns = hub_columns()
     columns |= {f"tone{end}": columns[f"mood{end}"] for end in (".responses", ".responses.users")}
     dataset = Dataset.from_dict(columns)
@@ -216,7 +216,7 @@ def test_argilla_asks_which_of_several_questions() -> None:
 
 
 def test_doccano_names_annotators_by_their_files(caplog: pytest.LogCaptureFixture) -> None:
-    """Doccano writes the annotator nowhere but in the file's name."""
+    """Doccano writes the annotator only into the file name."""
     expected = [(7, "alice", "good"), (8, "alice", "bad"), (7, "zoë", "bad")]
     with caplog.at_level(logging.WARNING):
         assert rows(read_annotations(EXPORTS / "doccano")) == expected
@@ -228,7 +228,7 @@ def test_doccano_names_annotators_by_their_files(caplog: pytest.LogCaptureFixtur
 
 
 def test_annotator_files_may_be_tables(tmp_path: Path) -> None:
-    """Three spreadsheets are how many a crowd begins."""
+    """Many crowds begin as three spreadsheets."""
     (tmp_path / "votes").mkdir()
     read_as = {"ann": "file,label,truth\na,cat,cat\nb,,dog\n", "Zoë": "file,label,truth\na, dog,\n"}
     for name, text in read_as.items():
@@ -241,7 +241,7 @@ def test_annotator_files_may_be_tables(tmp_path: Path) -> None:
 def test_peerannot_keeps_keys_as_text_and_labels_as_they_are(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Keys of JSON are text: numbers in their place would be a change."""
+    """JSON keys are text, so turning them into numbers would be a change."""
     with caplog.at_level(logging.WARNING):
         votes = read_annotations(EXPORTS / "answers.json")
     assert rows(votes) == [("été.jpg", "w 1", 3), ("été.jpg", "w,2", 0), ("b.jpg", "w 1", 0)]
@@ -252,7 +252,7 @@ def test_peerannot_keeps_keys_as_text_and_labels_as_they_are(
 
 
 def test_mturk_is_a_long_table() -> None:
-    """Its last two columns have no cells, and 007 is no number."""
+    """Its last two columns are empty, and 007 must not become a number."""
     votes = read_annotations(EXPORTS / "mturk.csv")
     assert rows(votes, "WorkTimeInSeconds") == [
         ("https://x.org/été, 1.jpg", "A1", "coast", "007"),
@@ -263,7 +263,7 @@ def test_mturk_is_a_long_table() -> None:
 
 
 def test_toloka_takes_the_gold_label_of_the_same_question() -> None:
-    """Rows of control tasks are votes too; their answer is gold."""
+    """Rows of control tasks are votes too, and their known answer is the gold label."""
     with pytest.raises(ValueError, match="OUTPUT:result, OUTPUT:sure could each be the annotation"):
         read_annotations(EXPORTS / "toloka.tsv")
     votes = read_annotations(EXPORTS / "toloka.tsv", annotation="OUTPUT:result")
@@ -276,7 +276,7 @@ def test_toloka_takes_the_gold_label_of_the_same_question() -> None:
 
 
 def test_wide_table_with_mark_and_windows_line_ends() -> None:
-    """A mark before the first name would hide the item; a line end would be part of the last label."""
+    """A byte order mark before the first name would hide the item column; a line end would join the last label."""
     votes = read_annotations(EXPORTS / "wide.csv")
     assert rows(votes, "gold") == [
         ("été.jpg", "Ann", "coast", "coast"),
@@ -301,7 +301,7 @@ def test_wide_table_keeps_other_columns_if_annotators_are_named(tmp_path: Path) 
 
 
 def test_wide_table_takes_a_first_column_without_a_name_for_the_item(tmp_path: Path) -> None:
-    """So pandas writes an index."""
+    """Pandas writes an index this way."""
     frame = pd.DataFrame({"ann": ["cat", None], "bob": ["dog", "cat"]}, index=["a", "b"])
     frame.to_csv(tmp_path / "x.csv")
     expected = [("a", "ann", "cat"), ("a", "bob", "dog"), ("b", "bob", "cat")]
@@ -311,7 +311,7 @@ def test_wide_table_takes_a_first_column_without_a_name_for_the_item(tmp_path: P
 def test_dense_matrix_is_read_from_text_and_npy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rows and columns exchanged would make annotators of items."""
+    """With rows and columns exchanged, annotators would become items."""
     with caplog.at_level(logging.WARNING):
         votes = read_annotations(EXPORTS / "answers.txt")
     assert rows(votes) == [(0, 0, 0), (0, 2, 2), (2, 0, 1), (2, 1, 1), (3, 0, 2), (3, 2, 0)]
@@ -325,14 +325,14 @@ def test_dense_matrix_is_read_from_text_and_npy(
 
 
 def cifar(tmp_path: Path, name: str, **arrays: Any) -> Path:
-    """Write arrays as CIFAR-10N's authors do."""
+    """Write arrays as the authors of CIFAR-10N do."""
     path = tmp_path / name
     torch.save(arrays, path)
     return path
 
 
 def test_cifar_n_places_are_annotators(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """CIFAR-10N's worker ids do not belong to its labels: naming workers would be invention."""
+    """CIFAR-10N's worker ids do not belong to its labels, so naming the workers would be wrong."""
     clean = np.array([3, 1, 2, 0])
     labels = {f"random_label{k}": (clean + k) % 4 for k in (1, 2, 3)}
     path = cifar(
@@ -374,7 +374,7 @@ def test_cifar_100n_reads_workers_by_batches(tmp_path: Path) -> None:
 
 
 def test_cifar_n_needs_all_its_places(tmp_path: Path) -> None:
-    """With one place renamed a third of the votes would be gone without a word."""
+    """If one column were renamed, a third of the votes would silently be lost."""
     clean = np.arange(20) % 10
     arrays = {f"random_label{k}": clean for k in (1, 2)} | {"clean_label": clean}
     with pytest.raises(ValueError, match="must hold `random_label3`, got random_label1, random"):
@@ -387,7 +387,7 @@ def test_cifar_n_needs_all_its_places(tmp_path: Path) -> None:
 
 
 def test_damaged_arrays_are_refused(tmp_path: Path) -> None:
-    """Torch does not look at the checksums of its files, numpy at what follows an array."""
+    """Torch does not verify its files' checksums, and numpy ignores what follows an array."""
     clean = np.arange(200) % 10
     path = cifar(
         tmp_path, "x.pt", clean_label=clean, **{f"random_label{k}": clean for k in (1, 2, 3)}
@@ -412,7 +412,7 @@ def test_damaged_arrays_are_refused(tmp_path: Path) -> None:
 
 
 def test_parquet_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
-    """Parquet has no checksums unless asked for; its statistics are something."""
+    """Parquet has checksums only on request, so its statistics must serve."""
     path = tmp_path / "x.parquet"
     FRAME.to_parquet(path, compression=None)
     data = path.read_bytes()
@@ -424,7 +424,7 @@ def test_parquet_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
 def test_relations_of_label_studio_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A relation has no value: it is nothing but another result that is no choice."""
+    """A relation has no value: it is a result that is not a choice."""
     answer = choice(1, "a")
     answer["result"].append({"type": "relation", "from_id": "r1", "to_id": "r2", "labels": ["on"]})
     with caplog.at_level(logging.WARNING):
@@ -433,14 +433,14 @@ def test_relations_of_label_studio_are_counted(
 
 
 class Evil:
-    """What runs when it is unpickled."""
+    """Runs code when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return (exec, ("raise SystemExit('the pickle ran')",))
 
 
 def test_pickles_never_run(tmp_path: Path) -> None:
-    """A downloaded file that is unpickled does what it says."""
+    """Unpickling a downloaded file would run whatever code it contains."""
     path = cifar(tmp_path, "x.pt", clean_label=Evil())
     with pytest.raises(ValueError, match="x.pt: must hold numpy arrays only, got .*exec"):
         read_annotations(path)
@@ -478,7 +478,7 @@ def test_pickles_never_run(tmp_path: Path) -> None:
     ],
 )
 def test_long_tables_of_many_looks_are_one(name: str, content: str | bytes, tmp_path: Path) -> None:
-    """Everybody's export differs a little."""
+    """Everybody's export looks slightly different."""
     assert rows(read(tmp_path, name, content)) == VOTES
 
 
@@ -499,12 +499,12 @@ FRAME = pd.DataFrame(VOTES, columns=["image", "worker", "label"])
     ids=["frame", "objects", "categories", "arrow", "dataset", "records", "lists"],
 )
 def test_tables_in_memory_are_read(source: Any) -> None:
-    """Who has the votes at hand should not write a file first."""
+    """A user with votes in memory should not have to write a file first."""
     assert rows(read_annotations(source)) == VOTES
 
 
 def test_columns_may_be_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """No list of usual names is long enough."""
+    """No list of usual column names is complete."""
     text = LONG.replace("image,worker,label", "a,b,c")
     names = {"item": "a", "annotator": "b", "annotation": "c"}
     with caplog.at_level(logging.WARNING):
@@ -545,7 +545,7 @@ def test_extra_columns_stay_and_never_take_our_names(tmp_path: Path) -> None:
 
 
 def test_own_table_comes_back(tmp_path: Path) -> None:
-    """What was read must be readable, though `label` beside `annotation` would be ambiguous."""
+    """Our own output must be readable, although `label` beside `annotation` would be ambiguous."""
     text = "item,annotator,annotation,gold,label\na,ann,cat,cat,x\nb,,,dog,y\n"
     votes = read(tmp_path, "x.csv", text)
     votes.to_csv(tmp_path / "again.csv")
@@ -578,7 +578,7 @@ def test_own_table_comes_back(tmp_path: Path) -> None:
 def test_values_of_json_keep_their_kind(
     values: list[Any], expected: list[Any], kind: str, tmp_path: Path
 ) -> None:
-    """1 and "1" are two names in JSON; one column of Arrow must keep them apart."""
+    """1 and "1" are two names in JSON, and one Arrow column must keep them apart."""
     records = [{"item": "a", "annotator": v, "annotation": v} for v in values]
     votes = read(tmp_path, "x.json", json.dumps(records))
     for role in ("annotator", "annotation"):
@@ -589,7 +589,7 @@ def test_values_of_json_keep_their_kind(
 def test_numbers_and_text_that_collide_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Most of the time it is one worker, written in two ways."""
+    """Usually they are the same worker, written in two ways."""
     records = [{"item": "a", "annotator": v, "annotation": "x"} for v in (7, "7")]
     with caplog.at_level(logging.WARNING):
         read(tmp_path, "x.json", json.dumps(records))
@@ -597,7 +597,7 @@ def test_numbers_and_text_that_collide_are_told(
 
 
 def test_gold_labels_are_named_as_annotations() -> None:
-    """A gold label written as text would be right for no vote, which are numbers."""
+    """A gold label written as text would match no vote, as those are numbers."""
     records = [{"item": "a", "annotator": "m", "annotation": 1, "gold": "1"}]
     assert rows(read_annotations(records), "gold") == [("a", "m", "1", "1")]
     table = pa.table({"item": ["a"], "annotator": ["m"], "annotation": [1], "gold": ["1"]})
@@ -606,7 +606,7 @@ def test_gold_labels_are_named_as_annotations() -> None:
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_whole_floats_of_pandas_are_whole_numbers(mixed: bool, tmp_path: Path) -> None:
-    """A missing value turns a column of pandas into floats, and class 3 into "3.0"."""
+    """A missing value turns a pandas column into floats, and class 3 into "3.0"."""
     frame = pd.DataFrame({"item": [1, 2, 3], "annotator": [5, 6, None], "annotation": [3, 0, None]})
     frame["gold"] = [3, None, 2]
     assert frame["annotation"].dtype == float
@@ -625,7 +625,7 @@ def test_whole_floats_of_pandas_are_whole_numbers(mixed: bool, tmp_path: Path) -
 def test_gold_labels_reach_every_row_of_their_item(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A gold label on one of three rows is that of the item."""
+    """A gold label given in one of three rows belongs to the item."""
     text = (
         "item,annotator,annotation,gold\n"
         "a,ann,cat,\na,bob,dog,dog\nb,,,cat\nb,,,cat\nc,ann,cat,\nc,,,dog\nd,,,\n,,,\n"
@@ -644,7 +644,7 @@ def test_gold_labels_reach_every_row_of_their_item(
     )
 
 
-# What is malformed
+# Malformed files
 
 HEAD = "item,annotator,annotation\n"
 MALFORMED = {
@@ -763,7 +763,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("case", MALFORMED)
 def test_malformed_files_are_errors_that_say_where(case: str, tmp_path: Path) -> None:
-    """A file that is half understood trains a model on the other half."""
+    """A file that is only half understood trains a model on the other half."""
     name, content, message = MALFORMED[case]
     with pytest.raises(ValueError) as error:  # noqa: PT011
         read(tmp_path, name, content)
@@ -772,7 +772,7 @@ def test_malformed_files_are_errors_that_say_where(case: str, tmp_path: Path) ->
 
 
 def test_unknown_formats_are_shown_all_formats(tmp_path: Path) -> None:
-    """Who is told what was seen and what can be read needs no manual."""
+    """If the error says what was seen and what can be read, the user needs no manual."""
     with pytest.raises(ValueError) as error:  # noqa: PT011
         read(tmp_path, "x.csv", "stimulus,who,label\na,b,c\n")
     text = str(error.value)
@@ -782,7 +782,7 @@ def test_unknown_formats_are_shown_all_formats(tmp_path: Path) -> None:
 
 
 def test_a_format_that_is_named_must_fit(tmp_path: Path) -> None:
-    """A named format is not a reason to read nonsense."""
+    """Naming a format must not make the reader accept nonsense."""
     with pytest.raises(
         ValueError, match="must be JSON {task.* for `format='peerannot'`, got a table"
     ):
@@ -798,7 +798,7 @@ def test_a_format_that_is_named_must_fit(tmp_path: Path) -> None:
 
 
 def test_annotator_files_must_be_one_an_annotator(tmp_path: Path) -> None:
-    """Parts of one long table would give each part one annotator, and lose the real ones."""
+    """Parts of one long table would each count as one annotator, and the real ones would be lost."""
     (tmp_path / "part1.csv").write_text(LONG)
     expected = "part1.csv: must hold the votes of one annotator, got a column of annotators, worker"
     with pytest.raises(ValueError, match=expected):
@@ -823,7 +823,7 @@ def test_annotator_files_must_be_one_an_annotator(tmp_path: Path) -> None:
 
 
 def test_sources_of_other_kinds_are_refused(tmp_path: Path) -> None:
-    """A DatasetDict has several splits, a missing file none."""
+    """A DatasetDict has several splits, and a missing file has none."""
     split = Dataset.from_pandas(FRAME)
     with pytest.raises(TypeError, match="one of its splits, train"):
         read_annotations(DatasetDict(train=split))
@@ -863,9 +863,9 @@ def test_cifar_n_arrays_must_fit(tmp_path: Path) -> None:
             read_annotations(cifar(tmp_path, "x.pt", **arrays))
 
 
-# Properties: written in any form and read back, no vote is lost or changed
+# Properties: written in any format and read back, no vote is lost or changed
 
-# No lone surrogates (they are no text) and no NUL (the reader refuses it).
+# No lone surrogates (not valid text) and no NUL (refused by the reader).
 ANY = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6)
 AWKWARD = st.sampled_from(
     ['"', ",", "\n", "\r\n", ";", "\t", "a", "é", " a", "1", "01", "NaN", "-1"]
@@ -885,15 +885,15 @@ PROPERTY = settings(
 
 
 def labels_of(votes: list[tuple[Any, ...]]) -> dict[str, Any]:
-    """Arguments under which every name is one: none is a marker, or several labels in one."""
+    """Return arguments under which every string is a name: neither a missing marker nor several labels in one."""
     return {"missing": (), "classes": sorted({label for *_, label in votes})}
 
 
 def check_round_trip(votes: list[tuple[Any, ...]], back: Dataset) -> None:
-    """The votes came back, and still do after they were joined and taken apart again."""
+    """Check that the votes come back, also after joining them to items and extracting them again."""
     names = back.features["annotation"].names
-    told = [(item, annotator, names[c]) for item, annotator, c in rows(back)]
-    assert Counter(told) == Counter(votes)
+    votes_read = [(item, annotator, names[c]) for item, annotator, c in rows(back)]
+    assert Counter(votes_read) == Counter(votes)
     items = list(dict.fromkeys(str(item) for item, *_ in votes))
     joined = add_annotations(Dataset.from_dict({"name": items}), back, "name", missing=())
     annotators, classes = crowd_names(joined)
@@ -914,7 +914,7 @@ def check_round_trip(votes: list[tuple[Any, ...]], back: Dataset) -> None:
 def test_long_tables_come_back(
     name: str, votes: list[tuple[str, str, str]], tmp_path: Path
 ) -> None:
-    """A comma, a quote or a line end in a name shifts the rest of the table."""
+    """A comma, a quote or a line end in a name would shift the rest of the table."""
     path = tmp_path / name
     records = [dict(zip(ROLES, vote, strict=True)) for vote in votes]
     if name.endswith("sv"):
@@ -933,7 +933,7 @@ def test_long_tables_come_back(
 @PROPERTY
 @given(votes=ONE_EACH)
 def test_wide_tables_come_back(votes: list[tuple[str, str, str]], tmp_path: Path) -> None:
-    """Labels in the neighbour's column have another annotator."""
+    """A label in the neighbouring column would belong to another annotator."""
     votes = [(item, f"m{annotator}", label) for item, annotator, label in votes]
     said = {vote[:2]: vote[2] for vote in votes}
     items = list(dict.fromkeys(item for item, *_ in votes))
@@ -957,7 +957,7 @@ LABEL = st.one_of(st.integers(-(2**70), 2**70), TRIMMED)
     )
 )
 def test_peerannot_comes_back(votes: list[tuple[str, str, str]], tmp_path: Path) -> None:
-    """White space in an item and digits in a key are part of it."""
+    """White space in an item and digits in a key belong to them."""
     answers: dict[str, dict[str, str]] = {}
     for item, annotator, label in votes:
         answers.setdefault(item, {})[annotator] = label
@@ -968,7 +968,7 @@ def test_peerannot_comes_back(votes: list[tuple[str, str, str]], tmp_path: Path)
 @PROPERTY
 @given(votes=st.lists(st.tuples(NAME, st.integers(0, 9), TRIMMED), min_size=1, max_size=9))
 def test_label_studio_comes_back(votes: list[tuple[str, int, str]], tmp_path: Path) -> None:
-    """A task is read once for each of its annotations, no more, no less."""
+    """A task must be read exactly once per annotation."""
     tasks: dict[str, Any] = {}
     for item, annotator, label in votes:
         task = tasks.setdefault(item, {"id": len(tasks), "data": {"x": item}, "annotations": []})
@@ -981,7 +981,7 @@ def test_label_studio_comes_back(votes: list[tuple[str, int, str]], tmp_path: Pa
 @example(labels=[1, "1", '"1"', '"\\"1\\""'])
 @given(labels=st.lists(LABEL, min_size=1, max_size=6, unique_by=lambda x: (type(x), x)))
 def test_names_of_json_never_merge(labels: list[Any]) -> None:
-    """Two names that become one are two classes, or two people, that become one."""
+    """Merging two names would merge two classes or two people."""
     records = [{"item": i, "annotator": 0, "annotation": label} for i, label in enumerate(labels)]
     try:
         votes = read_annotations(records, missing=())
@@ -996,7 +996,7 @@ def test_names_of_json_never_merge(labels: list[Any]) -> None:
 
 def peak() -> int:
     status = Path("/proc/self/status")
-    if status.exists():  # there `ru_maxrss` of a fresh process begins at its parent's
+    if status.exists():  # there `ru_maxrss` of a new process starts at its parent's
         return int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -1011,7 +1011,7 @@ def count_votes(path: Path) -> None:
 @needs_fork
 @pytest.mark.parametrize("quote", ['"', pytest.param("", marks=pytest.mark.full)])
 def test_a_million_votes_fit(quote: str, tmp_path: Path) -> None:
-    """A Python object a cell would take gigabytes."""
+    """One Python object per cell would take gigabytes."""
     number = 1_000_000
     rng = np.random.default_rng(0)
     with (tmp_path / "x.csv").open("w") as file:
@@ -1019,7 +1019,7 @@ def test_a_million_votes_fit(quote: str, tmp_path: Path) -> None:
         who, label = rng.integers(5000, size=number), rng.integers(10, size=number)
         for i in range(number):
             file.write(f"{quote}image_{i // 3}.jpg{quote},worker_{who[i]},{label[i]},{i}\n")
-    # In a process of its own: the peak of this one may lie behind it.
+    # In a separate process, as this one may already have reached its peak.
     log = tmp_path / "log"
     assert run(log, count_votes, tmp_path / "x.csv") == 0, log.read_text()
     count, last, grown = json.loads(log.read_text().splitlines()[-1])
@@ -1037,7 +1037,7 @@ def test_a_million_votes_fit(quote: str, tmp_path: Path) -> None:
 
 
 def test_labelme_votes_and_matrix_are_one_crowd(shared_data: Path) -> None:
-    """Two forms of the same votes, read by different code."""
+    """Two formats of the same votes, read by different code, must agree."""
     long = read_annotations(shared_data / "labelme" / "votes.csv")
     dense = read_annotations(shared_data / "labelme" / "answers.txt")
     files = (shared_data / "labelme" / "filenames_train.txt").read_text().split()
@@ -1048,7 +1048,7 @@ def test_labelme_votes_and_matrix_are_one_crowd(shared_data: Path) -> None:
 
 
 def test_real_crowds_are_recognised(shared_data: Path) -> None:
-    """Counts and accuracies as their owners publish them."""
+    """Counts and accuracies must be those that the owners publish."""
     cifar10h = read_annotations(shared_data / "cifar10h" / "answers_valid.json")
     assert len(cifar10h) == 25752
     assert len(set(cifar10h["annotator"])) == 2571
@@ -1062,7 +1062,7 @@ def test_real_crowds_are_recognised(shared_data: Path) -> None:
 
 
 def test_real_cifar_n_is_read(shared_data: Path) -> None:
-    """The published pickles hold numpy arrays of an older numpy."""
+    """The published pickles hold arrays of an older numpy."""
     ten = read_annotations(shared_data / "cifar10n" / "CIFAR-10_human.pt").with_format("numpy")[:]
     right = (ten["annotation"] == ten["gold"]).reshape(3, -1)
     assert right.mean(1) == pytest.approx([0.828, 0.819, 0.824], abs=5e-4)

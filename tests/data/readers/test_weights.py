@@ -78,7 +78,7 @@ def test_weight_is_named_or_turned_off() -> None:
 
 @pytest.mark.parametrize("value", [80, -0.1, "sure", True, float("inf")])
 def test_column_that_only_looks_like_weights_is_left_alone(value, caplog) -> None:
-    """Percentages, or a free text, in a column of that name were read before, and must not become an error."""
+    """A column of percentages or free text under that name was ignored before, and must not become an error."""
     rows = [*ROWS[:3], {**ROWS[3], "confidence": value}]
     with caplog.at_level(logging.WARNING):
         votes = read_annotations(pd.DataFrame(rows).astype({"confidence": object}))
@@ -98,7 +98,7 @@ def test_percentages_get_the_remedy() -> None:
 
 
 def test_weights_of_one_make_no_column() -> None:
-    """All count in full: the data set is the one without weights, and so is all that follows."""
+    """If all votes count in full, the data set must equal one without weights."""
     votes = [{**row, "confidence": 1.0} for row in ROWS]
     crowd = add_annotations(ITEMS, read_annotations(votes), "name")
     assert "annotation_weights" not in crowd.column_names
@@ -118,7 +118,7 @@ def test_soft_votes_are_a_table_of_votes() -> None:
 
 
 def test_hashing_keeps_weights_with_their_votes() -> None:
-    """Lists of one length in all items: nothing but their name shows that weights belong to votes."""
+    """All items have lists of equal length here, so only the column's name ties weights to votes."""
     crowd = crowd_of([[0, 1], [1, 2]], [[0, 1], [1, 0]], [[0.25, 0.5], [0.75, 1.0]])
     hashed = hash_annotators(crowd, "a secret that is long")
     names = hashed.features["annotators"].feature.names
@@ -208,7 +208,7 @@ def test_weights_reach_the_batch_by_every_way_of_reading() -> None:
         assert batch["annotators"].tolist() == [[0, 1], [2, -1], [-1, -1]], name
 
 
-# What is said of them
+# What is reported about them
 
 
 def test_describe_counts_votes_by_their_weights() -> None:
@@ -219,7 +219,8 @@ def test_describe_counts_votes_by_their_weights() -> None:
     assert found["votes_per_item"]["max"] == 2
     assert found["weights"] == {"votes": 2, "mean": pytest.approx(0.75), "soft": 1}
     assert found["class_share"]["cat"] == pytest.approx((0.75 + 1 + 1) / 4.5)
-    # Item 0: two votes agree with probability 0.75; item 1: never, and its pair counts by half.
+    # Item 0: two votes agree with probability 0.75. Item 1: they never agree, and the pair has
+    # weight one half.
     assert found["pairwise_agreement"] == pytest.approx(0.75 / 1.5)
     assert found["duplicates"]["votes"] == 0
     assert found["ties"]["items"] == 0
