@@ -40,7 +40,7 @@ from tests.worlds import ANNOTATORS, make_crowd
 torch.set_num_threads(1)
 
 ROOT = Path(__file__).parents[1]
-# These take half a minute or more: begun last, one would keep a core busy while the others have nothing left.
+# Each takes half a minute or more: started last, it would keep one core busy while the others are idle.
 LONGEST = [
     "tests/recipes/test_recipes.py",
     "tests/peers/test_peers.py",
@@ -56,25 +56,25 @@ LONGEST = [
 
 @pytest.fixture(scope="module", autouse=True)
 def imported_modules_are_no_garbage():
-    """Hide them from the collector: `Trainer.train` calls it each time, 0.3 s over what always stays."""
+    """Hide imported modules from the collector: `Trainer.train` calls it each time, which costs 0.3 s."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_report_header():
-    """Say which damaged inputs the attacks try: the same seed gives the same ones."""
+    """Print which damaged inputs the attacks try: the same seed gives the same ones."""
     return f"attacks: ATTACK_SEED={SEED}"
 
 
 def pytest_collection_modifyitems(items):
-    """Put the longest files first: xdist gives out files in this order, with `--no-loadscope-reorder`."""
+    """Put the longest files first: xdist hands out files in this order, with `--no-loadscope-reorder`."""
     place = {ROOT / name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 @pytest.fixture
 def clean_workers():
-    """Let the workers of loaders come from a process with one thread: forked from this one they may hang."""
+    """Fork the workers of loaders from a process with one thread: forked from this one they may hang."""
     children.context()
     multiprocessing.set_start_method("forkserver", force=True)
     yield
@@ -95,7 +95,7 @@ def load():
 
 @pytest.fixture(scope="session")
 def shared_data():
-    """Real crowds that lie beside the checkout where they may be read; not part of the project."""
+    """Return the folder of real crowds beside the checkout, where available; they are not part of the project."""
     folder = ROOT.parent / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("no folder of real crowd data beside the checkout")
@@ -104,7 +104,7 @@ def shared_data():
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """A Hub on which nobody is logged in."""
+    """Return a Hub on which nobody is logged in."""
     with HubServer() as server:
         server.point_here(monkeypatch, tmp_path / "home")
         yield server
@@ -149,7 +149,7 @@ def make_args(tmp_path):
 
 @pytest.fixture
 def backbone(tmp_path):
-    """A frozen backbone in a folder, with its image processor."""
+    """Return the folder of a frozen backbone, with its image processor."""
     torch.manual_seed(0)
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic")
     model = ResNetForImageClassification(config)
@@ -160,7 +160,7 @@ def backbone(tmp_path):
 
 @pytest.fixture
 def ann(hub, monkeypatch):
-    """The token of somebody of the organisation, who is logged in."""
+    """Return the token of a member of the organisation, who is logged in."""
     token = hub.add_user("ann", organisations=["org"])
     hub.log_in(monkeypatch, token)
     return token
@@ -168,7 +168,7 @@ def ann(hub, monkeypatch):
 
 @pytest.fixture
 def make_trainer(make_model, make_args, crowd):
-    """Build a trainer of a model that is shared as `org/pair`."""
+    """Return a function that builds a trainer of a model that is shared as `org/pair`."""
 
     def build(**changes):
         args = make_args(hub_model_id="org/pair", **changes)
@@ -179,7 +179,7 @@ def make_trainer(make_model, make_args, crowd):
 
 @pytest.fixture
 def tokenizer():
-    """A tokenizer of a handful of words."""
+    """Return a tokenizer with a vocabulary of a few words."""
     words = {"[PAD]": 0, "a": 1, "good": 2, "bad": 3, "film": 4, "beyond": 9}
     made = Tokenizer(WordLevel(words, unk_token="[PAD]"))
     made.pre_tokenizer = Whitespace()

@@ -1,8 +1,8 @@
-"""A small Hub in this process: what `huggingface_hub` asks of the real one, with faults on demand.
+"""A small Hub in this process: the parts that `huggingface_hub` uses of the real one, with faults on demand.
 
 It keeps users and their tokens, repositories with commits, branches and tags, and the contents of
-large files. It speaks the plain protocol only: clients must have `HF_HUB_DISABLE_XET=1`. What it
-does not know it answers with 501, so that a test fails instead of passing by luck.
+large files. It speaks the plain protocol only: clients must have `HF_HUB_DISABLE_XET=1`. It answers
+unknown requests with 501, so that a test fails and does not pass by luck.
 """
 
 import base64
@@ -19,18 +19,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from urllib.parse import parse_qs, unquote, urlsplit
 
-LARGE = (".safetensors", ".bin", ".pt", ".parquet")  # kept as large files, as `.gitattributes` says
+LARGE = (".safetensors", ".bin", ".pt", ".parquet")  # large files by `.gitattributes`
 KINDS = ("models", "datasets", "spaces")
 WHEN = "2020-01-01T00:00:00.000Z"
 
 
 @dataclass
 class User:
-    """Somebody with a token.
+    """A user with a token.
 
     Args:
         name: also the namespace of their repositories.
-        token: what they send.
+        token: sent with their requests.
         organisations: further namespaces of theirs.
         writes: whether the token may write.
     """
@@ -41,7 +41,7 @@ class User:
     writes: bool = True
 
     def owns(self, repository: "Repository") -> bool:
-        """Tell whether a repository lies in a namespace of theirs."""
+        """Return whether a repository lies in one of their namespaces."""
         return repository.owner in (self.name, *self.organisations)
 
 
@@ -54,7 +54,7 @@ class File:
 
     @property
     def git_hash(self) -> str:
-        """Name by which git knows it; of a large file git knows a pointer."""
+        """Return the name by which git knows the file; of a large file git knows a pointer."""
         stored = self.content
         if self.large:
             stored = (
@@ -65,24 +65,24 @@ class File:
 
     @property
     def sha256(self) -> str:
-        """Name by which the store of large files knows it."""
+        """Return the name by which the store of large files knows the file."""
         return hashlib.sha256(self.content).hexdigest()
 
     @property
     def tag(self) -> str:
-        """Name by which the Hub's client knows it."""
+        """Return the name by which the Hub's client knows the file."""
         return self.sha256 if self.large else self.git_hash
 
 
 @dataclass
 class Repository:
-    """A repository: commits that stay, and the branches and tags that point at them.
+    """A repository: permanent commits, and the branches and tags that point at them.
 
     Args:
         kind: `models`, `datasets` or `spaces`.
         name: as in `org/name`.
         private: whether only its owners see it.
-        gated: whether only its owners and who was `admitted` may have its files.
+        gated: whether only its owners and `admitted` users may have its files.
     """
 
     kind: str
@@ -109,15 +109,15 @@ class Repository:
         return self.commits[self.branches["main"]]
 
     def commit(self, branch: str, files: dict[str, File], message: str) -> str:
-        """Make a commit of all files at the head of a branch; its name."""
-        told = f"{self.name} {len(self.commits)} {message}"
-        name = hashlib.sha1(told.encode()).hexdigest()
+        """Commit all files to the head of a branch; return the commit's name."""
+        content = f"{self.name} {len(self.commits)} {message}"
+        name = hashlib.sha1(content.encode()).hexdigest()
         self.commits[name], self.branches[branch] = files, name
         self.messages.append(message)
         return name
 
     def find(self, revision: str) -> str:
-        """Return the commit that a branch, a tag or a commit's own name means."""
+        """Return the commit that the name of a branch, tag or commit refers to."""
         if revision in self.commits:
             return revision
         found = self.branches.get(revision) or self.tags.get(revision)
@@ -128,17 +128,17 @@ class Repository:
 
 @dataclass
 class Fault:
-    """What goes wrong with the next requests that fit.
+    """An error that the next matching requests meet.
 
     Args:
         method: `GET`, `HEAD`, `POST` or `PUT`; any by default.
         path: a part of the path.
-        times: how many requests it meets; None: all.
+        times: number of requests that meet it; None: all.
         delay: seconds before anything is read.
-        status: the answer, instead of the true one.
-        message: that goes with it.
-        cut_after: bytes after which the connection is cut: of what comes in, if anything does, or
-            else of what goes out.
+        status: of the answer, in place of the true one.
+        message: of the answer.
+        cut_after: bytes after which the connection is cut: of the request's body, if there is one, or
+            else of the answer.
     """
 
     method: str = ""
@@ -150,13 +150,13 @@ class Fault:
     cut_after: int | None = None
 
     def fits(self, method: str, path: str) -> bool:
-        """Tell whether a request is met."""
+        """Return whether the fault applies to a request."""
         return self.times != 0 and self.method in ("", method) and self.path in path
 
 
 @dataclass
 class Request:
-    """A request that has arrived whole."""
+    """A request that has arrived complete."""
 
     method: str
     parts: list[str]  # of the path, each unquoted: a revision may contain a slash
@@ -166,13 +166,13 @@ class Request:
 
     @property
     def json(self) -> dict:
-        """The body, read."""
+        """The body, parsed as JSON."""
         return json.loads(self.body or b"{}")
 
 
 @dataclass
 class Reply:
-    """What is answered."""
+    """The answer to a request."""
 
     body: bytes | list | dict = b""
     status: int = 200
@@ -185,7 +185,7 @@ class Reply:
 
 
 class Refusal(Exception):  # noqa: N818 - what it does, not what it is
-    """Raised by whatever refuses a request."""
+    """Raised to refuse a request."""
 
     def __init__(self, status: int, code: str = "", message: str = "") -> None:
         super().__init__(status, code, message)
@@ -195,7 +195,7 @@ class Refusal(Exception):  # noqa: N818 - what it does, not what it is
 
 
 def is_ignored(path: str, rules: str) -> bool:
-    """Whether a `.gitignore` leaves a file out: as far as ours go, `*` and names at the top."""
+    """Return whether a `.gitignore` excludes a file, as far as ours go: `*` and names at the top."""
     tops = [rule.strip("/") for rule in rules.splitlines() if rule and not rule.startswith("#")]
     return any(fnmatch.fnmatch(path.split("/")[0], top) for top in tops)
 
@@ -240,7 +240,7 @@ class HubServer:
     # For tests
 
     def add_user(self, name: str, organisations: Iterable[str] = (), writes: bool = True) -> str:
-        """Add somebody; their token."""
+        """Add a user; return their token."""
         token = f"hf_{name}_{'write' if writes else 'read'}"
         self.users[token] = User(name, token, tuple(organisations), writes)
         return token
@@ -248,7 +248,7 @@ class HubServer:
     def add_repository(
         self, name: str, files: dict[str, bytes] | None = None, **fields: object
     ) -> Repository:
-        """Add a repository of a model with some files on `main`."""
+        """Add a model repository with some files on `main`."""
         found = self.repositories["models", name] = Repository("models", name, **fields)
         if files:
             content = {path: File(data, path.endswith(LARGE)) for path, data in files.items()}
@@ -256,15 +256,15 @@ class HubServer:
         return found
 
     def repository(self, name: str, kind: str = "models") -> Repository:
-        """Return a repository that exists."""
+        """Return an existing repository."""
         return self.repositories[kind, name]
 
     def asked(self, method: str = "", path: str = "") -> list[str]:
-        """Return the paths that were asked for, in order."""
+        """Return the paths that were requested, in order."""
         return [p for m, p, _ in self.requests if method in ("", m) and path in p]
 
     def environment(self, home: object, token: str | None = None) -> dict[str, str]:
-        """Return the variables with which a new process talks to this Hub alone."""
+        """Return the environment variables with which a new process talks to this Hub only."""
         variables = {
             "HF_ENDPOINT": self.endpoint,
             "HF_HOME": str(home),
@@ -277,9 +277,9 @@ class HubServer:
         return variables if token is None else variables | {"HF_TOKEN": token}
 
     def point_here(self, monkeypatch: object, home: object, token: str | None = None) -> None:
-        """Make this process talk to this Hub alone, though its libraries are imported already.
+        """Make this process talk to this Hub only, although its libraries are already imported.
 
-        Retries do not wait: a client waits half a minute before it gives up an upload.
+        Retries do not wait: otherwise a client waits half a minute before it gives up an upload.
         """
         for name, value in self.environment(home).items():
             monkeypatch.setenv(name, value)
@@ -310,13 +310,13 @@ class HubServer:
 
     @staticmethod
     def log_in(monkeypatch: object, token: str | None) -> None:
-        """Become somebody, or nobody."""
+        """Log in as a user, or log out."""
         if token is None:
             monkeypatch.delenv("HF_TOKEN", raising=False)
         else:
             monkeypatch.setenv("HF_TOKEN", token)
 
-    # What is asked
+    # Answering requests
 
     def answer(self, request: Request) -> Reply:
         """Answer a request, one at a time."""
@@ -327,7 +327,7 @@ class HubServer:
                 return refusal.reply
 
     def fault_for(self, method: str, path: str) -> Fault | None:
-        """Return the first fault that meets a request, and count it."""
+        """Return the first fault that applies to a request, and count it."""
         with self._lock:
             for fault in self.faults:
                 if fault.fits(method, path):
@@ -338,7 +338,7 @@ class HubServer:
 
     def _route(self, request: Request) -> Reply:
         parts, method = request.parts, request.method
-        if parts[:1] == ["lfs"] and method == "PUT":  # a signed address: asks for no token
+        if parts[:1] == ["lfs"] and method == "PUT":  # a signed address needs no token
             return self._keep_large(parts[1], request.body)
         user = self._user(request)
         if parts == ["api", "whoami-v2"]:
@@ -385,7 +385,7 @@ class HubServer:
             return writing[action](repository, revision, request)
         raise Refusal(501, message=f"this Hub does not know {request.method} {action}")
 
-    # Who may
+    # Permissions
 
     def _user(self, request: Request) -> User | None:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -407,7 +407,7 @@ class HubServer:
         )
 
     def _visible(self, user: User | None, kind: str, name: str) -> Repository:
-        """Return a repository; a private one is not there for others."""
+        """Return a repository; a private one does not exist for others."""
         found = self.repositories.get((kind, name))
         if found is None or (found.private and not (user and user.owns(found))):
             raise Refusal(404, "RepoNotFound", "Repository not found")
@@ -451,7 +451,7 @@ class HubServer:
 
     @staticmethod
     def _references(repository: Repository) -> Reply:
-        def told(kind: str, heads: dict[str, str]) -> list[dict[str, str]]:
+        def described(kind: str, heads: dict[str, str]) -> list[dict[str, str]]:
             return [
                 {"name": name, "ref": f"refs/{kind}/{name}", "targetCommit": commit}
                 for name, commit in heads.items()
@@ -459,8 +459,8 @@ class HubServer:
 
         return Reply(
             {
-                "branches": told("heads", repository.branches),
-                "tags": told("tags", repository.tags),
+                "branches": described("heads", repository.branches),
+                "tags": described("tags", repository.tags),
                 "converts": [],
                 "pullRequests": [],
             }
@@ -505,11 +505,11 @@ class HubServer:
         folders = [w for w in wanted if any(path.startswith(f"{w}/") for path in files)]
         return Reply(entries + [_folder_entry(path) for path in folders])
 
-    # Up
+    # Uploads
 
     @staticmethod
     def _preupload(repository: Repository, revision: str, request: Request) -> Reply:
-        """Say how each file is to be sent, and what is there already."""
+        """Return how each file is to be sent, and what already exists."""
         commit = repository.find(revision)
         files = repository.commits[commit]
         return Reply(
@@ -528,7 +528,7 @@ class HubServer:
         )
 
     def _place_large(self, given: dict) -> Reply:
-        """Say where each large file is to be put; nowhere if it is there already."""
+        """Return where each large file is to be sent; nowhere if it already exists."""
         objects = []
         for wanted in given["objects"]:
             oid = wanted["oid"]
@@ -546,7 +546,7 @@ class HubServer:
         return Reply()
 
     def _commit(self, repository: Repository, branch: str, request: Request) -> Reply:
-        """Make a commit of the operations, one a line; all of them or none."""
+        """Commit the operations, one per line: all of them or none."""
         if branch not in repository.branches:
             raise Refusal(404, "RevisionNotFound", f"Invalid rev id: {branch}")
         head = repository.branches[branch]
@@ -574,7 +574,7 @@ class HubServer:
         address = f"{self.endpoint}/{repository.name}/commit/{commit}"
         return Reply({"success": True, "commitOid": commit, "commitUrl": address, "hookOutput": ""})
 
-    # Down
+    # Downloads
 
     def _file(
         self, user: User | None, repository: Repository, revision: str, path: str, request: Request
@@ -623,23 +623,23 @@ def _folder_entry(path: str) -> dict:
 
 
 class _Server(ThreadingHTTPServer):
-    """Threads end with their connections; those that clients keep open do not hold up the end."""
+    """Threads end with their connections; connections that clients keep open do not delay the end."""
 
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: clients that hang up are part of the tests."""
+        """Log nothing: clients that hang up are part of the tests."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Reads requests and writes replies; what they say is the Hub's."""
+    """Reads requests and writes replies, whose content comes from the Hub."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     hub: HubServer
 
     def log_message(self, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -672,7 +672,7 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def _body(self, most: int | None) -> bytes:
-        """Read what comes in, or the first bytes of it."""
+        """Return the request's body, or its first bytes."""
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
             return b"".join(itertools.takewhile(bool, iter(self._chunk, None)))
         length = int(self.headers.get("Content-Length") or 0)

@@ -1,6 +1,7 @@
-"""A row a modality: tiny models, what makes their inputs, raw items as users have them, and a crowd's votes on items.
+"""One row per modality: tiny models, their processors, raw items as users have them, and votes on items.
 
-A contract that holds for pictures must hold for texts, sounds and the rows of tables. Tests of a contract take these rows as their parameters.
+A contract that holds for pictures must hold for texts, sounds and table rows. Tests of a contract are
+parametrised with these rows.
 """
 
 import io
@@ -47,7 +48,7 @@ from hf_maxmig import (
 from tests.networks import draw_crowd
 from tests.worlds import ANNOTATORS, CLASSES, make_crowd
 
-RATE = 2_000  # samples a second that the tiny network takes
+RATE = 2_000  # samples per second of the tiny network
 WORDS = [["cat", "purrs", "milk"], ["dog", "barks", "bone"], ["emu", "runs", "seed"]]
 SMALL = {
     "num_hidden_layers": 1,
@@ -58,16 +59,16 @@ SMALL = {
 
 
 class Modality(NamedTuple):
-    """What items of a kind are made of, and what reads them."""
+    """The items of one modality, and what reads them."""
 
-    name: str  # of the column of items, and of an item's part; a row has columns of its own
+    name: str  # of the column of items, and of an item's part; a row has its own columns
     task: str
     auto_class: Any
     processor: Callable[[], Any]
     native: Callable[[], PreTrainedModel] | None  # a classifier of transformers
     encoder: Callable[[], PreTrainedModel] | None
     head: Any
-    item: Callable[[int, np.random.Generator], Any]  # of a class, as a data set holds it
+    item: Callable[[int, np.random.Generator], Any]  # an item of a class, as stored in a data set
     adapted: list[str]  # layers for LoRA
 
     def __repr__(self) -> str:
@@ -83,14 +84,14 @@ class Modality(NamedTuple):
         return self.head.from_encoder(encoder, input_size=8, **fields)
 
     def model(self, head: bool = True) -> MaxMIGModel:
-        """Make a model of a head on the frozen encoder, or of a classifier of transformers."""
+        """Return a model of a head on the frozen encoder, or of a classifier of transformers."""
         torch.manual_seed(0)
         classifier = self.on_encoder() if head else self.native()
         names = dict(enumerate(CLASSES))
         return draw_crowd(MaxMIGModel.from_classifier(classifier, annotators=ANNOTATORS, id2label=names)).eval()  # fmt: skip
 
     def crowd(self, num_items: int = 90) -> Dataset:
-        """Make items that tell their class, and votes on them; sounds and pictures are not decoded."""
+        """Return items whose class is visible, and votes on them; sounds and pictures are not decoded."""
         votes = make_crowd(num_items).remove_columns("features")
         rng = np.random.default_rng(1)
         items = Dataset.from_list([self.parts(self.item(c, rng)) for c in votes["label"]])
@@ -99,11 +100,11 @@ class Modality(NamedTuple):
         return concatenate_datasets([items, votes], axis=1)
 
     def parts(self, item: Any) -> dict[str, Any]:
-        """Return an item by the names of its parts, as a data set's columns and as a pipeline takes it."""
+        """Return an item as a dict of its parts, as a data set's columns hold it and a pipeline takes it."""
         return item if self.name == "row" else {self.name: item}
 
     def raw(self, number: int = 4) -> list[Any]:
-        """Return items as users hand them to a pipeline."""
+        """Return items as users pass them to a pipeline."""
         rng = np.random.default_rng(2)
         stored = [self.item(n % len(CLASSES), rng) for n in range(number)]
         if self.name == "image":
@@ -111,7 +112,7 @@ class Modality(NamedTuple):
         return stored
 
     def prepared(self, dataset: Dataset) -> Dataset:
-        """Turn the items into the processor's inputs, as a user does before a training without features."""
+        """Turn the items into the processor's inputs, as a user does before training without features."""
         processor = self.processor()
         if self.name == "row":
             return dataset
@@ -131,7 +132,7 @@ UNOPENED = {"image": Image(decode=False), "audio": Audio(decode=False)}
 
 
 def samples(stored: bytes) -> np.ndarray:
-    """Read a file of `item_of_sound`."""
+    """Return the samples in a file of `item_of_sound`."""
     with wave.open(io.BytesIO(stored), "rb") as file:
         frames = file.readframes(file.getnframes())
     return np.frombuffer(frames, dtype="<i2").astype("float32") / 2**15
@@ -175,7 +176,7 @@ def item_of_table(label: int, rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
-# What reads them
+# What reads the items
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -253,6 +254,6 @@ TABLE = Modality(
     item=item_of_table,
     adapted=["fc"],
 )
-MODALITIES = [IMAGE, TEXT, AUDIO]  # which have encoders
+MODALITIES = [IMAGE, TEXT, AUDIO]  # those with encoders
 
 __all__ = ["AUDIO", "IMAGE", "MODALITIES", "RATE", "TABLE", "TEXT", "Modality", "samples"]

@@ -27,7 +27,7 @@ from tests.worlds import ANNOTATORS, CLASSES
 
 
 def small_head(classes=CLASSES, seed=0, dropout=0.0, hidden_size=16):
-    """A head for the features of `make_crowd`; `classes` are their names, or how many there are."""
+    """Return a head for the features of `make_crowd`; `classes` are their names, or how many there are."""
     torch.manual_seed(seed)
     fields = {"num_labels": classes} if isinstance(classes, int) else {"id2label": dict(enumerate(classes))}  # fmt: skip
     config = HeadConfig(input_size=5, hidden_size=hidden_size, dropout=dropout, **fields)
@@ -35,7 +35,7 @@ def small_head(classes=CLASSES, seed=0, dropout=0.0, hidden_size=16):
 
 
 def small_vit(num_labels=3):
-    """A network of transformers for pictures of 16 x 16."""
+    """Return a transformers network for pictures of 16 x 16."""
     config = ViTConfig(
         hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=16,
         patch_size=8, num_labels=num_labels,
@@ -44,7 +44,7 @@ def small_vit(num_labels=3):
 
 
 def small_timm(num_labels=3):
-    """A network of timm for pictures of 16 x 16."""
+    """Return a timm network for pictures of 16 x 16."""
     settings = {
         "input_size": [3, 16, 16], "crop_pct": 1.0, "crop_mode": "center", "interpolation": "bicubic",
         "mean": [0.5] * 3, "std": [0.5] * 3,
@@ -93,7 +93,7 @@ def draw_crowd(model):
 
 
 def text_pair():
-    """A pair around a classifier of texts."""
+    """Return a model around a text classifier."""
     torch.manual_seed(0)
     config = BertConfig(
         hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=9, num_labels=3,
@@ -107,7 +107,7 @@ def text_pair():
 
 
 def come_back(classifier, folder):
-    """Wrap, save and load; the classifier inside must be of the same class, frozen where it was."""
+    """Wrap, save and load; the loaded classifier must have the same class, and the same layers frozen."""
     model = MaxMIGModel.from_classifier(classifier, num_annotators=3).eval()
     model.save_pretrained(folder)
     again = AutoModel.from_pretrained(folder).eval()

@@ -1,4 +1,4 @@
-"""Runs commands to their end; those that do not come to one are killed, with all they started."""
+"""Run commands to their end; those that hang are killed, with all the processes that they started."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ import sys
 
 @contextlib.contextmanager
 def begun(command, **options):
-    """Start a command in a group of its own, of which nothing is left at the end."""
+    """Start a command in its own process group, none of which is left at the end."""
     process = subprocess.Popen(
         list(map(str, command)), start_new_session=True, text=True, **options
     )
@@ -22,7 +22,7 @@ def begun(command, **options):
 
 
 def finished(command, seconds=240, code=0, **options):
-    """Run a command, which must end in time with an exit code: what it printed, output and errors apart."""
+    """Run a command, which must end in time with an exit code; return output and errors separately."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with begun(command, **pipes, **options) as process:
         try:
@@ -36,6 +36,6 @@ def finished(command, seconds=240, code=0, **options):
 
 
 def launch(root, *arguments, launcher=("accelerate.commands.launch",)):
-    """Run a recipe to its end, as its page says: what it printed."""
+    """Run a recipe to its end, as its page says; return what it printed."""
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     return finished([sys.executable, "-m", *launcher, *arguments], 280, cwd=root, env=env)[0]

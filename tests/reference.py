@@ -1,4 +1,4 @@
-"""The paper in naive float64 loops: what the library is compared with.
+"""The paper in naive float64 loops, with which the library is compared.
 
 Written from the paper and not from the library, in probabilities and not in logs, one item,
 annotator and class at a time. Nothing here is fast, and nothing here imports `hf_maxmig`.
@@ -12,7 +12,7 @@ from torch import Tensor
 
 Curve = Callable[[Tensor], Tensor]
 
-# Table 1 as printed: df(K) and f*(df(K)), of K itself.
+# Table 1 as printed: df(K) and f*(df(K)), as functions of K.
 TABLE_1: dict[str, tuple[Curve, Curve]] = {
     "kl": (lambda K: 1 + torch.log(K), lambda K: K),
     "pearson": (lambda K: 2 * (K - 1), lambda K: K**2 - 1),
@@ -76,7 +76,7 @@ def gain_of_blends(
     partner: list[int],
     annotated: Tensor | None = None,
 ) -> Tensor:
-    """The gain where row i of h is of item i, to a share, and for the rest of `partner[i]`; differentiable."""
+    """The gain where row i of h is a blend of item i, with weight `share`, and item `partner[i]`; differentiable."""
     assert h.dtype == g.dtype == p.dtype == torch.float64
     reward, penalty = row
     taken = [i for i in range(len(h)) if annotated is None or bool(annotated[i])]
@@ -117,7 +117,7 @@ def forecast(h: Tensor, g: Tensor, p: Tensor) -> Tensor:
 
 
 def vote_share(annotations: Tensor, num_classes: int) -> Tensor:
-    """Q (Appendix B.2) over the labels given; zeros where there are none."""
+    """Q (Appendix B.2) over the labels given; zeros for items without labels."""
     rows = []
     for what in annotations.tolist():
         given = [r for r in what if r >= 0]
@@ -140,7 +140,7 @@ def confusion_counts(
 
 
 def confusion(counts: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Rows of counts over their sum; uniform where the sum is zero."""
+    """Rows of counts divided by their sum; uniform where the sum is zero."""
     matrix = torch.zeros_like(counts, dtype=torch.float64)
     M, C, _ = counts.shape
     for m in range(M):
@@ -155,7 +155,7 @@ def confusion(counts: Tensor, smoothing: float = 0.0) -> Tensor:
 def initial_weight(
     annotators: Tensor, annotations: Tensor, num_annotators: int, num_classes: int, smoothing: float
 ) -> Tensor:
-    """Equation 2, straight from the labels; both sums over what annotator m labelled, zeros if that is nothing."""
+    """Equation 2, straight from the labels; both sums over the items that annotator m labelled, zeros if none."""
     annotations = torch.where(annotators >= 0, annotations, -1)
     Q = vote_share(annotations, num_classes).tolist()
     weight = torch.zeros(num_annotators, num_classes, num_classes, dtype=torch.float64)

@@ -22,8 +22,8 @@ from tests.networks import small_head, small_vit
 from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd
 
 GLOBAL_BATCH = 16
-# 70 items: four global batches of 16 and six items over, which no batch may be filled up with;
-# processes get unlike numbers of labels.
+# 70 items: four global batches of 16 and six items left over, with which no batch may be padded;
+# processes get different numbers of labels.
 ITEMS = 70
 RUNS = {
     "kl": {"divergence": "kl", "gradient_accumulation_steps": 2},
@@ -52,7 +52,7 @@ SALT = "a salt that nobody is told of"
 
 
 def make_pictures(**changes):
-    """The small crowd, with a picture of 16 x 16 for each item."""
+    """Return the small crowd with a picture of 16 x 16 for each item."""
     crowd = make_crowd(features=3 * 16 * 16, **changes)
     pictures = np.asarray(crowd["features"][:], dtype="float32").reshape(-1, 3, 16, 16)
     column = Dataset.from_dict({"pixel_values": pictures})
@@ -62,7 +62,7 @@ def make_pictures(**changes):
 def make_trainer(
     out, classifier, dataset, divergence="kl", start_from=None, eval_dataset=None, **changes
 ):
-    """Make a trainer whose global batch is the same however many processes share it."""
+    """Return a trainer whose global batch is the same for any number of processes."""
     world = dist.get_world_size() if dist.is_initialized() else int(os.getenv("WORLD_SIZE", "1"))
     model = MaxMIGModel.from_classifier(
         classifier,
@@ -76,7 +76,7 @@ def make_trainer(
         "per_device_train_batch_size": GLOBAL_BATCH // world, "per_device_eval_batch_size": 8, "num_train_epochs": 2,
         "optim": "sgd", "learning_rate": 0.05, "aggregator_learning_rate": 0.5, "max_grad_norm": 0.0,
         "logging_strategy": "epoch", "init": "vote_share",
-        "dataloader_drop_last": world == 1,  # several do it by themselves
+        "dataloader_drop_last": world == 1,  # several processes drop it by themselves
     }  # fmt: skip
     args = MaxMIGTrainingArguments(**{**settings, **changes})
     return InOrder(
@@ -89,7 +89,7 @@ def make_trainer(
 
 
 def learned(trainer, crowd):
-    """Tell what a training came to."""
+    """Return the outcome of a training."""
     metrics = trainer.evaluate(crowd)
     return {
         "parameters": {n: t.clone() for n, t in trainer.accelerator.get_state_dict(trainer.model).items()},
@@ -102,7 +102,7 @@ def learned(trainer, crowd):
 
 
 def neighbours(taught, alpha):
-    """Blend each item with the one before it of four; only the first process draws the right share."""
+    """Blend each item with its predecessor in a block of four; only the first process draws the right share."""
     rank = dist.get_rank() if dist.is_initialized() else 0
     return Mixed(
         torch.tensor(0.3 + 0.1 * rank), torch.arange(len(taught)).view(-1, 4).roll(1, 1).flatten()
@@ -110,11 +110,11 @@ def neighbours(taught, alpha):
 
 
 def train(out, name):
-    """Train by one of `RUNS`."""
+    """Train one of `RUNS`."""
     crowd = make_crowd(num_items=ITEMS, unlabelled=20)
     dataset, start = crowd, None
     if name == "stream":
-        # Of a stream one process would use the six items over.
+        # With a stream, one process would use the six left-over items.
         whole = ITEMS if dist.is_initialized() else ITEMS // GLOBAL_BATCH * GLOBAL_BATCH
         dataset, start = crowd.select(range(whole)).to_iterable_dataset(), crowd
     held_out = make_crowd(seed=1) if name == "strengthened" else None
@@ -123,16 +123,16 @@ def train(out, name):
     )
     with mock.patch("hf_maxmig.training.batch.draw_blends", neighbours):
         trainer.train()
-    told = learned(trainer, crowd)
+    outcome = learned(trainer, crowd)
     if name == "stream":
         again = make_trainer(out, small_head(), dataset, start_from=start, **RUNS[name])
         again.train(resume_from_checkpoint=f"{out}.run/checkpoint-6")
-        told["resumed"] = again.crowd_model.state_dict()
-    return told
+        outcome["resumed"] = again.crowd_model.state_dict()
+    return outcome
 
 
 def cross_fitted(out):
-    """Train from a start by cross-fitting, which the first process finds; tell what each has of it."""
+    """Train from a cross-fitted start, which the first process finds; return what each process has of it."""
     crowd = make_crowd(num_items=ITEMS, unlabelled=20)
     changes = {"init": "cross_fit", "name_classes": False, "prior": "uniform"}
     seen = []
@@ -150,28 +150,31 @@ def cross_fitted(out):
         trainer.train()
         again = make_trainer(out, small_head(), crowd, **changes, **saved)
         again.train(resume_from_checkpoint=f"{out}.run/checkpoint-5")
-        told = learned(trainer, crowd) | {"found": vars(trainer.start.items), "searched": len(seen)}
-        told["resumed"] = {n: t.clone() for n, t in again.crowd_model.state_dict().items()}
-        told["targets"] = trainer.known._moved[id(trainer.start.items.targets)][1]
-        # Features that a network computes, of items that the processes share.
+        outcome = learned(trainer, crowd) | {
+            "found": vars(trainer.start.items),
+            "searched": len(seen),
+        }
+        outcome["resumed"] = {n: t.clone() for n, t in again.crowd_model.state_dict().items()}
+        outcome["targets"] = trainer.known._moved[id(trainer.start.items.targets)][1]
+        # Features that a network computes, with items shared among the processes.
         torch.manual_seed(0)
         vit = small_vit()
         vit.config.name_or_path = "loaded"
         pictures = make_pictures(num_items=ITEMS, unlabelled=20)
         make_trainer(out, vit, pictures, **changes, max_steps=1).train()
-        told["features"] = seen[1] if seen else None
-        # What nobody can start from is refused by all.
+        outcome["features"] = seen[1] if seen else None
+        # If no start can be found, all processes refuse.
         alike = crowd.map(lambda row: {"annotations": [0] * len(row["annotations"])})
         try:
             make_trainer(out, small_head(), alike, **changes).train()
         except ValueError as error:
-            told["refused"] = str(error)
-    return told
+            outcome["refused"] = str(error)
+    return outcome
 
 
 @contextlib.contextmanager
 def counted(sent):
-    """Note the bytes that each process hands to collectives, those of DDP in C++ aside."""
+    """Record the bytes that each process passes to collectives, apart from those of DDP in C++."""
     plain = {name: getattr(dist, name) for name in ("all_gather", "all_reduce", "broadcast")}
 
     def note(name, *args, **kwargs):
@@ -189,7 +192,7 @@ def counted(sent):
 
 
 def bytes_of_a_step(out):
-    """Count what is sent in one step; the second, for the first also sets up DDP."""
+    """Return the bytes sent in the second step; the first one also sets up DDP."""
     crowd = make_crowd(num_items=ITEMS, unlabelled=20)
     trainer = make_trainer(out, small_head(), crowd, max_steps=2)
     step, sent = trainer.training_step, []
@@ -205,7 +208,7 @@ def bytes_of_a_step(out):
 
 
 def predictions(out):
-    """Predict items in every order of training, and as accelerate may share them: log h and what it must be."""
+    """Predict items in every training order, and as accelerate may share them; return log h and the expected values."""
     crowd = make_crowd(num_items=37, unlabelled=5)
     crowd = crowd.add_column("length", [(7 * i) % 37 for i in range(37)])
     ways = {
@@ -215,7 +218,7 @@ def predictions(out):
     ways |= {"dispatched": {"accelerator_config": {"dispatch_batches": True}}}
     ways |= {"split": {"accelerator_config": {"split_batches": True}}}
     ways |= {"workers": {"dataloader_num_workers": 2, "dataloader_in_order": False}}
-    told = {}
+    predicted = {}
     for name, changes in ways.items():
         trainer = make_trainer(out, small_head(), crowd, per_device_eval_batch_size=4, **changes)
         output = trainer.predict(crowd)
@@ -224,14 +227,14 @@ def predictions(out):
         features = torch.tensor(np.array(crowd["features"][:], dtype="float32"))
         with torch.no_grad():
             expected = model(features=features).logits.log_softmax(-1)
-        told[name] = torch.from_numpy(output.predictions[0]), parts, expected
-    return told
+        predicted[name] = torch.from_numpy(output.predictions[0]), parts, expected
+    return predicted
 
 
 def refusals(out):
-    """Tell what several processes refuse."""
+    """Return the error messages of what several processes refuse."""
     crowd = make_crowd(num_items=ITEMS, unlabelled=20)
-    told = {}
+    messages = {}
     for name, call in {
         "too few items": lambda: make_trainer(out, small_head(), crowd.select(range(15))).train(),
         "stream": lambda: make_trainer(out, small_head(), crowd).evaluate(
@@ -242,14 +245,14 @@ def refusals(out):
         try:
             call()
         except ValueError as error:
-            told[name] = str(error)
-    return told
+            messages[name] = str(error)
+    return messages
 
 
 def stopped(out):
-    """Tell with what a training ends whose items differ by so much that it diverges on one device."""
+    """Return the error of a training whose items differ so much that it diverges on one device."""
     crowd = make_crowd(num_items=ITEMS, unlabelled=20)
-    told = {}
+    messages = {}
     for gather in (True, False):
         trainer = make_trainer(
             out, small_head(), crowd, learning_rate=1e30, gather_across_devices=gather
@@ -257,26 +260,26 @@ def stopped(out):
         try:
             trainer.train()
         except ValueError as error:
-            told[gather] = str(error)
-    return told
+            messages[gather] = str(error)
+    return messages
 
 
 def uneven_gathers():
-    """Join four rows of the first process and one of the second, with and without a known size."""
+    """Gather four rows of the first process and one of the second, with and without a known size."""
     rank = dist.get_rank()
     whole = torch.arange(10.0).reshape(5, 2) + 1
-    told = {}
+    gathered = {}
     for size in (None, 4, 6):
         mine = (whole[:4] if rank == 0 else whole[4:]).clone().requires_grad_()
         joined = gather_with_gradient(mine, size)
         joined.square().sum().backward()
         flags = gather_with_gradient(torch.tensor([True] * len(mine)), size)
-        told[str(size)] = {"joined": joined.detach(), "gradient": mine.grad, "flags": flags}
-    return told
+        gathered[str(size)] = {"joined": joined.detach(), "gradient": mine.grad, "flags": flags}
+    return gathered
 
 
 def spread_on_processors():
-    """Have accelerate take processors for devices: it spreads parameters by FSDP over no others."""
+    """Make accelerate treat CPUs as devices, because it applies FSDP to no others."""
     os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
     if "WORLD_SIZE" in os.environ:
         dist.init_process_group("gloo")
@@ -294,37 +297,37 @@ def spread(out, folder):
     if several:
         layers = {"transformer_layer_cls_to_wrap": ["ViTLayer"]}
         changes |= {"fsdp": True, "fsdp_config": {"version": 2, **layers}}
-    told = {}
+    outcome = {}
     for checkpoint in (None, f"{out}.run/checkpoint-3"):
         torch.manual_seed(0)
         trainer = make_trainer(out, small_vit(), crowd, eval_dataset=held_out, **changes)
         assert trainer.is_fsdp_enabled == several
         trainer.train(resume_from_checkpoint=checkpoint)
-        told["resumed" if checkpoint else "whole"] = learned(trainer, crowd)
-    told["order"] = trainer.class_order()
+        outcome["resumed" if checkpoint else "whole"] = learned(trainer, crowd)
+    outcome["order"] = trainer.class_order()
     trainer.class_order = lambda: torch.tensor([2, 0, 1])
-    told["renamed"] = trainer.name_classes()
+    outcome["renamed"] = trainer.name_classes()
     trainer.save_model(folder)
     with trainer._sharing("hashed", SALT):
         trainer.save_model(f"{folder}-hashed")
     trainer.save_model(f"{folder}-after")
-    return told
+    return outcome
 
 
 def as_one_of_several(out, names, fsdp):
     """Train by some of `RUNS`, or by FSDP; what a process tells of it goes to a file of its rank."""
     if fsdp:
         spread_on_processors()
-        told = {"spread": spread(out, f"{out}.saved")}
+        outcome = {"spread": spread(out, f"{out}.saved")}
     else:
-        told = {name: train(out, name) for name in names}
-        told |= {"sent": bytes_of_a_step(out), "refused": refusals(out)}
+        outcome = {name: train(out, name) for name in names}
+        outcome |= {"sent": bytes_of_a_step(out), "refused": refusals(out)}
         if dist.get_world_size() == 2:
-            told["gathers"] = uneven_gathers()
-            told["stopped"] = stopped(out)
-            told["predicted"] = predictions(out)
-            told["cross_fitted"] = cross_fitted(out)
-    torch.save(told, f"{out}.{dist.get_rank()}")
+            outcome["gathers"] = uneven_gathers()
+            outcome["stopped"] = stopped(out)
+            outcome["predicted"] = predictions(out)
+            outcome["cross_fitted"] = cross_fitted(out)
+    torch.save(outcome, f"{out}.{dist.get_rank()}")
     # Whoever leaves at once may leave while a thread of gloo still holds a tensor, and is then aborted.
     state = PartialState()
     state.wait_for_everyone()

@@ -1,4 +1,4 @@
-"""Children come from a process with one thread, and compute with one."""
+"""Children are forked from a process with one thread, and compute with one."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, needs_fork]
 
 
 def look():
-    """Print what a child finds when it begins."""
+    """Print what a child finds when it starts."""
     with open("/proc/self/status", encoding="utf-8") as file:
         mine = file.read()
     with open(f"/proc/{os.getppid()}/status", encoding="utf-8") as file:
@@ -28,7 +28,7 @@ def look():
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="counts threads in /proc")
 def test_child_and_its_server_have_one_thread(tmp_path):
-    """A lock that another thread held would hang a child, once in some hundred runs."""
+    """A lock held by another thread would hang a child, once in some hundred runs."""
     assert run(tmp_path / "log", look) == 0, (tmp_path / "log").read_text()
     every = str([True] * len(IMPORTED_ONCE))
     assert (tmp_path / "log").read_text().splitlines() == ["Threads:\t1"] * 2 + [every, "1 1"]
@@ -61,7 +61,7 @@ def fail_in_one_of_two(folder):
 
 
 def test_others_of_a_group_end_with_the_one_that_fails(tmp_path):
-    """They would wait for it until their own time is up, and its reason would be lost."""
+    """They would wait for it until their own time is up, and its error would be lost."""
     with pytest.raises(AssertionError, match="the second's own words"):
         together(tmp_path, 2, fail_in_one_of_two, tmp_path)
     first = tmp_path / "0"
@@ -71,7 +71,7 @@ def test_others_of_a_group_end_with_the_one_that_fails(tmp_path):
 
 
 def test_no_test_forks_or_waits_without_an_end():
-    """A hang ends the tests without a word; the two modules that start processes see to it."""
+    """A hang would end the tests without a message; the two modules that start processes prevent it."""
     for path in Path(__file__).parent.rglob("*.py"):
         if path.name in ("children.py", "processes.py", "test_children.py"):
             continue

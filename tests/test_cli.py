@@ -1,4 +1,4 @@
-"""The command `maxmig`: its verbs, its help, and one line for what is wrong."""
+"""The command `maxmig`: its verbs, its help, and one line per error."""
 
 import sys
 from dataclasses import fields
@@ -21,8 +21,8 @@ TEN = [
 ]  # fmt: skip
 
 
-def told(capsys, *words):
-    """What the command prints; it leaves with exit code 0, or does not leave."""
+def printed_by(capsys, *words):
+    """Return what the command prints; it ends with exit code 0, or without one."""
     code = None
     try:
         main([str(word) for word in words])
@@ -34,7 +34,7 @@ def told(capsys, *words):
 
 @pytest.fixture
 def refused(capsys):
-    """The line that the command leaves with."""
+    """Return the line that the command ends with."""
 
     def by(*words):
         with pytest.raises(SystemExit) as left:
@@ -51,7 +51,7 @@ def refused(capsys):
 
 @pytest.mark.parametrize("flag", ["--help", "--version"])
 def test_help_and_version_wait_for_no_library(flag, root):
-    """Importing torch and transformers takes seconds, and who asks for help has not decided anything yet."""
+    """Importing torch and transformers takes seconds, which a user who asks for help should not have to wait."""
     code = f"import sys; sys.argv = ['maxmig', '{flag}']; import maxmig; maxmig.main(); print([*sys.modules])"
     printed, _ = finished([sys.executable, "-c", code], cwd=root)
     assert "'hf_maxmig'" not in printed
@@ -71,21 +71,21 @@ def test_help_and_version_wait_for_no_library(flag, root):
     ],
 )
 def test_launchers_start_the_command_by_its_module(launcher, root):
-    """On several devices the installed command does not do: launchers take a script or a module."""
+    """On several devices the installed command does not work: launchers take a script or a module."""
     printed = launch(root, "-m", "hf_maxmig.cli", "train", "--help", launcher=launcher)
     assert printed.startswith("usage: maxmig train ")
     assert printed.count("usage:") == (2 if "--nproc_per_node=2" in launcher else 1)
 
 
 def test_version_is_the_package_s(capsys):
-    """A bug report that names another version sends everybody to the wrong place."""
-    assert told(capsys, "--version") == f"maxmig {hf_maxmig.__version__}\n"
+    """A bug report that names a wrong version misleads everybody."""
+    assert printed_by(capsys, "--version") == f"maxmig {hf_maxmig.__version__}\n"
 
 
 def test_help_names_every_verb(capsys, root):
-    """A verb that is not listed is used by nobody; one without a file fails."""
-    text = told(capsys, "--help")
-    assert text == told(capsys)
+    """Nobody uses a verb that is not listed, and one without a file fails."""
+    text = printed_by(capsys, "--help")
+    assert text == printed_by(capsys)
     for verb, what in VERBS.items():
         assert f"  {verb} " in text
         assert what in text
@@ -94,15 +94,15 @@ def test_help_names_every_verb(capsys, root):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_verb_says_what_it_takes(verb, capsys):
-    """Without the verb in the usage line nobody can type it from there."""
-    text = told(capsys, verb, "--help")
+    """Without the verb in the usage line, users cannot copy it."""
+    text = printed_by(capsys, verb, "--help")
     assert text.startswith(f"usage: maxmig {verb} ")
     assert max(map(len, text.splitlines())) <= 110
 
 
 def test_help_of_train_begins_with_ten_flags(capsys):
-    """200 flags in the order of a dataclass hide the two that must be given."""
-    lines = told(capsys, "train", "--help").splitlines()
+    """200 flags in the order of a dataclass hide the two that are required."""
+    lines = printed_by(capsys, "train", "--help").splitlines()
     flags = [line.split()[0].removeprefix("--") for line in lines if line.startswith("  --")]
     assert flags[:10] == TEN
     kinds = (DataArguments, ModelArguments, ClassificationTrainingArguments)
@@ -124,7 +124,7 @@ def test_wrong_verb_is_one_line(refused):
 
 
 def test_what_is_wrong_with_a_training_is_one_line(refused, tmp_path):
-    """Flag, file, folder and column: a page of traceback hides which."""
+    """The error names flag, file, folder or column, which a page of traceback would hide."""
     rows = write_pictures(tmp_path / "photos", number=6)
     votes = write_votes(tmp_path / "votes.csv", rows)
     usual = ["--train_dir", tmp_path / "photos", "--model_name_or_path", "maxmig_vgg16", "--output_dir",

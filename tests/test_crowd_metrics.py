@@ -1,4 +1,4 @@
-"""The metric of `evaluate`: agrees with scikit-learn, the package and naive loops; refuses nonsense."""
+"""The metric for `evaluate`: it agrees with scikit-learn, the package and naive loops, and refuses nonsense."""
 
 import doctest
 import importlib.util
@@ -41,13 +41,13 @@ def posterior(seed, sharpness=2.0):
 
 @pytest.fixture
 def labels():
-    """Gold labels that the first posterior often hits."""
+    """Return gold labels that agree with the first posterior most of the time."""
     rng = np.random.default_rng(5)
     return np.where(rng.random(N) < 0.6, posterior(0).argmax(1), rng.integers(C, size=N))
 
 
 def test_accuracy_brier_score_and_likelihood_are_those_of_scikit_learn(metric, labels):
-    """A Brier score halved, or summed over one class, is a number as plausible."""
+    """A Brier score that is halved, or summed over one class only, would look as plausible."""
     given = {"predictions": posterior(0), "aggregator": posterior(1), "forecast": posterior(2)}
     scores = metric.compute(references=labels, **given)
     assert len(scores) == 12
@@ -60,16 +60,16 @@ def test_accuracy_brier_score_and_likelihood_are_those_of_scikit_learn(metric, l
         nll = log_loss(labels, p / p.sum(axis=1, keepdims=True), labels=range(C))
         assert scores[f"{prefix}negative_log_likelihood"] == pytest.approx(nll, abs=1e-6)
         # The package's own, which the tables of the project show.
-        told = certainty(log_p, labels)
-        assert scores[f"{prefix}negative_log_likelihood"] == pytest.approx(told["nll"])
-        assert scores[f"{prefix}brier_score"] == pytest.approx(told["brier"])
-        assert scores[f"{prefix}calibration_error"] == pytest.approx(told["ece"])
+        found = certainty(log_p, labels)
+        assert scores[f"{prefix}negative_log_likelihood"] == pytest.approx(found["nll"])
+        assert scores[f"{prefix}brier_score"] == pytest.approx(found["brier"])
+        assert scores[f"{prefix}calibration_error"] == pytest.approx(found["ece"])
     assert 0 < scores["aggregator_accuracy"] < scores["accuracy"] < 1
 
 
 @pytest.mark.parametrize("bins", [1, 7, 15])
 def test_calibration_error_is_the_packages_and_that_of_a_loop(metric, labels, bins):
-    """Two computations of one name in one project must not differ."""
+    """Two implementations of one measure in one project must not differ."""
     p = np.exp(posterior(0).astype(np.float64))
     found = metric.compute(predictions=p, references=labels, bins=bins)["calibration_error"]
     confidence, correct = p.max(1), p.argmax(1) == labels
@@ -84,24 +84,24 @@ def test_calibration_error_is_the_packages_and_that_of_a_loop(metric, labels, bi
 
 
 def test_measures_of_three_items_by_hand(metric):
-    """Right for sure, wrong for sure, and undecided between two."""
+    """One item is right with certainty, one wrong with certainty, one undecided between two classes."""
     p = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.5, 0.0]]
     scores = metric.compute(predictions=p, references=[0, 2, 0], bins=10)
     assert scores["accuracy"] == pytest.approx(2 / 3)
     assert scores["brier_score"] == pytest.approx((0 + 2 + 0.5) / 3)
-    # Bin (0.9, 1]: two items, half right; bin (0.4, 0.5]: one item, right at a claim of 0.5.
+    # Bin (0.9, 1]: two items, half right; bin (0.4, 0.5]: one item, right with probability 0.5.
     assert scores["calibration_error"] == pytest.approx((2 * 0.5 + 1 * 0.5) / 3)
 
 
 def test_log_probabilities_and_probabilities_are_told_apart(metric, labels):
-    """Probabilities taken for logs, or the other way round, still have a likeliest class."""
+    """Probabilities taken for logs, or the reverse, would still have a most likely class."""
     log_p = posterior(0, sharpness=30.0).astype(np.float64)
     assert log_p.min() < -60
     as_logs = metric.compute(predictions=log_p, references=labels)
     assert as_logs == pytest.approx(metric.compute(predictions=np.exp(log_p), references=labels))
     sure = np.eye(C)[labels]
     with np.errstate(divide="ignore"):
-        for given in (sure, np.log(sure)):  # minus infinity is a log like others
+        for given in (sure, np.log(sure)):  # minus infinity is a valid log
             scores = metric.compute(predictions=given, references=labels)
             assert scores == {
                 "accuracy": 1.0, "negative_log_likelihood": 0.0, "calibration_error": 0.0, "brier_score": 0.0
@@ -117,7 +117,7 @@ def test_likelihood_is_of_the_logs_that_were_given(metric):
 
 
 def test_items_without_gold_label_or_votes_are_left_out(metric, labels):
-    """Counted as wrong they lower every number; without votes g is the prior and zeta is h."""
+    """Counted as wrong, they would lower every figure. Without votes, g is the prior and zeta is h."""
     gold, annotated = np.arange(N) % 3 > 0, np.arange(N) % 4 > 0
     hidden = np.where(gold, labels, np.where(np.arange(N) % 2, -1, -100))
     given = {"predictions": posterior(0), "aggregator": posterior(1)}
@@ -129,7 +129,7 @@ def test_items_without_gold_label_or_votes_are_left_out(metric, labels):
 
 
 def test_batches_are_added_up(metric, labels):
-    """Long evaluations give their items part by part."""
+    """Long evaluations pass their items in parts."""
     for part in (slice(0, 17), slice(17, N)):
         metric.add_batch(predictions=posterior(0)[part], references=labels[part])
     together = metric.compute()
@@ -137,7 +137,7 @@ def test_batches_are_added_up(metric, labels):
 
 
 def test_confusion_error_is_that_of_a_loop(metric):
-    """Rows that have many labels count more; rows that have none are no zeros."""
+    """Rows with many labels weigh more, and rows without labels are not zeros."""
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 9, size=(M, C, C)) * (rng.random((M, C, 1)) < 0.8)
     found = rng.dirichlet(np.ones(C), size=(M, C))
@@ -160,7 +160,7 @@ def test_confusion_error_is_that_of_a_loop(metric):
 
 
 def test_confusion_error_is_the_benchmarks(metric, load):
-    """The tables of the project and the metric must speak of the same number."""
+    """The project's tables and the metric must mean the same number."""
     benchmark = load("benchmark")
     crowd = make_crowd()
     pairs = zip(crowd["annotators"], crowd["annotations"], strict=True)
@@ -207,15 +207,15 @@ def test_annotators_are_measured_as_the_package_does(metric, labels, voted, with
                 chance = chance_of_right(believed[i : i + 1], voted["confusion"], np.array([[m]]))
                 claimed.append(chance[0, 0])
                 right.append(said == labels[i])
-    told = claims_of_right(np.array(claimed), np.array(right))
-    assert told["auroc"] > 0.5
+    found = claims_of_right(np.array(claimed), np.array(right))
+    assert found["auroc"] > 0.5
     scores = metric.compute(references=hidden, **given, **voted)
     assert {n: v for n, v in scores.items() if n.startswith("annotator_")} == pytest.approx(
         {
-            "annotator_accuracy": told["accuracy"],
-            "annotator_auroc": told["auroc"],
-            "annotator_brier_score": told["brier"],
-            "annotator_calibration_error": told["ece"],
+            "annotator_accuracy": found["accuracy"],
+            "annotator_auroc": found["auroc"],
+            "annotator_brier_score": found["brier"],
+            "annotator_calibration_error": found["ece"],
         }
     )
     padded = {
@@ -272,21 +272,21 @@ VOTED = {"confusion": [HALF], "annotators": [[0], [0]], "annotations": [[0], [1]
     ],
 )  # fmt: skip
 def test_bad_inputs_say_what_must_hold(metric, changes, message):
-    """A measure of logits, or of another data set's labels, is a number like any other."""
+    """A measure of logits, or of another data set's labels, would look like a valid number."""
     with pytest.raises(ValueError, match=message):
         metric.compute(**{"predictions": HALF, "references": [0, 1], **changes})
 
 
 def test_gold_labels_in_another_order_are_matched_by_name(metric, labels):
-    """Compared by number a perfect classifier is right on the classes that kept their places."""
+    """Compared by number, a perfect classifier would be right only on the classes that kept their places."""
     names, order = [f"class {c}" for c in range(C)], [*range(1, C), 0]
     here = [names[c] for c in order]
-    told = {"predictions": posterior(0)[:, order], "references": labels}
+    given = {"predictions": posterior(0)[:, order], "references": labels}
     right = metric.compute(predictions=posterior(0), references=labels)
-    assert metric.compute(**told)["accuracy"] != right["accuracy"]
-    assert metric.compute(**told, classes=here, reference_classes=names) == pytest.approx(right)
+    assert metric.compute(**given)["accuracy"] != right["accuracy"]
+    assert metric.compute(**given, classes=here, reference_classes=names) == pytest.approx(right)
     more = [*names, "one more"]
-    assert metric.compute(**told, classes=here, reference_classes=more) == pytest.approx(right)
+    assert metric.compute(**given, classes=here, reference_classes=more) == pytest.approx(right)
     for classes, own, message in (
         (here, None, "no `reference_classes`"),
         (names[1:], names, "got class 0"),
@@ -294,11 +294,11 @@ def test_gold_labels_in_another_order_are_matched_by_name(metric, labels):
         (more, names, f"must name the C = {C} columns"),
     ):
         with pytest.raises(ValueError, match=message):
-            metric.compute(**told, classes=classes, reference_classes=own)
+            metric.compute(**given, classes=classes, reference_classes=own)
 
 
 def test_error_leaves_no_items_behind(metric, labels):
-    """Items of a call that failed must not be counted in the next."""
+    """Items of a call that failed must not be counted in the next one."""
     right = metric.compute(predictions=posterior(0), references=labels)
     with pytest.raises(ValueError, match="must hold a gold label"):
         metric.compute(predictions=posterior(1)[:7], references=[-1] * 7)
@@ -306,7 +306,7 @@ def test_error_leaves_no_items_behind(metric, labels):
 
 
 def test_readme_is_a_spaces_card_and_its_examples_run(folder, root, monkeypatch):
-    """The first lines anyone copies; the Hub reads the block above them."""
+    """Users copy these lines first, and the Hub reads the block above them."""
     monkeypatch.chdir(root)
     text = (folder / "README.md").read_text(encoding="utf-8")
     card = yaml.safe_load(text.split("---\n")[1])
@@ -322,7 +322,7 @@ def test_readme_is_a_spaces_card_and_its_examples_run(folder, root, monkeypatch)
 
 
 def test_page_of_the_space_computes_its_example(folder):
-    """An example with a renamed argument fails only once the Space is up."""
+    """An example with a renamed argument would fail only once the Space is up."""
     page = runpy.run_path(str(folder / "app.py"))
     scores = page["measure"](json.dumps(page["EXAMPLE"]))
     assert scores["forecast_accuracy"] == 1.0
@@ -330,17 +330,17 @@ def test_page_of_the_space_computes_its_example(folder):
 
 @pytest.mark.slow
 def test_page_of_the_space_is_built(folder):
-    """Its arguments change with each version of gradio."""
+    """Gradio's arguments change with each version."""
     if importlib.util.find_spec("gradio") is None:
         pytest.skip("gradio is not installed: only the Space needs it")
-    # Gradio leaves an event loop open: in a process of its own.
+    # Gradio leaves an event loop open, so this runs in a separate process.
     script = "import runpy; assert runpy.run_path('app.py')['page']() is not None"
     finished([sys.executable, "-c", script], cwd=folder)
 
 
 @pytest.mark.slow
 def test_metric_needs_neither_network_nor_package(folder, tmp_path):
-    """A Space installs what `requirements.txt` lists and nothing of ours."""
+    """A Space installs what `requirements.txt` lists, and this package is not listed."""
     script = (
         "import sys\n"
         "sys.modules['hf_maxmig'] = sys.modules['scipy'] = sys.modules['sklearn'] = None\n"
@@ -354,5 +354,5 @@ def test_metric_needs_neither_network_nor_package(folder, tmp_path):
         "HF_HOME": str(tmp_path / "home"),
     }
     output, _ = finished([sys.executable, "-c", script], cwd=tmp_path, env=env)
-    for told in ("'accuracy': 0.0", "'calibration_error': 0.75", "'brier_score': 1.125"):
-        assert told in output
+    for part in ("'accuracy': 0.0", "'calibration_error': 0.75", "'brier_score': 1.125"):
+        assert part in output

@@ -1,4 +1,4 @@
-"""The house: a place says a rule, imports run downwards, and what the Hub carries lies in one room."""
+"""The layout of the package: each room has its rule, imports run downwards, and the Hub carries a single room."""
 
 import ast
 import graphlib
@@ -8,16 +8,16 @@ import pytest
 
 # From the ground up; a room imports only from those before it.
 ROOMS = ["model", "metrics", "data", "judging", "sharing", "training", "peers", "command"]
-FACE = "cli"  # above all rooms; it is read before the package, and imports nothing of it by itself
+FACE = "cli"  # above all rooms; it is read before the package, and does not import it by itself
 ALONE = "crowd_metrics"  # a Space by itself: it imports nothing of ours, and nothing imports it
-OPTIONAL = {"opening": {"PIL", "scipy"}}  # imported where it is there
+OPTIONAL = {"opening": {"PIL", "scipy"}}  # imported only if installed
 FORBIDDEN = {"utils", "common", "helpers", "base", "misc"}
 MOST_LINES = 700
 MOST_FILES = 8  # in the package's root
 
 
 def imports(path, package):
-    """Pairs of imported module and line of a source file, ours by their name inside the package."""
+    """Return imported module and line for each import in a source file, ours relative to the package."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node) for alias in node.names)
@@ -31,7 +31,7 @@ def imports(path, package):
 
 
 def modules(root):
-    """Each module of the package by its dotted name, the packages' own files left out."""
+    """Return each module of the package by its dotted name, without the packages' own files."""
     package = root / "hf_maxmig"
     return {
         ".".join(path.relative_to(package).with_suffix("").parts): path
@@ -41,7 +41,7 @@ def modules(root):
 
 
 def ours(root, name):
-    """Modules of ours that a module imports, by their dotted names in the package."""
+    """Return the modules of ours that a module imports, by their dotted names in the package."""
     found = imports(modules(root)[name], name.split(".")[:-1])
     return {
         module.removeprefix("hf_maxmig.")
@@ -55,7 +55,7 @@ def room(name):
 
 
 def test_every_module_is_in_a_room(root):
-    """A file that is in no room could import anything."""
+    """A file outside all rooms could import anything."""
     found = modules(root)
     assert {room(name) for name in found} == {*ROOMS, ALONE, FACE}
     assert not {name.rsplit(".", 1)[-1] for name in found} & FORBIDDEN
@@ -64,7 +64,7 @@ def test_every_module_is_in_a_room(root):
 
 @pytest.mark.parametrize("name", ROOMS)
 def test_room_imports_only_from_rooms_below(name, root):
-    """One upward import and the house is a ball."""
+    """One upward import is enough to make the rooms depend on each other in a circle."""
     below = {*ROOMS[: ROOMS.index(name) + 1]}
     for module in modules(root):
         if room(module) == name:
@@ -72,7 +72,7 @@ def test_room_imports_only_from_rooms_below(name, root):
 
 
 def test_nothing_rests_on_a_rival(root):
-    """What the package does by default must be the same, whatever becomes of a rival."""
+    """The package's defaults must work the same whatever happens to a rival."""
     package, rival = root / "hf_maxmig", "hf_maxmig.peers"
     importing = set()
     for path in package.rglob("*.py"):
@@ -80,26 +80,26 @@ def test_nothing_rests_on_a_rival(root):
         if any(f"{name}.".startswith(f"{rival}.") for name, _ in imports(path, inside)):
             importing.add(".".join([*inside, path.stem]))
     assert {name for name in importing if room(name) == "peers"}
-    # The package's own file registers the rivals, and gives `peer` a name.
+    # The package's own file registers the rivals and names `peer`.
     assert {name for name in importing if room(name) != "peers"} == {"__init__"}
 
 
 def test_imports_go_in_no_circle(root):
-    """Of two modules that need each other neither can be read first."""
+    """Two modules that need each other cannot be understood one at a time."""
     found = modules(root)
     needs = {name: ours(root, name) & set(found) for name in found}
     assert len([*graphlib.TopologicalSorter(needs).static_order()]) == len(found)
 
 
 def test_what_stands_alone_imports_nothing_of_ours(root):
-    """A Space has its own folder, and nothing else; the command's help waits for no import of the package."""
+    """A Space has only its own folder, and the command's help must not wait for an import of the package."""
     for module in modules(root):
         if room(module) in (ALONE, FACE):
             assert not ours(root, module)
 
 
 def test_model_needs_only_itself_torch_and_transformers(root):
-    """Remote code in folders, from other rooms, or with an import that is not installed, does not load."""
+    """Remote code that lies in folders, imports other rooms, or needs a missing package does not load."""
     folder = root / "hf_maxmig" / "model"
     assert not [path for path in folder.iterdir() if path.is_dir() and path.name != "__pycache__"]
     beside = {path.stem for path in folder.glob("*.py")}
@@ -115,13 +115,13 @@ def test_model_needs_only_itself_torch_and_transformers(root):
 
 
 def test_no_file_is_longer_than_one_reads(root):
-    """What nobody holds in the head nobody mends."""
+    """Nobody mends a file that they cannot keep in mind."""
     for name, path in modules(root).items():
         assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES, name
 
 
 def test_public_names_import_and_say_what_they_are(root):
-    """A name in `__all__` that does not import breaks `import *` only for users."""
+    """If a name in `__all__` cannot be imported, `import *` breaks only for users."""
     import hf_maxmig
 
     assert len(set(hf_maxmig.__all__)) == len(hf_maxmig.__all__)
@@ -133,7 +133,7 @@ def test_public_names_import_and_say_what_they_are(root):
 
 
 def test_only_labels_has_label_in_its_name(root):
-    """Trainer takes every forward argument with "label" in its name for gold."""
+    """`Trainer` takes every forward argument with "label" in its name for gold labels."""
     for path in (root / "hf_maxmig").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef) and node.name == "forward":
@@ -142,7 +142,7 @@ def test_only_labels_has_label_in_its_name(root):
 
 
 def test_tests_import_from_no_file_of_tests(root):
-    """A helper in two files is soon two helpers, and with a file of tests its tests are imported."""
+    """A copied helper soon exists in two versions, and importing a test file also imports its tests."""
     files = [*(root / "tests").rglob("*.py")]
     assert len(files) > 100
     for path in files:

@@ -1,4 +1,4 @@
-"""The Hub that the tests of sharing talk to: asked by the client that everybody uses."""
+"""The Hub used by the tests of sharing, queried with the client that everybody uses."""
 
 import os
 import time
@@ -20,13 +20,13 @@ from tests.hub_server import Fault
 WEIGHTS = bytes(range(256)) * 40
 NAME = "org/thing"
 
-# The client hands a file to its own client in a manner that is going out of use.
+# The client passes a file to its HTTP client in a deprecated way.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
 
 
 @pytest.fixture
 def ann(hub):
-    """Somebody of the organisation; answers of hers are not taken from the cache."""
+    """A member of the organisation, whose answers are not taken from the cache."""
     return HfApi(endpoint=hub.endpoint, token=hub.add_user("ann", organisations=["org"]))
 
 
@@ -49,7 +49,7 @@ def status(raised):
 
 
 def test_what_goes_up_comes_down(hub, ann, folder):
-    """Small files travel inside the commit, large ones on a way of their own."""
+    """Small files travel inside the commit, large ones separately."""
     assert ann.create_repo(NAME).repo_id == NAME
     ann.upload_folder(repo_id=NAME, folder_path=folder, commit_message="all of it")
     assert hub.asked("PUT") == [f"/lfs/{hub.repository(NAME).files['model.safetensors'].sha256}"]
@@ -59,7 +59,7 @@ def test_what_goes_up_comes_down(hub, ann, folder):
 
 
 def test_what_is_there_already_is_not_sent_again(hub, ann, folder):
-    """A second try after a failure must not take as long as the first."""
+    """A second attempt after a failure must not take as long as the first."""
     ann.create_repo(NAME)
     first = ann.upload_folder(repo_id=NAME, folder_path=folder)
     before = len(hub.asked("PUT")), len(hub.asked("POST", "/commit/"))
@@ -87,7 +87,7 @@ def test_tree_paths_and_information_tell_the_same(hub, ann, folder):
 
 
 def test_branches_tags_and_commits_stay_what_they_were(hub, ann):
-    """`revision=` that gives the newest files whatever is asked would pass most tests."""
+    """If `revision=` always gave the newest files, most tests would still pass."""
     ann.create_repo(NAME)
     oids = {}
     for content in (b"first", b"second"):
@@ -115,7 +115,7 @@ def test_branches_tags_and_commits_stay_what_they_were(hub, ann):
 
 
 def test_part_of_a_file_is_a_part(hub):
-    """A download that goes on where it broke off is whole only if parts are."""
+    """A resumed download is complete only if partial requests give the right bytes."""
     hub.add_repository(NAME, {"model.safetensors": WEIGHTS})
     url = f"{hub.endpoint}/{NAME}/resolve/main/model.safetensors"
     part = httpx2.get(url, headers={"Range": "bytes=100-199"})
@@ -128,9 +128,9 @@ def test_part_of_a_file_is_a_part(hub):
 
 
 def test_users_are_who_their_token_says(hub, ann):
-    """A token that is not looked at would make every test of access pass."""
-    told = ann.whoami()
-    assert (told["name"], [org["name"] for org in told["orgs"]]) == ("ann", ["org"])
+    """If tokens were ignored, every test of permissions would pass."""
+    user = ann.whoami()
+    assert (user["name"], [org["name"] for org in user["orgs"]]) == ("ann", ["org"])
     with pytest.raises(HfHubHTTPError) as wrong:
         HfApi(endpoint=hub.endpoint, token="hf_wrong").whoami()
     assert status(wrong) == 401
@@ -140,7 +140,7 @@ def test_users_are_who_their_token_says(hub, ann):
 
 
 def test_only_owners_write(hub, ann):
-    """Readers, strangers and nobody get different answers, as from the real one."""
+    """Readers, strangers and anonymous users get different answers, as from the real Hub."""
     hub.add_repository(NAME)
     reader, stranger = hub.add_user("ann", ["org"], writes=False), hub.add_user("bob")
     for token, expected in ((reader, 403), (stranger, 403), (False, 401)):
@@ -160,7 +160,7 @@ def test_only_owners_write(hub, ann):
 
 
 def test_private_repository_is_not_there_for_others(hub, ann):
-    """To say that it is there, but private, would tell its name."""
+    """Answering that it exists but is private would reveal its name."""
     ann.create_repo(NAME, private=True)
     ann.upload_file(path_or_fileobj=b"a", path_in_repo="a.txt", repo_id=NAME)
     for token in (False, hub.add_user("bob")):
@@ -172,7 +172,7 @@ def test_private_repository_is_not_there_for_others(hub, ann):
 
 
 def test_gated_repository_is_seen_but_not_read(hub):
-    """The card of a gated pair is for all, its files for who was admitted."""
+    """The card of a gated model is public, its files are for admitted users."""
     repository = hub.add_repository(NAME, {"a.txt": b"a"}, gated=True)
     token = hub.add_user("bob")
     api = HfApi(endpoint=hub.endpoint, token=token)
@@ -185,7 +185,7 @@ def test_gated_repository_is_seen_but_not_read(hub):
 
 
 def test_what_is_missing_is_told_by_name(hub):
-    """File, revision and repository are three different mistakes."""
+    """A wrong file, revision or repository are three different mistakes."""
     hub.add_repository(NAME, {"a.txt": b"a"})
     with pytest.raises(RemoteEntryNotFoundError):
         hf_hub_download(NAME, "b.txt")
@@ -196,7 +196,7 @@ def test_what_is_missing_is_told_by_name(hub):
 
 
 def test_commit_on_an_old_state_is_refused_whole(hub, ann):
-    """Two people push at once: the second must not undo the first."""
+    """When two people push at once, the second must not undo the first."""
     ann.create_repo(NAME)
     start = ann.model_info(NAME).sha
     ann.upload_file(path_or_fileobj=b"1", path_in_repo="a.txt", repo_id=NAME)
@@ -219,7 +219,7 @@ def test_cut_upload_leaves_nothing_and_can_be_made_good(hub, ann, folder):
     with pytest.raises(RuntimeError, match=r"Error while uploading 'model\.safetensors'") as broken:
         ann.upload_folder(repo_id=NAME, folder_path=folder)
     assert isinstance(broken.value.__cause__, httpx2.TransportError)
-    assert len(hub.asked("PUT")) == 6  # the client's patience
+    assert len(hub.asked("PUT")) == 6  # as often as the client tries
     assert (set(hub.repository(NAME).files), hub.large) == ({".gitattributes"}, {})
     hub.faults.clear()
     ann.upload_folder(repo_id=NAME, folder_path=folder)
@@ -228,7 +228,7 @@ def test_cut_upload_leaves_nothing_and_can_be_made_good(hub, ann, folder):
 
 @pytest.mark.parametrize("chunk", [None, 1000])
 def test_cut_download_goes_on(chunk, hub, monkeypatch):
-    """The client asks for the rest of what it has got in whole pieces."""
+    """The client requests the rest after the complete pieces that it has."""
     if chunk:
         monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", chunk)
     hub.add_repository(NAME, {"model.safetensors": WEIGHTS})
@@ -250,7 +250,7 @@ def test_download_that_is_always_cut_leaves_nothing(hub, tmp_path):
 
 
 def test_slow_answer_is_slow(hub, monkeypatch):
-    """Who waits a given time for an answer gives up, and says so."""
+    """A client with a timeout must give up and say so."""
     hub.add_repository(NAME, {"a.txt": b"a", "b.txt": b"b"})
     hub.faults.append(Fault("HEAD", "a.txt", delay=0.2))
     began = time.monotonic()
@@ -264,7 +264,7 @@ def test_slow_answer_is_slow(hub, monkeypatch):
 
 
 def test_what_it_does_not_know_it_refuses(hub, ann):
-    """An answer that is made up would let a test pass by luck."""
+    """An invented answer could let a test pass by luck."""
     ann.create_repo(NAME)
     with pytest.raises(HfHubHTTPError) as unknown:
         ann.get_repo_discussions(NAME).__next__()

@@ -1,4 +1,4 @@
-"""Accuracies over the items that allow them, the gain's ceiling and interval, and calibration."""
+"""Accuracies over the items that have what they need, the gain's ceiling and interval, and calibration."""
 
 import math
 import time
@@ -28,19 +28,19 @@ every_row = pytest.mark.parametrize("divergence", DIVERGENCES)
 
 
 def sampled_pair(num_items, num_classes, generator, sharpness=2.0):
-    """An h and a g that err independently, each on their own, and the uniform prior they are right under."""
+    """Return an h and a g that err independently of each other, and the uniform prior under which both are right."""
     truth = torch.randint(num_classes, (num_items,), generator=generator)
     logs = []
     for _ in range(2):
         noise = torch.randn(num_items, num_classes, generator=generator, dtype=torch.float64)
         logits = noise + sharpness * torch.nn.functional.one_hot(truth, num_classes)
-        logs.append((sharpness * logits).log_softmax(-1))  # the posterior of such a noise
+        logs.append((sharpness * logits).log_softmax(-1))  # the posterior given such noise
     prior = torch.full((num_classes,), -math.log(num_classes), dtype=torch.float64)
     return *logs, prior
 
 
 def test_accuracies_count_only_items_that_allow_them():
-    """An item without gold label counted as wrong, or an unlabelled one for the aggregator, lowers the score."""
+    """Counting items without a gold label, or unvoted ones for the aggregator, would lower the score."""
     rng = np.random.default_rng(0)
     posteriors = [np.log(rng.dirichlet(np.ones(3), size=7)) for _ in range(3)]
     labels = np.array([0, 2, -100, 1, 1, -100, 0])
@@ -57,7 +57,7 @@ def test_accuracies_count_only_items_that_allow_them():
 
 
 def test_accuracies_are_absent_where_nothing_can_be_measured():
-    """Zero or NaN in a results file reads like a result."""
+    """Zero or NaN in a results file looks like a result."""
     posterior = np.log(np.full((2, 3), 1 / 3))
     nothing = accuracies(
         posterior, posterior, posterior, np.array([-100, -100]), np.array([True, True])
@@ -75,12 +75,12 @@ def test_certainty_is_that_of_scikit_learn_on_items_with_gold_labels():
     p = rng.dirichlet(np.ones(4), size=60)
     labels = np.where(rng.random(60) < 0.5, p.argmax(axis=1), rng.integers(4, size=60))
     gold = np.arange(60) % 5 > 0
-    told = certainty(np.log(p).astype(np.float32), np.where(gold, labels, -100))
-    assert told["nll"] == pytest.approx(log_loss(labels[gold], p[gold], labels=range(4)), abs=1e-5)
+    found = certainty(np.log(p).astype(np.float32), np.where(gold, labels, -100))
+    assert found["nll"] == pytest.approx(log_loss(labels[gold], p[gold], labels=range(4)), abs=1e-5)
     right = brier_score_loss(labels[gold], p[gold], labels=range(4), scale_by_half=False)
-    assert told["brier"] == pytest.approx(right, abs=1e-5)
+    assert found["brier"] == pytest.approx(right, abs=1e-5)
     top = calibration(p[gold].max(axis=1), p[gold].argmax(axis=1) == labels[gold])
-    assert told["ece"] == pytest.approx(top.error, abs=1e-5)
+    assert found["ece"] == pytest.approx(top.error, abs=1e-5)
     assert certainty(np.log(p), np.full(60, -100)) == {}
 
 
@@ -105,12 +105,12 @@ def test_chance_of_right_and_its_measures_are_those_of_loops():
     claimed, right = chance.ravel(), rng.random(N * K) < chance.ravel()
     claimed[:5] = claimed[5]  # ties
     assert 0 < right.mean() < 1
-    told = claims_of_right(claimed, right)
+    found = claims_of_right(claimed, right)
     pairs = [(a, b) for a in claimed[right] for b in claimed[~right]]
     above = np.mean([(a > b) + 0.5 * (a == b) for a, b in pairs])
-    assert told["auroc"] == pytest.approx(above)
-    assert told["brier"] == pytest.approx(np.mean((claimed - right) ** 2))
-    assert told["accuracy"] == np.mean(
+    assert found["auroc"] == pytest.approx(above)
+    assert found["brier"] == pytest.approx(np.mean((claimed - right) ** 2))
+    assert found["accuracy"] == np.mean(
         [(c > 0.5) == r for c, r in zip(claimed, right, strict=True)]
     )
     error = 0.0
@@ -118,24 +118,24 @@ def test_chance_of_right_and_its_measures_are_those_of_loops():
         held = [v for v in range(N * K) if b / 10 < max(claimed[v], 1 - claimed[v]) <= (b + 1) / 10]
         says = sum(max(claimed[v], 1 - claimed[v]) for v in held)
         error += abs(sum((claimed[v] > 0.5) == right[v] for v in held) - says) / (N * K)
-    assert told["ece"] == pytest.approx(error)
+    assert found["ece"] == pytest.approx(error)
 
 
 @pytest.mark.filterwarnings("error")
 def test_claims_about_votes_that_are_all_right_have_no_ranking():
     """scikit-learn warns and gives NaN, which is no JSON."""
-    told = claims_of_right(np.array([0.75, 0.5]), np.array([True, True]))
-    assert told.keys() == {"accuracy", "brier", "ece"}
-    assert told["brier"] == pytest.approx((0.25**2 + 0.5**2) / 2)
+    found = claims_of_right(np.array([0.75, 0.5]), np.array([True, True]))
+    assert found.keys() == {"accuracy", "brier", "ece"}
+    assert found["brier"] == pytest.approx((0.25**2 + 0.5**2) / 2)
 
 
 @every_row
 @pytest.mark.parametrize("counts", [[1, 2, 4], [3, 3], [1, 1, 1, 1, 1]])
 def test_ceiling_is_the_expected_gain_of_a_perfect_pair(divergence, counts):
-    """A ceiling that is another number, in another unit or of another divergence is still plausible.
+    """A ceiling in another unit, or of another divergence, would still look plausible.
 
-    In this finite world an item is its class. Over all N^2 pairs, an item with itself among them, the
-    mean reward less the mean penalty is the expectation; the library's gain leaves the N pairs out.
+    In this finite world an item is its class. Over all N^2 pairs, including each item with itself, the
+    mean reward less the mean penalty is the expectation; the library's gain leaves out those N pairs.
     """
     truth = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     N = len(truth)
@@ -151,7 +151,7 @@ def test_ceiling_is_the_expected_gain_of_a_perfect_pair(divergence, counts):
 
 
 def test_ceiling_of_kl_is_the_entropy_of_the_prior():
-    """What the documentation promises; Pearson's is C - 1, whatever the prior."""
+    """This is what the documentation promises; Pearson's is C - 1, whatever the prior."""
     log_p = torch.tensor([0.7, 0.2, 0.1]).log()
     entropy = -(0.7 * math.log(0.7) + 0.2 * math.log(0.2) + 0.1 * math.log(0.1))
     assert gain_ceiling(log_p) == pytest.approx(entropy, abs=1e-6)
@@ -160,7 +160,7 @@ def test_ceiling_of_kl_is_the_entropy_of_the_prior():
 
 @every_row
 def test_interval_is_that_of_leaving_out_each_item(divergence):
-    """The closed form forgets a pair, or divides by N where it is N - 1: an interval a little too short."""
+    """A closed form that forgets a pair, or divides by N and not N - 1, gives a slightly shorter interval."""
     log_h, log_g, log_p = sampled_pair(13, 3, torch.Generator().manual_seed(0))
     N = len(log_h)
     keep = [[j for j in range(N) if j != i] for i in range(N)]
@@ -178,7 +178,7 @@ def test_interval_is_that_of_leaving_out_each_item(divergence):
 
 
 def test_interval_of_many_items_is_quick_and_no_other():
-    """All pairs of 100,000 items would take minutes; a part of them must not pass for the whole."""
+    """All pairs of 100,000 items would take minutes, but a subset of them must not pass for the whole."""
     log_h, log_g, log_p = sampled_pair(100_000, 5, torch.Generator().manual_seed(0))
     start = time.perf_counter()
     low, high = gain_interval(log_h, log_g, log_p, "jensen_shannon", gain=0.0)
@@ -192,7 +192,7 @@ def test_interval_of_many_items_is_quick_and_no_other():
 @every_row
 @pytest.mark.parametrize("num_items", [60, 400])
 def test_interval_holds_the_gain_on_further_items(divergence, num_items):
-    """The one thing that it is for: 95 of 100 samples must have it inside."""
+    """This is its only purpose: 95 of 100 samples must have it inside."""
     generator = torch.Generator().manual_seed(1)
     log_h, log_g, log_p = sampled_pair(8_000, 3, generator)
     expected = float(mutual_information_gain(log_h, log_g, log_p, divergence))
@@ -204,14 +204,14 @@ def test_interval_holds_the_gain_on_further_items(divergence, num_items):
 
 
 def test_interval_needs_three_items():
-    """Of two, nothing can be left out; NaN in a results file reads like a result."""
+    """With two items none can be left out, and NaN in a results file looks like a result."""
     log_h, log_g, log_p = sampled_pair(2, 3, torch.Generator().manual_seed(0))
     with pytest.raises(ValueError, match="at least 3 items with annotations, got 2"):
         gain_interval(log_h, log_g, log_p)
 
 
 def test_calibration_agrees_with_a_loop_and_with_scikit_learn():
-    """A bin's edge on the wrong side, or a mean over bins in place of items, is a plausible number."""
+    """With a bin's edge on the wrong side, or a mean over bins and not items, the figure would look plausible."""
     rng = np.random.default_rng(0)
     confidence = np.append(rng.random(200), [0.0, 1.0, 0.2, 0.6])
     correct = rng.random(204) < confidence**2
@@ -233,7 +233,7 @@ def test_calibration_agrees_with_a_loop_and_with_scikit_learn():
 
 
 def test_calibration_lists_only_bins_that_hold_items():
-    """An empty bin as (0, 0) is drawn as a posterior that is always wrong."""
+    """An empty bin shown as (0, 0) would look like a posterior that is always wrong."""
     measured = calibration(np.array([0.95, 0.91, 0.05]), np.array([True, False, False]), bins=10)
     assert measured.count.tolist() == [1, 2]
     np.testing.assert_allclose(measured.confidence, [0.05, 0.93])
@@ -257,13 +257,13 @@ def test_calibration_lists_only_bins_that_hold_items():
     ],
 )
 def test_calibration_of_what_is_no_probability_is_refused(confidence, correct, bins, message):
-    """Log-probabilities in place of probabilities would all fall into one bin."""
+    """Log-probabilities would all fall into one bin."""
     with pytest.raises(ValueError, match=message):
         calibration(np.array(confidence), np.array(correct), bins)
 
 
 def test_tie_of_votes_counts_by_its_share_everywhere():
-    """Left out on the page and counted on the console, one crowd had two accuracies."""
+    """When only one of page and console counted ties, the same crowd had two accuracies."""
     votes = torch.tensor([[0, 0, 1], [0, 1, -1], [2, 1, 0], [1, 1, 1]])
     labels = torch.tensor([0, 1, 2, 0])
     expected = (1 + 1 / 2 + 1 / 3 + 0) / 4

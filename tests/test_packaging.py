@@ -1,4 +1,4 @@
-"""What is installed and what is shipped: floors that are true, an sdist whose tests run."""
+"""What is installed and what is shipped: dependency floors that work, and an sdist whose tests run."""
 
 import importlib.util
 import os
@@ -30,7 +30,7 @@ def project(root):
 
 
 def test_lowest_installs_the_floors_of_the_project(root, project):
-    """A requirement without a floor is one that nobody has tried."""
+    """Nobody has tested a requirement without a floor."""
     spec = importlib.util.spec_from_file_location("floors", root / ".ci" / "floors.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -43,7 +43,7 @@ def test_lowest_installs_the_floors_of_the_project(root, project):
 
 
 def test_floors_are_not_above_what_is_tested_here(project):
-    """A typing mistake in a floor is an install that fails for everybody."""
+    """A typing error in a floor would break the installation for everybody."""
     for requirement in project["dependencies"]:
         name, floor = re.fullmatch(r"([\w.-]+)>=([\w.]+)(?:,<\w+)?", requirement).groups()
         got = [int(part) for part in re.findall(r"\d+", version(name))[:3]]
@@ -51,7 +51,7 @@ def test_floors_are_not_above_what_is_tested_here(project):
 
 
 def test_datasets_and_transformers_take_the_hub_that_is_asked_for(project):
-    """One of them wanted an older one: pip found no set of versions at the floors."""
+    """One of them once required an older version, so pip found no solution at the floors."""
     (ours,) = [one for one in project["dependencies"] if one.startswith("huggingface-hub")]
     major = int(re.search(r">=(\d+)", ours)[1])
     for name in ("datasets", "transformers"):
@@ -60,7 +60,7 @@ def test_datasets_and_transformers_take_the_hub_that_is_asked_for(project):
 
 
 def test_workflow_runs_ci_on_the_lowest_and_the_highest_python_we_claim(root, project):
-    """A version that is claimed and never tried is a promise that nobody keeps."""
+    """A supported version that is never tested is an empty promise."""
     workflow = yaml.safe_load((root / ".github" / "workflows" / "ci.yml").read_text("utf-8"))
     (job,) = workflow["jobs"].values()
     prefix = "Programming Language :: Python :: "
@@ -74,27 +74,27 @@ def test_workflow_runs_ci_on_the_lowest_and_the_highest_python_we_claim(root, pr
 
 
 def test_files_that_are_begun_first_are_there(root):
-    """One that was moved would be begun in its place in the alphabet, and nobody would see why CI is slower."""
+    """A renamed file would run in alphabetical order, and nobody would see why CI is slower."""
     assert [name for name in LONGEST if not (root / name).is_file()] == []
     assert len({*LONGEST}) == len(LONGEST)
 
 
 @pytest.mark.parametrize("target", ["test", "test-all", "test-full", "lint", "types", "docs"])
 def test_contributing_says_what_each_target_runs(target, root):
-    """A target in no table is one that nobody runs."""
+    """Nobody runs a target that is listed in no table."""
     assert f"\n{target}:" in (root / "Makefile").read_text("utf-8")
     assert f"`make {target}`" in (root / "CONTRIBUTING.md").read_text("utf-8")
 
 
 @pytest.fixture
 def copy(root, tmp_path):
-    """The checkout without what was made in it."""
+    """Return a copy of the checkout without generated files."""
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", ".git", "out", "build", "_build", ".*_cache", ".hypothesis")  # fmt: skip
     return shutil.copytree(root, tmp_path / "copy", ignore=ignored)
 
 
 def built(copy, what):
-    """Build a distribution: its file."""
+    """Build a distribution and return its file."""
     (copy / "dist").mkdir()
     build = f"import setuptools.build_meta as b; b.build_{what}('dist')"
     finished([sys.executable, "-c", build], cwd=copy)
@@ -104,9 +104,9 @@ def built(copy, what):
 
 @pytest.mark.slow
 def test_wheel_does_the_main_job_outside_the_checkout(copy, tmp_path):
-    """`pip install hf_maxmig` must be enough: no recipes, no tests, and no file that lies beside them."""
+    """`pip install hf_maxmig` must be enough: without recipes, tests or other files of the checkout."""
     wheel, target, place = built(copy, "wheel"), tmp_path / "installed", tmp_path / "elsewhere"
-    shutil.rmtree(copy / "hf_maxmig")  # it must not be what runs
+    shutil.rmtree(copy / "hf_maxmig")  # the checkout's code must not be what runs
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         (about,) = [name for name in names if name.endswith(".dist-info/METADATA")]
@@ -126,7 +126,7 @@ def test_wheel_does_the_main_job_outside_the_checkout(copy, tmp_path):
     command = target / "bin" / "maxmig"
     (version,) = re.findall(r"-(\d[\w.]*?)-", wheel.name)
     assert finished([command, "--version"], cwd=place, env=env)[0] == f"maxmig {version}\n"
-    # In one process that says afterwards which package it was.
+    # In one process that reports afterwards which package it used.
     describe = (
         "import sys, maxmig; sys.argv = ['maxmig', 'describe', 'votes.csv', '--votes_annotator', 'who']; "
         "maxmig.main(); import hf_maxmig; print(maxmig.__file__, hf_maxmig.__file__)"
@@ -146,7 +146,7 @@ def test_wheel_does_the_main_job_outside_the_checkout(copy, tmp_path):
 
 @pytest.mark.slow
 def test_sdist_has_all_that_its_tests_need(copy, tmp_path):
-    """Without conftest.py and the recipes, whoever packages it cannot test it."""
+    """Without conftest.py and the recipes, packagers cannot test it."""
     with tarfile.open(built(copy, "sdist")) as tar:
         tar.extractall(tmp_path / "sdist", filter="data")
     (unpacked,) = (tmp_path / "sdist").iterdir()

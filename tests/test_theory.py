@@ -29,13 +29,13 @@ from tests import reference
 
 MISSING = -1
 Labels = tuple[int, ...]  # one place an annotator
-Crowd = dict[Labels, Tensor]  # of each possible set of labels, (C,) P(labels | c)
+Crowd = dict[Labels, Tensor]  # (C,) P(labels | c) of each possible set of labels
 
 every_row = pytest.mark.parametrize("name", DIVERGENCES)
 
 
 def plain_f(name: str) -> Callable[[float], float]:
-    """Return f of a Python number: as printed, or as the row has it where the paper does not have the row."""
+    """Return f of a Python number: as printed or, for a row that the paper does not have, as in the library."""
     row = DIVERGENCES[name]
     return reference.F.get(name) or (lambda t: float(row.f(torch.tensor(t, dtype=torch.float64))))
 
@@ -83,13 +83,13 @@ class World:
 
 
 def fractions(generator: torch.Generator, *shape: int) -> Tensor:
-    """Return rows of fractions of small whole numbers, none zero, that sum to one; squared, so that they differ."""
+    """Return rows of fractions that sum to one: squares of small whole numbers, none zero and no two rows alike."""
     counts = torch.randint(1, 10, shape, generator=generator).double() ** 2
     return counts / counts.sum(dim=-1, keepdim=True)
 
 
 def confusions(generator: torch.Generator, M: int, C: int) -> Tensor:
-    """Return (M, C, C) confusion matrices, each leaning towards the truth, no two alike."""
+    """Return (M, C, C) confusion matrices, each leaning towards the truth, all different."""
     return (fractions(generator, M, C, C) + torch.eye(C)) / 2
 
 
@@ -103,7 +103,7 @@ def independent_crowd(confusion: Tensor) -> Crowd:
 
 
 def with_junior(crowd: Crowd, senior: int, channel: Tensor) -> Crowd:
-    """Add an annotator who hears what a senior said, and says r with probability channel[heard, r]."""
+    """Add an annotator who hears a senior's answer and says r with probability channel[heard, r]."""
     return {
         (*labels, r): probability * channel[labels[senior], r]
         for labels, probability in crowd.items()
@@ -113,7 +113,7 @@ def with_junior(crowd: Crowd, senior: int, channel: Tensor) -> Crowd:
 
 
 def with_missing(crowd: Crowd, kept: list[float]) -> Crowd:
-    """Lose each annotator's label with a probability of its own, whatever the label and the class."""
+    """Drop each annotator's label with a probability of their own, independent of label and class."""
     lossy: Crowd = {}
     for labels, probability in crowd.items():
         for keep in product((True, False), repeat=len(kept)):
@@ -159,7 +159,7 @@ def random_logs(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
 
 @every_row
 def test_expected_gain_is_the_mean_of_the_librarys_gain(name: str) -> None:
-    """All that follows is of `expected_gain`: it must be what the training's batches average to."""
+    """Everything below uses `expected_gain`, so it must be the mean of the gains of training batches."""
     world, _ = small_world(C=2, X=3, M=2)
     U, (X, Y) = world.joint, world.joint.shape
     log_h, log_g, log_p = (
@@ -184,12 +184,12 @@ def test_expected_gain_is_the_mean_of_the_librarys_gain(name: str) -> None:
 def test_gain_at_the_bayes_posteriors_is_the_mutual_information(
     name: str, C: int, X: int, M: int
 ) -> None:
-    """The claim the method stands on.
+    """The method rests on this claim.
 
-    It is sum V f(U / V), and not the other way round: f* is the conjugate of f, so by Fenchel's
-    inequality U df(K) - V f*(df(K)) <= V f(U / V) at each (x, y), with equality at K = U / V, which
-    is K at the Bayes posteriors. Appendix C prints D_f(U, V) = sum U f(V / U): for KL and Pearson
-    that is another number, and not the maximum.
+    The maximum is sum V f(U / V), not the reverse: f* is the conjugate of f, so by Fenchel's inequality
+    U df(K) - V f*(df(K)) <= V f(U / V) at each (x, y), with equality at K = U / V, which is K at the Bayes
+    posteriors. Appendix C prints D_f(U, V) = sum U f(V / U): for KL and Pearson that is another number, and
+    not the maximum.
     """
     world, _ = small_world(C=C, X=X, M=M)
     h, g, _ = world.bayes()
@@ -206,7 +206,10 @@ def test_gain_at_the_bayes_posteriors_is_the_mutual_information(
 
 
 def test_ratio_at_the_bayes_posteriors_is_u_over_v() -> None:
-    """K is written once in the library: with a class too many or p forgotten it would be no likelihood ratio."""
+    """K is implemented only once.
+
+    With a wrong sum over classes, or without p, it would not be the likelihood ratio.
+    """
     world, _ = small_world()
     h, g, _ = world.bayes()
     K = (h.log()[:, None] + g.log()[None] - world.prior.log()).logsumexp(-1).exp()
@@ -218,7 +221,7 @@ def test_ratio_at_the_bayes_posteriors_is_u_over_v() -> None:
 @every_row
 @every_world
 def test_no_other_tables_gain_more(name: str, C: int, X: int, M: int) -> None:
-    """If any h, g and p gained more, the training would leave the truth for it."""
+    """If any h, g and p had a higher gain, training would leave the truth for them."""
     world, _ = small_world(C=C, X=X, M=M)
     h, g, _ = world.bayes()
     best = [h.log(), g.log(), world.prior.log()]
@@ -241,7 +244,7 @@ def test_no_other_tables_gain_more(name: str, C: int, X: int, M: int) -> None:
 @every_row
 @every_world
 def test_gradient_at_the_bayes_posteriors_is_zero(name: str, C: int, X: int, M: int) -> None:
-    """The truth must be where training stops: for h, for g, and for a learned p on the simplex."""
+    """Training must stop at the truth: for h, for g, and for a learned p on the simplex."""
     world, _ = small_world(C=C, X=X, M=M)
     h, g, _ = world.bayes()
     best = [h.log(), g.log(), world.prior.log()]
@@ -259,7 +262,7 @@ def test_gradient_at_the_bayes_posteriors_is_zero(name: str, C: int, X: int, M: 
 
 @every_row
 def test_gain_as_a_function_of_the_prior_has_its_maximum_at_the_true_one(name: str) -> None:
-    """A learned prior must have no reason to leave the truth once h and g have found it."""
+    """Once h and g have found the truth, a learned prior must have no reason to leave it."""
     world, _ = small_world()
     h, g, _ = world.bayes()
 
@@ -278,7 +281,7 @@ def test_gain_as_a_function_of_the_prior_has_its_maximum_at_the_true_one(name: s
 
 @every_row
 def test_gain_of_a_classifier_that_knows_nothing_is_zero(name: str) -> None:
-    """However sure the crowd is of itself, agreement by chance must earn nothing."""
+    """However confident the crowd is, agreement by chance must earn nothing."""
     world, _ = small_world()
     X, Y = world.joint.shape
     (log_g,) = random_logs(2, (Y, 3))
@@ -293,7 +296,7 @@ def test_gain_of_a_classifier_that_knows_nothing_is_zero(name: str) -> None:
 
 @every_world
 def test_log_confusion_of_independent_annotators_is_the_posterior(C: int, X: int, M: int) -> None:
-    """Proposition D.3: otherwise the weights could not be read as anyone's expertise."""
+    """Proposition D.3: otherwise the weights could not be read as an annotator's expertise."""
     world, confusion = small_world(C=C, X=X, M=M)
     _, g, _ = world.bayes()
     log_g = world.aggregate(confusion.log())
@@ -302,10 +305,10 @@ def test_log_confusion_of_independent_annotators_is_the_posterior(C: int, X: int
 
 
 def factors_of(right: Tensor, mistakes: Tensor) -> FactoredAggregator:
-    """Return the factored aggregator of annotators right with (M, C) chances, and wrong by (C, C)."""
+    """Return the factored aggregator of annotators with (M, C) accuracies and a shared (C, C) matrix of mistakes."""
     M, C = right.shape
     aggregator, itself = FactoredAggregator(M, C).double(), torch.eye(C, dtype=torch.bool)
-    usual = torch.full((C, 1), 0.6, dtype=torch.float64)  # whatever it is, each departs from it
+    usual = torch.full((C, 1), 0.6, dtype=torch.float64)  # arbitrary: each one departs from it
     pooled = torch.where(itself, usual, (1 - usual) * mistakes).log()
     shift = (1 - right).log() - (1 - usual[:, 0]).log()
     with torch.no_grad():
@@ -320,9 +323,9 @@ def factors_of(right: Tensor, mistakes: Tensor) -> FactoredAggregator:
 def test_factors_are_the_posterior_of_annotators_who_are_wrong_alike(
     name: str, C: int, X: int, M: int
 ) -> None:
-    """Proposition D.3 for shared factors: each right as often as they are, on each class, and wrong as all.
+    """Proposition D.3 for shared factors: each annotator has their own accuracy per class, and errs as all do.
 
-    With two classes it is said of everyone.
+    With two classes this holds for every annotator.
     """
     generator = torch.Generator().manual_seed(5)
     right, itself = fractions(generator, M, C + 1)[:, :C], torch.eye(C, dtype=torch.bool)
@@ -345,7 +348,7 @@ def test_factors_are_the_posterior_of_annotators_who_are_wrong_alike(
 
 @every_row
 def test_factors_can_leave_out_a_junior(name: str) -> None:
-    """Theorem 3.4 needs juniors at zero: a matrix that all share must not speak for them."""
+    """Theorem 3.4 needs juniors at zero, so the shared matrix must not count for them."""
     C, right = 3, torch.tensor([[0.8, 0.6, 0.7], [0.5, 0.9, 0.6]], dtype=torch.float64)
     mistakes = torch.tensor([[0, 0.3, 0.7], [0.6, 0, 0.4], [0.5, 0.5, 0]], dtype=torch.float64)
     itself = torch.eye(C, dtype=torch.bool)
@@ -366,7 +369,7 @@ def test_factors_can_leave_out_a_junior(name: str) -> None:
 
 @every_world
 def test_forecast_of_the_bayes_posteriors_is_the_joint_posterior(C: int, X: int, M: int) -> None:
-    """Zeta is sold as the best use of both: it must be P(c | x, y), with the prior counted once."""
+    """Zeta is meant to be the best use of both: it must be P(c | x, y), with the prior counted once."""
     world, _ = small_world(C=C, X=X, M=M)
     h, g, zeta = world.bayes()
     for x in range(X):
@@ -388,7 +391,7 @@ def copy_carelessly(C: int) -> Tensor:
 
 
 def say_one_class(C: int) -> Tensor:
-    """Return the channel of a junior who does not listen and always says class 0 (case 4.2)."""
+    """Return the channel of a junior who ignores the senior and always says class 0 (case 4.2)."""
     return torch.eye(C, dtype=torch.float64)[0].expand(C, C)
 
 
@@ -397,7 +400,7 @@ def say_one_class(C: int) -> Tensor:
 def test_seniors_with_log_confusion_and_juniors_at_zero_reach_the_information(
     name: str, channel: Callable[[int], Tensor]
 ) -> None:
-    """Theorem 3.4's general case: correlated mistakes are the reason for the method."""
+    """The general case of Theorem 3.4: correlated mistakes are the reason for the method."""
     C, seniors = 3, 2
     world, confusion = small_world(C=C, M=seniors)
     crowd = with_junior(with_junior(world.crowd, 1, channel(C)), 1, channel(C))
@@ -412,13 +415,13 @@ def test_seniors_with_log_confusion_and_juniors_at_zero_reach_the_information(
     torch.testing.assert_close(log_g.exp(), g, rtol=1e-12, atol=1e-12)
     gain = expected_gain(copied.joint, h.log(), log_g, copied.prior.log(), name)
     information = copied.information(name)
-    assert information == pytest.approx(world.information(name), rel=1e-10)  # copies tell nothing
+    assert information == pytest.approx(world.information(name), rel=1e-10)  # copies add nothing
     assert float(gain) == pytest.approx(information, rel=1e-10)
     found = forecast(h.log()[:, None], log_g[None], copied.prior.log())
     torch.testing.assert_close(found.exp(), zeta, rtol=1e-12, atol=1e-12)
 
-    # Juniors taken for independent (each with the log of her own confusion) count the senior's
-    # mistakes again.
+    # If juniors were treated as independent, each with the log of their own confusion, the senior's
+    # mistakes would count repeatedly.
     if channel is not say_one_class:
         weight[seniors:] = (confusion[1] @ channel(C)).log()
         naive = copied.aggregate(weight)
@@ -429,7 +432,7 @@ def test_seniors_with_log_confusion_and_juniors_at_zero_reach_the_information(
 
 
 def test_missing_labels_leave_the_posterior_of_the_labels_given() -> None:
-    """Real crowds are mostly missing labels: a missing one must say nothing, and not stand for class 0."""
+    """Real crowds are mostly missing labels. A missing label must count for nothing, and not as class 0."""
     world, confusion = small_world(M=3)
     lossy = World(world.prior, world.x_given_c, with_missing(world.crowd, [0.3, 0.8, 0.5]))
     assert lossy.joint.sum() == pytest.approx(1)
@@ -444,7 +447,7 @@ def test_missing_labels_leave_the_posterior_of_the_labels_given() -> None:
     h, _, _ = world.bayes()
     found = forecast(h.log()[:, None], log_g[None], world.prior.log())
     torch.testing.assert_close(found.exp(), zeta, rtol=1e-12, atol=1e-12)
-    # And an item's labels are the posterior of the world where only those annotators exist.
+    # An item's labels also give the posterior of the world in which only those annotators exist.
     alone = World(world.prior, world.x_given_c, independent_crowd(confusion[1:2]))
     only_second = (lossy.annotations != MISSING).int().tolist().index([0, 1, 0])
     said = int(lossy.annotations[only_second, 1])
@@ -453,7 +456,7 @@ def test_missing_labels_leave_the_posterior_of_the_labels_given() -> None:
 
 @every_row
 def test_missing_labels_reach_the_information_that_is_left(name: str) -> None:
-    """Theorem 3.4 must hold for the crowd as it is given, not for the one that answers everything."""
+    """Theorem 3.4 must hold for crowds with missing labels, not only for complete ones."""
     world, confusion = small_world(M=3)
     lossy = World(world.prior, world.x_given_c, with_missing(world.crowd, [0.3, 0.8, 0.5]))
     h, _, _ = lossy.bayes()
@@ -472,7 +475,7 @@ IDENTITY = torch.eye(2, dtype=torch.float64)
 
 
 def coin_world() -> World:
-    """Return Example E.2: x = y = what the first expert says; the second tosses a coin, and all others copy her."""
+    """Return Example E.2: x = y = the answer of the first expert; the second tosses a coin, and all others copy her."""
     crowd = {
         (truth, *[coin] * (EXPERTS - 1)): 0.5 * IDENTITY[truth]
         for truth, coin in product((0, 1), repeat=2)
@@ -497,12 +500,12 @@ def matrices(first: Tensor, others: Tensor) -> Tensor:
 
 
 def test_likelihood_is_misled_by_a_hundred_copies() -> None:
-    """Appendix E: what the AggNet baseline maximises prefers to know nothing. Both readings of the printed proof.
+    """The likelihood that the AggNet baseline maximises prefers to know nothing. Both readings of the printed proof.
 
-    Printed is that identities for everyone give h_0 log 0.5. They do where the coin happens to
-    agree with the truth; where it does not, they give log 0. A first matrix that knows nothing, and
-    identities for the others, give 2 log 0.5; more is not possible, as the labels alone have an
-    entropy of 2 log 2. The conclusion stands: 2 log 0.5 >> 100 log 0.5.
+    As printed, identities for everyone give h_0 log 0.5. That holds where the coin happens to agree with
+    the truth; elsewhere they give log 0. A first matrix that knows nothing, and identities for the others,
+    give 2 log 0.5; more is not possible, as the labels alone have an entropy of 2 log 2. The conclusion
+    stands: 2 log 0.5 >> 100 log 0.5.
     """
     world = coin_world()
     assert world.joint.sum() == 1
@@ -521,7 +524,7 @@ def test_likelihood_is_misled_by_a_hundred_copies() -> None:
 
 
 def test_likelihood_of_the_best_classifier_cannot_be_raised() -> None:
-    """The comparison is of maxima: with better matrices h* might have caught up."""
+    """The comparison is between maxima: with better matrices h* might have caught up."""
     world = coin_world()
     entropy = 2 * math.log(2)
     for seed in range(10):
@@ -538,7 +541,7 @@ def test_likelihood_of_the_best_classifier_cannot_be_raised() -> None:
 
 @every_row
 def test_gain_is_not_misled_by_a_hundred_copies(name: str) -> None:
-    """The same hundred copies, and the gain must choose the classifier that knows."""
+    """With the same hundred copies, the gain must prefer the classifier that knows."""
     world = coin_world()
     log_p = world.prior.log()
     log_h_star, log_h_0 = (40 * IDENTITY).log_softmax(-1), HALF.log()
@@ -566,7 +569,7 @@ def test_gain_is_not_misled_by_a_hundred_copies(name: str) -> None:
 
 
 def initial_weight_of(world: World, smoothing: float = 1e-6) -> Tensor:
-    """Return equation 2 of infinitely many items of a world: each set of labels counts by its probability."""
+    """Return equation 2 for infinitely many items of a world: each set of labels counts by its probability."""
     shares = vote_share(world.annotations, len(world.prior)).double()
     weighted = shares * world.joint.sum(0)[:, None]
     M = world.annotations.shape[1]
@@ -577,7 +580,7 @@ def initial_weight_of(world: World, smoothing: float = 1e-6) -> Tensor:
 @every_row
 @pytest.mark.parametrize(("X", "M"), [(5, 4), (4, 2)], ids=["M > C", "C > M"])
 def test_ascent_from_the_papers_start_reaches_the_information(name: str, X: int, M: int) -> None:
-    """A maximum that no training reaches from the crowd's own start would be of no use."""
+    """A maximum that training does not reach from the start of the votes would be useless."""
     world, _ = small_world(seed=2, C=3, X=X, M=M)
     log_p = world.prior.log()
     logits = torch.zeros(X, 3, dtype=torch.float64, requires_grad=True)
@@ -605,7 +608,7 @@ def test_ascent_from_the_papers_start_reaches_the_information(name: str, X: int,
     "prior", [(0.85, 0.15), (0.98, 0.02), (0.6, 0.3, 0.1)], ids=["LUNA16", "rare", "three"]
 )
 def test_learned_prior_goes_from_the_vote_share_to_the_truth(prior: tuple[float, ...]) -> None:
-    """Annotators who err make a rare class look ten times as frequent; a learned p must find out."""
+    """Annotators' mistakes make a rare class look ten times as frequent, which a learned p must correct."""
     C, M, X = len(prior), 4, 6
     generator = torch.Generator().manual_seed(0)
     confusion, pictures = confusions(generator, M, C), fractions(generator, C, X)
@@ -665,7 +668,7 @@ every_latent_world = pytest.mark.parametrize(
 
 
 def test_latent_seniors_are_drawn_from_the_crowd_of_the_theory() -> None:
-    """What is proved of one crowd says nothing about another."""
+    """What is proved about one crowd says nothing about another."""
     _, seniors = latent_world(2, 0.9, 0.7)
     truth = torch.arange(40_000) % 2
     drawn = simulate_latent_seniors(
@@ -685,7 +688,7 @@ def test_latent_seniors_are_drawn_from_the_crowd_of_the_theory() -> None:
 def test_latent_seniors_tell_as_much_as_seniors_in_sight(
     name: str, C: int, right: tuple[float, ...]
 ) -> None:
-    """If hiding them lost what they know, failing on this crowd would be no fault of an aggregator."""
+    """If hiding the seniors lost information, failing on this crowd would be no fault of the aggregator."""
     world, seniors = latent_world(C, *right)
     in_sight = World(world.prior, world.x_given_c, independent_crowd(seniors))
     assert world.information(name) == pytest.approx(in_sight.information(name), rel=1e-10)
@@ -699,7 +702,7 @@ def test_latent_seniors_tell_as_much_as_seniors_in_sight(
 def test_no_sum_over_single_labels_of_latent_seniors_depends_on_the_class(
     C: int, right: tuple[float, ...]
 ) -> None:
-    """The crowd must be one that single labels tell nothing about, else it is no case of its own."""
+    """Single labels must carry no information here, or the crowd would be no special case."""
     world, _ = latent_world(C, *right)
     M = world.annotations.shape[1]
     for m in range(M):
@@ -718,7 +721,7 @@ def test_no_sum_over_single_labels_of_latent_seniors_depends_on_the_class(
 def test_at_the_papers_start_latent_seniors_gain_nothing(
     name: str, C: int, right: tuple[float, ...]
 ) -> None:
-    """Why training stalls: at equation 2 the mean of g is the same in each class.
+    """The reason why training stalls: at equation 2 the mean of g is the same in each class.
 
     For KL and Pearson no classifier gains then: E_U df(K) is at most its value at the mean of K
     given x, which is 1 (Jensen), and the penalty is at least its value at 1. And at the classifier
@@ -727,7 +730,7 @@ def test_at_the_papers_start_latent_seniors_gain_nothing(
     world, _ = latent_world(C, *right)
     weight = initial_weight_of(world)
     log_g = world.aggregate(weight)
-    assert (log_g.exp() - 1 / C).abs().max() > 0.1  # it is not silent
+    assert (log_g.exp() - 1 / C).abs().max() > 0.1  # it is not uniform
     mean = world.y_given_c @ log_g.exp()
     torch.testing.assert_close(mean, torch.full((C, C), 1 / C, dtype=torch.float64))
     X, log_p = len(world.joint), world.prior.log()
@@ -745,10 +748,10 @@ def test_at_the_papers_start_latent_seniors_gain_nothing(
 
 
 def test_weighted_average_is_never_the_posterior_of_latent_seniors() -> None:
-    """It fails by its form, not by its training: two labels' log odds add up, those of a pair do not.
+    """It fails because of its form, not its training: the log odds of two labels add up, those of a pair do not.
 
     With two classes and a uniform prior K = 1 + (2h - 1)(2g - 1), so the gain is the information
-    only where 2g - 1 is that of the posterior but for a factor. Its sign is that of the agreement of
+    only where 2g - 1 is that of the posterior up to a factor. Its sign is that of the agreement of
     the two juniors, and over (0,0), (1,1), (0,1), (1,0), signed +, +, -, -, the log odds of no
     weighted average sum to anything but zero.
     """
@@ -765,7 +768,7 @@ def test_weighted_average_is_never_the_posterior_of_latent_seniors() -> None:
 
 
 def ascend(world: World, weight: Tensor, logits: Tensor, steps: int = 300) -> float:
-    """Climb the exact gain over classifier and weighted average, and return where it ends."""
+    """Maximise the exact gain over classifier and weighted average; return the result."""
     weight, logits = weight.clone().requires_grad_(), logits.clone().requires_grad_()
     optimizer = torch.optim.Adam([weight, logits], lr=0.05, maximize=True)
     for _ in range(steps):
@@ -778,9 +781,9 @@ def ascend(world: World, weight: Tensor, logits: Tensor, steps: int = 300) -> fl
 
 
 def test_weighted_average_gets_a_quarter_of_what_two_latent_seniors_tell() -> None:
-    """Not nothing: "both say 0" against all else of one pair is of its form, and from any start that is its best.
+    """It gets some: "both say 0" against all other answers of a pair has its form, and is its best from any start.
 
-    A claim that it can learn nothing at all would be false, and a quarter may be all a user sees.
+    A claim that it can learn nothing at all would be false, and a quarter may be all that a user sees.
     """
     world, _ = latent_world(2, 0.9, 0.9)
     reached = []
@@ -794,8 +797,8 @@ def test_weighted_average_gets_a_quarter_of_what_two_latent_seniors_tell() -> No
 def listening(seniors: Tensor) -> InteractionAggregator:
     """Return the interaction aggregator that knows which juniors belong together, and their senior.
 
-    A feature for each pair and each two labels: on where both were given; its score is the senior's
-    log confusion at their difference.
+    It has a feature for each pair of juniors and each pair of labels, on where both were given. Its score
+    is the senior's log confusion at their difference.
     """
     num_seniors, C, _ = seniors.shape
     aggregator = InteractionAggregator(2 * num_seniors, C, num_seniors * C * C).double().eval()
@@ -828,10 +831,10 @@ def test_interaction_can_be_the_posterior_of_latent_seniors(
 
 
 def test_only_pairs_that_do_not_start_at_zero_point_the_way_out() -> None:
-    """Where W says nothing, the gain's mixed curvature in h and g is all there is to climb by.
+    """Where W gains nothing, the gain's mixed curvature in h and g is the only direction of ascent.
 
-    The weighted average has none: on average over a class no change of W changes g. Pairs that are
-    zero have none either, as products of zeros; small ones do.
+    The weighted average has none: averaged over a class, no change of W changes g. Pairs that are zero have
+    none either, as products of zeros; small ones do.
     """
     world, _ = latent_world(2, 0.9)
     log_p = world.prior.log()

@@ -1,7 +1,7 @@
-"""What weights of votes must do, in everything that reads votes.
+"""Weights of votes, in everything that reads votes.
 
-Two votes of weight 1/2 by one annotator for one class are one vote. Weights of 1 are no weights. A soft vote
-is the mean of the votes that it may stand for.
+Two votes of weight 1/2 by one annotator for one class are one vote. Weights of 1 equal no weights. A
+soft vote is the mean of the votes that it may stand for.
 """
 
 import copy
@@ -52,18 +52,18 @@ SCORES = torch.rand(N, C, generator=GENERATOR).softmax(dim=1)
 
 
 def halved(votes: Votes) -> Votes:
-    """Each vote twice, at half its weight."""
+    """Return each vote twice, at half its weight."""
     who, said = (table.repeat_interleave(2, dim=1) for table in votes[:2])
     return Votes(who, said, torch.where(said >= 0, 0.5, 0.0))
 
 
 def in_full(votes: Votes) -> Votes:
-    """The same votes, with weights of 1."""
+    """Return the same votes with weights of 1."""
     return Votes(*votes, (votes.annotations >= 0).float())
 
 
 def soft(votes: Votes, seed: int = 0) -> Votes:
-    """Each vote with a probability for each class, the named one likeliest."""
+    """Return each vote with a probability per class, highest for the named one."""
     generator = torch.Generator().manual_seed(seed)
     q = torch.rand(*votes[0].shape, C, generator=generator)
     q = (q + 2 * torch.eye(C)[votes.annotations.clamp(min=0)]).flatten(0, 1)
@@ -86,14 +86,14 @@ def started(kind: str):
 
 @pytest.mark.parametrize("kind", ["weighted_average", "factored"])
 def test_soft_vote_says_the_mean_of_what_it_may_stand_for(kind) -> None:
-    """G with W q must be the expectation of the scores over votes drawn from q, each annotator by themselves."""
+    """G with W q must be the expectation of the scores over votes drawn from q, independently per annotator."""
     aggregator, votes = started(kind), soft(PLAIN)
     expected = LOG_P.expand(N, C).clone()
     for k in range(K):
         for c in range(C):
             place = k * C + c
             hard = Votes(votes.annotators[:, [place]], votes.annotations[:, [place]])
-            said = aggregator(LOG_P, *hard) - LOG_P  # up to a number per item, the column of W
+            said = aggregator(LOG_P, *hard) - LOG_P  # up to a constant per item, the column of W
             expected += votes.weights[:, [place]] * said
     torch.testing.assert_close(aggregator(LOG_P, *votes), expected.log_softmax(dim=1))
     alone = aggregator(LOG_P, *votes[:2])
@@ -128,7 +128,7 @@ def test_pairs_of_weighted_votes_count_by_the_product() -> None:
 
 
 def test_gradient_of_a_weight_is_the_gradient_of_its_share() -> None:
-    """W learns from half a vote half as fast."""
+    """W must learn from half a vote half as fast."""
     gradients = []
     for weight in (1.0, 0.5):
         table = torch.zeros(M, C, C, requires_grad=True)
@@ -153,7 +153,7 @@ def test_vote_share_and_counts_equal_the_loops() -> None:
     assert not torch.allclose(share, vote_share(SAID, C), atol=0.01)
 
 
-# Two halves are one, and ones are none, wherever votes are read
+# Two half votes are one, and weights of one change nothing, wherever votes are read
 
 
 def _confusion(votes):
@@ -192,8 +192,8 @@ def _confusions(votes):
 def _verdicts(votes):
     report = judge_annotators(LOG_H, W, [votes], [f"a{m}" for m in range(M)], ["x", "y", "z"])
     arrays = report.counts, report.accuracy, report.accuracy_low, report.accuracy_high, report.votes
-    told = torch.tensor([hash(text) for text in (*report.verdict, *report.reason)])
-    return *(torch.as_tensor(array) for array in arrays), told
+    verdicts = torch.tensor([hash(text) for text in (*report.verdict, *report.reason)])
+    return *(torch.as_tensor(array) for array in arrays), verdicts
 
 
 def _copies(votes):
@@ -246,7 +246,7 @@ SLOW = {"cross-fitting", "race", "verdicts"}
     "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in READERS]
 )
 def test_two_halves_are_one_vote_and_ones_are_none(name) -> None:
-    """A reader that drops the weights would count each half in full."""
+    """A reader that drops the weights would count each half vote in full."""
     read = READERS[name]
     plain, halves, ones = (_tensors(read(v)) for v in (PLAIN, halved(PLAIN), in_full(PLAIN)))
     assert len(plain) > 0
@@ -255,7 +255,7 @@ def test_two_halves_are_one_vote_and_ones_are_none(name) -> None:
             torch.testing.assert_close(
                 found.double(), usual.double(), atol=2e-4, rtol=2e-3, equal_nan=True
             )
-    if name not in ("copies", "names", "constant"):  # they answer by a few whole numbers
+    if name not in ("copies", "names", "constant"):  # these return a few whole numbers
         unsure = Votes(*PLAIN, torch.where(PLAIN.annotations > 0, 0.3, 1.0) * PLAIN.given)
         other = _tensors(read(unsure))
         assert any(a.shape != b.shape or not torch.allclose(a.double(), b.double(), atol=1e-3) for a, b in zip(plain, other, strict=True))  # fmt: skip
@@ -266,7 +266,7 @@ def _tensors(found) -> list:
 
 
 def test_messages_count_votes_by_their_weights() -> None:
-    """A class that only faint votes name is not expected to come up."""
+    """A class that only low-weight votes name is not expected to appear."""
     said = torch.tensor([[0, 1]]).repeat(40, 1)
     sure = torch.tensor([[0.98, 0.01, 0.01]]).repeat(40, 1)
     assert "dog" in merged_classes("classifier", sure, said, ["cat", "dog", "emu"])
@@ -288,7 +288,7 @@ KINDS = [name for name in PEERS if "algorithm" not in PEERS[name][1]]
 
 @pytest.mark.parametrize("name", ["max_mig", "factored", *KINDS])
 def test_every_method_counts_two_halves_as_one_vote(name) -> None:
-    """The loss and its gradient, from the model's own forward pass."""
+    """Compares the loss and its gradient, from the model's own forward pass."""
     who, said = random_votes(num_items=9)
     plain = Votes(who, torch.where(who < 0, -1, said))
     features = torch.randn(9, 5, generator=torch.Generator().manual_seed(3))
@@ -329,7 +329,7 @@ def test_methods_of_crowd_kit_refuse_weights_by_name(name, make_args) -> None:
 
 
 def with_weights(crowd, weight, twice=False):
-    """The same crowd with a column of weights; each vote twice if asked."""
+    """Return the same crowd with a column of weights; each vote twice if asked."""
     times = 2 if twice else 1
     columns = {
         name: [[v for v in row for _ in range(times)] for row in crowd[name][:]]
@@ -349,7 +349,7 @@ def with_weights(crowd, weight, twice=False):
     "name", ["cross_fit", "information", "vote_share", "aggnet", "doctor_net", "mbem"]
 )
 def test_training_on_halves_is_the_training_on_whole_votes(name, make_args, tmp_path) -> None:
-    """From the data set to the last step, and what the trainer says of items and annotators after it."""
+    """Covers everything from the data set to the last step, and the trainer's later results on items and annotators."""
     found = []
     ways = {"init": name, "search_rate": name == "information"} if name in ("cross_fit", "information", "vote_share") else {}  # fmt: skip
     for crowd in (make_crowd(), with_weights(make_crowd(), 0.5, twice=True)):
@@ -365,8 +365,10 @@ def test_training_on_halves_is_the_training_on_whole_votes(name, make_args, tmp_
             trainer = CrowdTrainer(model=model, args=args, train_dataset=crowd)
         trainer.train()
         output = trainer.predict(crowd)
-        told = trainer.relabel(crowd)
-        found.append((state(trainer), output.predictions, output.metrics, told["suspicion"][:]))
+        relabelled = trainer.relabel(crowd)
+        found.append(
+            (state(trainer), output.predictions, output.metrics, relabelled["suspicion"][:])
+        )
     (one, first, metrics, suspicion), (other, second, others, again) = found
     assert_same(one, other, atol=5e-3)
     for a, b in zip(first, second, strict=True):
@@ -376,7 +378,7 @@ def test_training_on_halves_is_the_training_on_whole_votes(name, make_args, tmp_
 
 
 def test_model_reads_weights_as_a_pipeline_and_alone() -> None:
-    """An unsure vote must move the forecast less, whichever way it is given."""
+    """An uncertain vote must move the forecast less, whichever way it is passed."""
     from transformers import pipeline
 
     model = MaxMIGModel.from_classifier(small_head(), annotators=["ann", "bob"])
@@ -408,7 +410,7 @@ def test_model_reads_weights_as_a_pipeline_and_alone() -> None:
 
 
 def test_report_and_spreadsheet_show_weights(make_args, tmp_path) -> None:
-    """Who reads the page must see that a vote was faint."""
+    """Readers of the page must see that a vote had a low weight."""
     crowd = with_weights(make_crowd(), 0.5)
     model = MaxMIGModel.from_classifier(small_head(), annotators=["ann", "bob", "cyd", "dee"])
     trainer = MaxMIGTrainer(model=model, args=make_args(num_train_epochs=1), train_dataset=crowd)

@@ -1,4 +1,4 @@
-"""Operations for which the host waits until a device has computed: each costs the time of what is queued."""
+"""Operations for which the host waits for a device, each at the cost of the work in its queue."""
 
 import torch
 import torch.utils._python_dispatch
@@ -8,7 +8,7 @@ INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_
 
 
 class Waits(torch.utils._python_dispatch.TorchDispatchMode):
-    """Notes what makes the host wait for the device: a value it asks for, or a shape that depends on values."""
+    """Record what makes the host wait for the device: reading a value, or a shape that depends on values."""
 
     def __init__(self, monkeypatch):
         super().__init__()
@@ -26,7 +26,7 @@ class Waits(torch.utils._python_dispatch.TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         by_value = bool(BY_VALUE & {*func.tags})
-        if func.overloadpacket in INDEXED:  # places are known, a mask is not
+        if func.overloadpacket in INDEXED:  # indices are known, a mask is not
             by_value = any(i is not None and i.dtype == torch.bool for i in args[1])
         if by_value:
             self.seen.append(str(func))

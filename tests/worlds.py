@@ -1,4 +1,4 @@
-"""Small crowds whose truth is known, and a trainer whose batches are."""
+"""Small crowds with known truth, and a trainer with known batches."""
 
 import numpy as np
 import torch
@@ -12,7 +12,10 @@ CLASSES = ["cat", "dog", "emu"]
 
 
 def make_crowd(num_items=90, seed=0, unlabelled=7, features=5):
-    """Three well separated classes; four annotators, the last of them random; one to four labels an item."""
+    """Return items of three well separated classes.
+
+    Each has labels by one to four annotators, the last of whom is random.
+    """
     rng = np.random.default_rng(seed)
     labels = rng.integers(len(CLASSES), size=num_items)
     centres = np.random.default_rng(99).normal(size=(len(CLASSES), features)) * 3
@@ -51,7 +54,7 @@ def make_crowd(num_items=90, seed=0, unlabelled=7, features=5):
 
 
 def make_table(num_items=90, seed=0):
-    """The crowd of `make_crowd` about rows of a table: numbers, some of them missing, a text and a truth value."""
+    """Return the crowd of `make_crowd` on table rows: numbers, some of them missing, a text and a boolean."""
     crowd = make_crowd(num_items, seed)
     numbers = np.array(crowd["features"][:])
     columns = {
@@ -66,19 +69,19 @@ def make_table(num_items=90, seed=0):
 
 
 class InOrder(MaxMIGTrainer):
-    """Draws the items in their order: the global batches are the same however many share them."""
+    """Draw the items in their order, so that the global batches are the same however many processes share them."""
 
     def _get_train_sampler(self, *args, **kwargs):
         return SequentialSampler(self.train_dataset)
 
 
 def batch_of(trainer, rows):
-    """The batch of these rows of what is trained on."""
+    """Return the training batch of these rows."""
     return trainer.data_collator([trainer.train_dataset[i] for i in rows])
 
 
 def by_hand(trainer, dataset):
-    """The three posteriors of the items in their order, without a loop of `Trainer`."""
+    """Return the three posteriors of the items in their order, without a loop of `Trainer`."""
     batch = trainer.data_collator([dataset[i] for i in range(len(dataset))])
     model = trainer.crowd_model.eval()
     with torch.no_grad():
@@ -87,7 +90,7 @@ def by_hand(trainer, dataset):
 
 
 def random_votes(num_items=7, num_annotators=4, num_classes=3, width=3, seed=0):
-    """Who voted and what was said, (N, width) each; some of it is missing, and all of the first item."""
+    """Return random annotators and labels, (N, width) each; some are missing, and all of the first item."""
     generator = torch.Generator().manual_seed(seed)
     who = torch.stack(
         [torch.randperm(num_annotators, generator=generator)[:width] for _ in range(num_items)]

@@ -1,4 +1,4 @@
-"""Writes small data sets in the layouts in which they are published, or in which somebody keeps their own."""
+"""Write small data sets in the layouts in which they are published, or in which users keep their own."""
 
 import csv
 from pathlib import Path
@@ -9,7 +9,8 @@ import torch
 
 from hf_maxmig.data.named.sources import LABELME_CLASSES
 
-# The small world: items, annotators, features; pairwise distinct, so no axis passes for another.
+# The small world of items, annotators and features; sizes are pairwise distinct, so no axis passes
+# for another.
 ROWS = {"train": 6, "validation": 3, "test": 4}
 WORDS = {"train": "train", "validation": "valid", "test": "test"}
 ANSWERS = np.array(
@@ -45,7 +46,7 @@ def write_texts(folder: Path, answers: np.ndarray) -> None:
 
 
 def write_images(folder: Path) -> None:
-    """Write one tiny picture an item, its grey telling split and row."""
+    """Write one tiny picture per item, whose grey encodes split and row."""
     for shift, (split, word) in enumerate(WORDS.items()):
         names, labels, _ = small_world(split)
         for i, (name, label) in enumerate(zip(names, labels, strict=True)):
@@ -65,14 +66,14 @@ def write_flat(folder: Path) -> Path:
 
 
 def write_human(path: Path, clean: np.ndarray, **arrays: np.ndarray) -> Path:
-    """Write a file in the form of CIFAR-10N: place k says the class k + 1 after the right one."""
+    """Write a file in the format of CIFAR-10N: column k names the class k + 1 after the right one."""
     slots = {f"random_label{k + 1}": (clean + k + 1) % 10 for k in range(3)}
     torch.save({"clean_label": clean, **slots, **arrays}, path)
     return path
 
 
 def write_pictures(folder, number=30, by_class=False, ending=".png"):
-    """Squares of three colours with noise, and votes of four people, one of whom always says red."""
+    """Write squares of three colours with noise, and votes of four people, one of whom always says red."""
     rng = np.random.default_rng(0)
     rows = []
     for i in range(number):
@@ -93,7 +94,7 @@ def write_pictures(folder, number=30, by_class=False, ending=".png"):
 
 
 def write_votes(path, rows):
-    """A long table of votes, one a row."""
+    """Write a long table with one vote per row."""
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([("picture", "who", "label"), *rows])
     return path

@@ -1,4 +1,4 @@
-"""Writes small data sets of each modality as files, votes of four people on them, and networks that read them."""
+"""Write small data sets of each modality as files, votes of four people on them, and networks that read them."""
 
 import csv
 import json
@@ -30,7 +30,7 @@ def truth_of(i, called=None):
 
 
 def voted(names, truths, people=("ann", "bob", "cyd", "always_low"), low="low"):
-    """Votes of three people of whom each is right more often than not, and of one who always says low."""
+    """Return votes of three people who are each right most of the time, and of one who always says low."""
     rng, truths = np.random.default_rng(0), list(truths)
     classes = sorted({*truths})
     rows = []
@@ -70,14 +70,14 @@ def write_sound(path, samples, rate=RATE, channels=1):
 
 
 def write_texts(folder, number, first=0, name="texts.csv", called=None):
-    """A table with id, text and gold label."""
+    """Write a table with id, text and gold label."""
     rng = np.random.default_rng(first)
     rows = [(f"t{i}", text_of(i, rng), truth_of(i, called)) for i in range(first, first + number)]
     return write_rows(folder / name, ("id", "text", "label"), rows)
 
 
 def write_flowers(folder, number, first=0, name="flowers.csv", called=None):
-    """A table with numbers, one of which is missing at times, a category, and gold label."""
+    """Write a table with numbers, one of which is sometimes missing, a category and a gold label."""
     rng = np.random.default_rng(first)
     height = {"high": 2.0, "mid": 1.0, "low": 0.0}
     rows = []
@@ -90,7 +90,7 @@ def write_flowers(folder, number, first=0, name="flowers.csv", called=None):
 
 
 def write_tones(folder, number, first=0, by_class=False):
-    """A folder of sounds, in subfolders by class or not."""
+    """Write a folder of sounds, in one subfolder per class or not."""
     rng = np.random.default_rng(first)
     for i in range(first, first + number):
         place = folder / truth_of(i) if by_class else folder
@@ -99,7 +99,7 @@ def write_tones(folder, number, first=0, by_class=False):
 
 
 def write_text_model(folder):
-    """An untrained network for texts and its tokenizer."""
+    """Write an untrained network for texts and its tokenizer."""
     words = ["[PAD]", "[UNK]", *FILLING, *(word for words in WORDS.values() for word in words)]
     tokens = Tokenizer(WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
     tokens.pre_tokenizer = Whitespace()
@@ -118,7 +118,7 @@ def write_text_model(folder):
 
 
 def write_sound_model(folder):
-    """An untrained network for sounds of a tenth of a second, and its feature extractor."""
+    """Write an untrained network for sounds of a tenth of a second, and its feature extractor."""
     torch.manual_seed(0)
     config = ASTConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, patch_size=8,

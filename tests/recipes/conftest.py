@@ -1,4 +1,4 @@
-"""What tests of several recipes share."""
+"""Fixtures for the tests of several recipes."""
 
 from typing import get_type_hints
 

@@ -1,4 +1,4 @@
-"""Recipes as modules: they import each other by name, as scripts in one folder do."""
+"""Recipes as modules: they import each other by name, like scripts in one folder."""
 
 import contextlib
 import importlib
@@ -17,7 +17,7 @@ FOLDERS = [
 
 @contextlib.contextmanager
 def recipes() -> Iterator[Callable[[str], ModuleType]]:
-    """Give a function that imports a recipe by name; each is new, and forgotten afterwards."""
+    """Return a function that imports a recipe by name; each import is new and forgotten afterwards."""
     names = {path.stem for folder in FOLDERS for path in folder.glob("*.py")}
     with pytest.MonkeyPatch.context() as patch:
         for folder in FOLDERS:

@@ -1,4 +1,4 @@
-"""The recipes of real crowds on sentences and songs, from files of their published form to a model that takes raw items."""
+"""The recipes of real crowds on sentences and songs, from published files to a model that takes raw items."""
 
 import csv
 
@@ -10,7 +10,7 @@ from transformers import AutoModel, pipeline
 from hf_maxmig import TableClassifier, TextHeadClassifier
 from tests.modalities import TEXT, item_of_text
 
-RIGHT = (0.9, 0.8, 0.7, 0.6)  # of four workers; the last does not vote on each item
+RIGHT = (0.9, 0.8, 0.7, 0.6)  # of four workers; the last does not vote on every item
 GENRES = ["blues", "jazz", "rock"]
 
 
@@ -24,7 +24,7 @@ def votes_on(labels, num_classes, rng):
 
 @pytest.fixture
 def sentences(tmp_path):
-    """Write sentences a line, gold labels and the table of votes; and a tiny encoder."""
+    """Write sentences one per line, gold labels, the table of votes, and a tiny encoder."""
     rng, folder = np.random.default_rng(0), tmp_path / "sentiment"
     folder.mkdir()
     for split, number in (("train", 90), ("test", 30)):
@@ -43,7 +43,7 @@ def sentences(tmp_path):
 
 @pytest.fixture
 def songs(tmp_path):
-    """Write tables of songs with features and genre, and the votes one per row."""
+    """Write tables of songs with features and genre, and a table with one vote per row."""
     rng, folder = np.random.default_rng(0), tmp_path / "music"
     folder.mkdir()
     for split, number in (("gold", 90), ("test", 30)):
@@ -93,7 +93,7 @@ def test_the_whole_encoder_learns_from_tokens(parsed, sentences):
 
 
 def test_votes_on_sentences_are_those_of_the_table(parsed, sentences):
-    """A column of answers read as another worker's, or a gap read as a vote, would be another crowd."""
+    """Answers read as another worker's, or a gap read as a vote, would give another crowd."""
     folder, _ = sentences
     page, *_ = parsed("sentiment", "--data_dir", folder)
     data = page.sentences(folder)
@@ -119,7 +119,7 @@ def test_songs_become_a_model_that_takes_a_row(parsed, songs, tmp_path):
 
 
 def test_real_songs_and_sentences_are_read_whole(load, shared_data):
-    """Their numbers of items, workers and votes are those that were published."""
+    """The numbers of items, workers and votes must be the published ones."""
     music = load("music").songs(shared_data / "music")
     assert [len(music[split]) for split in ("train", "test")] == [700, 300]
     assert sum(map(len, music["train"]["annotations"])) == 2945

@@ -1,4 +1,4 @@
-"""The recipes of the paper's data sets, from files of a few pictures to a saved model."""
+"""The recipes of the paper's data sets, from a few picture files to a saved model."""
 
 import json
 from typing import get_args, get_type_hints
@@ -17,13 +17,13 @@ from tests.written_data import write_human
 
 CLASSES = {"cifar10": CIFAR10, "dogs_vs_cats": DOGS_VS_CATS, "luna16": LUNA16}
 SIDES = {"cifar10": 32, "dogs_vs_cats": 150, "luna16": 50}
-EACH = {"train": 8, "test": 3}  # items of a class
+EACH = {"train": 8, "test": 3}  # items per class
 every = pytest.mark.parametrize("name", list(SIDES))
 
 
 @pytest.fixture
 def data_dir(tmp_path):
-    """Write a folder of pictures a class, each of its own grey with some noise."""
+    """Write one folder of pictures per class, each with its own grey and some noise."""
 
     def of(name):
         rng, side = np.random.default_rng(0), SIDES[name]
@@ -42,7 +42,7 @@ def data_dir(tmp_path):
 
 @pytest.fixture
 def feature_dir(tmp_path):
-    """Write features and human labels of them."""
+    """Write features and human labels for them."""
     rng, folder = np.random.default_rng(0), tmp_path / "features"
     folder.mkdir()
     for split, each in EACH.items():
@@ -58,7 +58,7 @@ def feature_dir(tmp_path):
 @pytest.mark.slow
 @every
 def test_recipe_trains_and_saves_a_model_that_takes_pictures(name, parsed, data_dir, tmp_path):
-    """The paper's network on the paper's crowd, by the flags of its page."""
+    """The paper's network is trained on the paper's crowd with the flags of the recipe's page."""
     folder = data_dir(name)
     page, *given = parsed(
         name, "--data_dir", folder, "--num_train_epochs", 1, "--case", "naive_majority",
@@ -87,7 +87,7 @@ def test_recipe_trains_and_saves_a_model_that_takes_pictures(name, parsed, data_
 
 @every
 def test_recipe_lets_the_papers_experts_label_train_and_test(name, parsed, data_dir):
-    """Experts of another data set, or numbers of another order, would be another paper."""
+    """With experts of another data set, or other class numbers, it would not be the paper's experiment."""
     page, *given = parsed(name, "--data_dir", data_dir(name), "--case", "correlated")
     made = page.recipe(*given)
     for part, split in ((made.train, "train"), (made.test, "test")):
@@ -98,7 +98,7 @@ def test_recipe_lets_the_papers_experts_label_train_and_test(name, parsed, data_
         for junior, senior in zip(range(5, 10), (0, 0, 2, 2, 2), strict=True):
             assert (votes[:, junior] == votes[:, senior]).all()
         if name == "cifar10":
-            # A calls both of a hard pair by one name; C knows the mammals.
+            # A uses one name for both classes of a hard pair; C knows the mammals.
             said = {
                 page_class: {CLASSES[name][r] for r in votes[part["label"] == c, 0]}
                 for c, page_class in enumerate(CLASSES[name])
@@ -111,7 +111,7 @@ def test_recipe_lets_the_papers_experts_label_train_and_test(name, parsed, data_
     assert made.held_out is None
     again = page.recipe(*given)
     for a, b in zip(made.classifier.parameters(), again.classifier.parameters(), strict=True):
-        assert a.equal(b)  # the seed is set before the network is drawn
+        assert a.equal(b)  # the seed is set before the network is initialised
     assert made.train["annotations"][:] == again.train["annotations"][:]
 
 
@@ -151,7 +151,7 @@ def test_items_are_alike_by_what_they_show(load, data_dir):
 
 @every
 def test_recipe_has_the_papers_rates_by_its_preset(name, parsed, data_dir):
-    """A page whose own defaults win over the preset would not run the paper's protocol."""
+    """If its own defaults took precedence over the preset, a recipe would not follow the paper's protocol."""
     *_, training = parsed(name, "--data_dir", ".", "--preset", f"paper_{name}")
     cifar = name == "cifar10"
     assert training.learning_rate == (1e-3 if cifar else 1e-4)
@@ -162,7 +162,7 @@ def test_recipe_has_the_papers_rates_by_its_preset(name, parsed, data_dir):
 
 
 def test_cifar10_defaults_depend_on_the_content_and_give_way(parsed, data_dir, feature_dir):
-    """Fifty epochs of a head on features take an hour for nothing; a flag must still win."""
+    """Fifty epochs of a head on features would waste an hour, but a flag must still take precedence."""
     images = ("--data_dir", data_dir("cifar10"))
     features = ("--data_dir", feature_dir, "--content", "features")
     for flags, expected in (
@@ -179,7 +179,7 @@ def test_cifar10_defaults_depend_on_the_content_and_give_way(parsed, data_dir, f
 
 @pytest.mark.slow
 def test_cifar10_learns_from_human_labels_of_features(parsed, feature_dir, tmp_path):
-    """Three annotators, nobody of the test items: and the page must not simulate anyone."""
+    """Three annotators and no votes on test items: the recipe must not simulate any."""
     page, *given = parsed(
         "cifar10", "--data_dir", feature_dir, "--content", "features", "--crowd", "human",
         "--human_file", feature_dir / "CIFAR-10_human.pt", "--num_train_epochs", 2,
@@ -197,7 +197,7 @@ def test_cifar10_learns_from_human_labels_of_features(parsed, feature_dir, tmp_p
 
 
 def test_cifar10_human_file_goes_with_the_human_crowd(parsed):
-    """A file that is given and not read: simulated labels reported as CIFAR-10N."""
+    """If the file were ignored, simulated labels would be reported as CIFAR-10N."""
     with pytest.raises(ValueError, match="`human_file` must be given with .* got None with human"):
         parsed("cifar10", "--crowd", "human")
     with pytest.raises(ValueError, match="got a.pt with simulated"):
@@ -205,7 +205,7 @@ def test_cifar10_human_file_goes_with_the_human_crowd(parsed):
 
 
 def test_recipe_pages_say_source_licence_command_and_number(root):
-    """A recipe that does not say what to expect cannot be seen to fail."""
+    """If a recipe does not say what to expect, nobody can see that it fails."""
     licences = {"cifar10": "no licence", "dogs_vs_cats": "rules", "luna16": "CC BY"}
     paper = {"cifar10": "86.71", "dogs_vs_cats": "78.94", "luna16": "91.15"}
     for name in SIDES:

@@ -1,4 +1,4 @@
-"""The patches of LUNA16: cut where the candidates are, once, whole."""
+"""The patches of LUNA16: cut at the candidates, once, completely."""
 
 import csv
 import json
@@ -12,7 +12,7 @@ from tests.recipes.imported import recipes
 
 SimpleITK = pytest.importorskip("SimpleITK", reason="SimpleITK is not installed")
 
-# Spacing, origin and direction: none of them may be taken for granted.
+# Spacing, origin and direction, none of which may be taken for granted.
 SCANS = {
     "plain": ((1.0, 1.0, 1.0), (0.0, 0.0, 0.0), (1, 0, 0, 0, 1, 0, 0, 0, 1)),
     "fine": ((0.6, 0.7, 2.5), (-120.0, 35.5, -300.25), (1, 0, 0, 0, 1, 0, 0, 0, 1)),
@@ -28,7 +28,7 @@ def page():
 
 
 def make_scan(name, voxel, hu=400, radius=4.0):
-    """Return a scan of air with a ball of that radius in mm, and the ball's place in its world."""
+    """Return a scan of air with a ball of the given radius in mm, and the ball's centre in world coordinates."""
     spacing, origin, direction = SCANS[name]
     scan = SimpleITK.Image(SIZE, SimpleITK.sitkInt16)
     scan.SetSpacing(spacing)
@@ -46,7 +46,7 @@ def make_scan(name, voxel, hu=400, radius=4.0):
 
 
 def centre(patch):
-    """Return the centre of what is bright, (row, column), in pixels."""
+    """Return the centre of the bright area, (row, column), in pixels."""
     weight = patch.astype(float)
     rows, columns = np.indices(patch.shape)
     return (rows * weight).sum() / weight.sum(), (columns * weight).sum() / weight.sum()
@@ -55,19 +55,19 @@ def centre(patch):
 @pytest.mark.parametrize("name", SCANS)
 @pytest.mark.parametrize("voxel", [(60.0, 70.0, 4.0), (41.3, 77.6, 3.4)])
 def test_patch_is_centred_on_the_candidate(name, voxel, page):
-    """World taken for voxels, or x for y: a patch of some other place, as grey as this one."""
+    """If world coordinates were taken for voxels, or x for y, the patch would show another place just as grey."""
     scan, point = make_scan(name, voxel)
     patch = page.patch(scan, point)
     assert (patch.shape, patch.dtype) == ((50, 50), np.uint8)
     assert (patch.min(), patch.max()) == (0, 255)
     assert centre(patch) == pytest.approx((24.5, 24.5), abs=0.25)
-    # The slice through the middle of the ball (or the nearest) at 1 mm a pixel: its area in mm^2.
+    # The slice through the middle of the ball (or nearest to it) at 1 mm per pixel: its area in mm^2.
     off = abs(voxel[2] - round(voxel[2])) * SCANS[name][0][2]
     assert (patch > 127).sum() == pytest.approx(np.pi * (16 - off**2), abs=7)
 
 
 def test_patch_is_the_same_way_up_however_the_scan_is_stored(page):
-    """Scans stored upside down would be another kind of picture to the network."""
+    """To the network, scans stored upside down would be another kind of picture."""
     patches = []
     for name in SCANS:
         scan, point = make_scan(name, (60.0, 70.0, 4.0))
@@ -77,7 +77,7 @@ def test_patch_is_the_same_way_up_however_the_scan_is_stored(page):
 
 
 def test_patch_at_the_border_is_black_outside_and_a_place_outside_is_an_error(page):
-    """Outside of the scan there are no zeros: 0 HU is water, grey."""
+    """Outside the scan zeros would be wrong: 0 HU is water, which is grey."""
     scan, _ = make_scan("plain", (60.0, 70.0, 4.0))
     scan = scan * 0 + 400
     patch = page.patch(scan, (10.0, 70.0, 8.4))
@@ -88,14 +88,14 @@ def test_patch_at_the_border_is_black_outside_and_a_place_outside_is_an_error(pa
 
 
 def test_window_is_of_the_lung(page):
-    """A window of the bones would leave a nodule as black as the air around it."""
+    """In a window for bones, a nodule would be as black as the air around it."""
     for hu, grey in ((-1000, 0), (-2000, 0), (-300, 128), (400, 255), (3000, 255)):
         scan, point = make_scan("plain", (60.0, 70.0, 4.0), hu=hu, radius=60)
         assert page.patch(scan, point)[25, 25] == grey
 
 
 def test_draw_takes_all_malignant_and_five_benign_each(page):
-    """A candidate twice, in both splits, would be known by heart; the paper's numbers must come out."""
+    """A candidate in both splits would be memorised. The paper's numbers must come out."""
     candidates = [page.Candidate(i, "a", (0, 0, 0), i % 8 == 3) for i in range(10_808)]
     splits = page.draw(candidates, seed=0)
     assert sum(c.malignant for c in candidates) == 1351
@@ -122,7 +122,7 @@ def source(tmp_path):
         SimpleITK.WriteImage(scan, str(place))
         rows += [(f"1.3.6.{i}", *point, 1)] * (5 - i)
         rows += [(f"1.3.6.{i}", point[0] + k, point[1] - 9, point[2], 0) for k in range(25)]
-    masks = folder / "seg-lungs-LUNA16"  # masks are called as their scans
+    masks = folder / "seg-lungs-LUNA16"  # masks have the names of their scans
     masks.mkdir()
     SimpleITK.WriteImage(SimpleITK.Image(SIZE, SimpleITK.sitkUInt8), str(masks / "1.3.6.0.mhd"))
     with (folder / "candidates.csv").open("w", newline="") as file:
@@ -149,7 +149,7 @@ def test_prepare_writes_what_the_loader_reads(page, source, tmp_path):
 
 
 def test_prepare_goes_on_where_it_was_interrupted(page, source, tmp_path, monkeypatch):
-    """Half the patches taken for all would be a smaller data set, quietly."""
+    """Half of the patches taken for all of them would silently be a smaller data set."""
     out, cut = tmp_path / "out", page.cut_scan
     arguments = page.PrepareArguments(str(source), str(out))
     done = []
@@ -174,11 +174,11 @@ def test_prepare_goes_on_where_it_was_interrupted(page, source, tmp_path, monkey
         SimpleITK, "ReadImage", lambda path: (read.append(path), read_image(path))[1]
     )
     page.main(arguments)
-    assert len(read) == 1  # the scan that was done is not read again
+    assert len(read) == 1  # the finished scan is not read again
     after = {p.name: p.stat().st_mtime_ns for p in out.rglob("*.png")}
     assert len(after) == 54
     assert before.items() <= after.items()
-    page.main(arguments)  # whole already
+    page.main(arguments)  # already complete
     assert len(read) == 1
     with pytest.raises(
         ValueError, match=r"must be absent or of the same draw, .*'seed': 1.*'seed'"
@@ -197,7 +197,7 @@ def test_prepare_does_not_mix_two_draws(page, source, tmp_path):
 
 
 def test_prepare_names_what_is_missing_or_malformed(page, source, tmp_path):
-    """Minutes into a run is too late to learn that a subset is not unpacked."""
+    """Minutes into a run it is too late to learn that a subset is not unpacked."""
     arguments = page.PrepareArguments(str(source), str(tmp_path / "out"))
     scan = source / "subset1" / "1.3.6.1.mhd"
     scan.rename(scan.with_suffix(".off"))

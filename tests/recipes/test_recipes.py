@@ -22,7 +22,7 @@ from tests.written_data import write_flat
 @needs_fork
 @pytest.mark.parametrize("epochs", [40, pytest.param(100, marks=pytest.mark.full)])
 def test_digits_reaches_its_number_and_saves_a_whole_model(epochs, root, tmp_path):
-    """The project's first command: its number, its table, and a model that classifies a picture.
+    """The project's first command must reach its number, print its table, and save a model that classifies a picture.
 
     `.ci/run` runs the command itself, with all its epochs.
     """
@@ -32,7 +32,7 @@ def test_digits_reaches_its_number_and_saves_a_whole_model(epochs, root, tmp_pat
     results = json.loads((tmp_path / "all_results.json").read_text())
     assert results["eval_accuracy"] >= 0.93
     assert results["eval_majority_vote_accuracy"] < 0.7
-    assert results["eval_gain"] > 1.7  # of networks that have not seen the items
+    assert results["eval_gain"] > 1.7  # by networks that have not seen the items
     for row in ("majority vote", "aggregator g", "classifier h", "forecaster zeta"):
         assert row in printed
     assert "Inside" in (tmp_path / "README.md").read_text()
@@ -45,7 +45,10 @@ def test_digits_reaches_its_number_and_saves_a_whole_model(epochs, root, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("epochs", [20, pytest.param(40, marks=pytest.mark.full)])
 def test_tones_reaches_its_number_and_the_model_hears_a_file(epochs, load, tmp_path):
-    """The demonstration of sounds: its number, a saved model that takes a file, and files for `maxmig train`."""
+    """The demonstration of sounds must reach its number, and save a model that takes a file.
+
+    It must also write files for `maxmig train`.
+    """
     tones = load("tones")
     flags = ["--output_dir", str(tmp_path / "out"), "--num_train_epochs", str(epochs), "--use_cpu", "--report_to", "none"]  # fmt: skip
     results = tones.main(*parse(tones.TonesArguments, tones.TonesTrainingArguments, arguments=flags))  # fmt: skip
@@ -71,7 +74,7 @@ def by_torchrun(folder, recipe, *flags):
 
 
 def by_fork(folder, recipe, *flags):
-    """Start a recipe on two processes, which have the libraries."""
+    """Start a recipe on two processes that already have the libraries."""
     together(folder, 2, page, recipe, *flags)
     return "".join((folder / f"log-{rank}").read_text() for rank in range(2))
 
@@ -79,7 +82,7 @@ def by_fork(folder, recipe, *flags):
 @pytest.mark.slow
 @pytest.mark.parametrize("on_two", [by_fork, pytest.param(by_torchrun, marks=pytest.mark.full)])
 def test_digits_runs_on_two_processes(on_two, root, tmp_path):
-    """Two processes share a batch of 64, and find the same start and rate; one of them writes."""
+    """The processes share a batch of 64 and find the same start and rate; one of them writes."""
     printed = on_two(
         tmp_path, root / "recipes" / "digits.py", "--output_dir", tmp_path / "out",
         "--per_device_train_batch_size", 32, "--use_cpu", "--report_to", "none", "--num_train_epochs", 15,
@@ -99,7 +102,7 @@ def test_digits_runs_on_two_processes(on_two, root, tmp_path):
     ],
 )
 def test_digits_learns_from_the_other_crowds(case, expertise, seed, epochs, least, load, tmp_path):
-    """The flags must reach the crowd, and the defaults must not be good for one crowd only.
+    """The flags must reach the crowd, and the defaults must suit more than one crowd.
 
     With seed 1 the start from the vote share merges two classes of independent experts (accuracy 0.87),
     as with two of ten seeds; the start from information keeps them apart.
@@ -122,7 +125,7 @@ def test_digits_learns_from_the_other_crowds(case, expertise, seed, epochs, leas
 @pytest.mark.slow
 @needs_fork
 def test_labelme_reaches_its_numbers(root, shared_data, tmp_path):
-    """The real crowd, by the command of the recipe's page."""
+    """The real crowd, with the command of the recipe's page."""
     printed_by(
         tmp_path / "log", root / "recipes" / "labelme.py", "--data_dir", shared_data / "labelme", "--output_dir",
         tmp_path, "--seed", 0,
@@ -137,7 +140,7 @@ def test_labelme_reaches_its_numbers(root, shared_data, tmp_path):
 @pytest.mark.slow
 @needs_fork
 def test_labelme_from_images_saves_backbone_and_head(root, backbone, tmp_path):
-    """The head is trained on cached features; the saved model must take pictures, as pretrained."""
+    """The head is trained on cached features, but the saved model must take pictures, with the pretrained backbone."""
     data_dir = write_flat(tmp_path / "data")
     printed_by(
         tmp_path / "log", root / "recipes" / "labelme.py", "--data_dir", data_dir, "--backbone", tmp_path / "backbone",
@@ -152,7 +155,7 @@ def test_labelme_from_images_saves_backbone_and_head(root, backbone, tmp_path):
 
 
 def test_config_file_gives_defaults_under_the_command_line(load, tmp_path):
-    """A number that YAML reads as text, or a misspelt key, must not be trained with."""
+    """A number that YAML reads as text, or a misspelt key, must not be used for training."""
     digits = load("digits")
     file = tmp_path / "digits.yaml"
     file.write_text("learning_rate: 1e-4\ncase: independent\nseed: 7\n")
@@ -172,7 +175,7 @@ def test_config_file_gives_defaults_under_the_command_line(load, tmp_path):
 
 
 def test_setting_is_chosen_by_the_held_out_gain_alone(load):
-    """The shortest training within a standard error of the best; accuracies may not matter."""
+    """It is the shortest training within a standard error of the best; accuracies must not matter."""
     defaults = load("defaults")
 
     def row(epochs, gain, accuracy):
@@ -187,7 +190,7 @@ def test_setting_is_chosen_by_the_held_out_gain_alone(load):
 
 
 def test_items_kept_back_are_the_same_for_every_seed(load, crowd):
-    """A held-out gain on other items for each setting compares nothing."""
+    """If each setting held out other items, their gains would not be comparable."""
     recipe = load("recipe")
     torch.manual_seed(1)
     train, held_out = recipe.keep_back(crowd, 20)
@@ -206,7 +209,7 @@ def test_items_kept_back_are_the_same_for_every_seed(load, crowd):
 
 
 def test_recipe_pages_say_source_licence_command_and_number(root):
-    """A recipe that does not say what to expect cannot be seen to fail."""
+    """If a recipe does not say what to expect, nobody can see that it fails."""
     for name in ("digits", "labelme"):
         page = (root / "recipes" / f"{name}.py").read_text().split('"""')[1]
         for word in ("Data:", f"recipes/{name}.py --", "xpect a classifier accuracy of 0.", "two"):

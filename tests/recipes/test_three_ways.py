@@ -1,4 +1,4 @@
-"""A model that a recipe has trained and pushed comes back three ways as it was."""
+"""A model that a recipe has trained and pushed gives the same results in three ways of loading it."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from hf_maxmig.command.flags import parse
 from tests.networks import small_timm, small_vit
 from tests.processes import finished
 
-# The client hands a file to its own client in a manner that is going out of use.
+# The client passes a file to its HTTP client in a deprecated way.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning"),
@@ -67,7 +67,7 @@ assert ("hf_maxmig" in sys.modules) == (way == "package")
 
 @pytest.fixture
 def push(ann, load, tmp_path):
-    """Train on the digits by a recipe, and push."""
+    """Train on the digits by a recipe, and push the model."""
 
     def by_recipe(kind):
         folder = str(tmp_path / kind)
@@ -117,7 +117,7 @@ def arguments(*kinds):
 
 
 def asked_of(folder):
-    """Write what is asked of a model; what this process answers."""
+    """Write down the questions to a model; return this process's answers."""
     picture = Image.open(folder.parent / "picture.png")
     processor = AutoImageProcessor.from_pretrained(folder)
     inputs = dict(processor([picture, picture.rotate(90)], return_tensors="pt"))
@@ -129,13 +129,13 @@ def asked_of(folder):
 
 
 def test_model_comes_back_three_ways(push, hub, monkeypatch, tmp_path):
-    """By the package, by remote code without it, and in a pipeline: the same numbers each time."""
+    """With the package, by remote code without it, and in a pipeline, the numbers must be the same."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (40, 50, 3), generator=generator, dtype=torch.uint8)
     Image.fromarray(pixels.numpy()).save(tmp_path / "picture.png")
     expected = {kind: asked_of(Path(push(kind))) for kind in KINDS}
     for way in ("package", "remote_code"):
-        if way == "package":  # which this process has: a fresh one imports for ten seconds
+        if way == "package":  # which this process has: a new one imports for ten seconds
             monkeypatch.chdir(tmp_path)
             monkeypatch.setattr(sys, "argv", ["pull", way, *KINDS])
             exec(compile(PULL, "pull", "exec"), {})
@@ -156,7 +156,7 @@ def test_model_comes_back_three_ways(push, hub, monkeypatch, tmp_path):
 
 
 def test_model_of_labelme_loads_exactly_as_its_card_says(ann, hub, load, shared_data, tmp_path):
-    """`AutoModel.from_pretrained("org/maxmig-labelme")`, as on the card that went up with it."""
+    """The card that was pushed with it shows `AutoModel.from_pretrained("org/maxmig-labelme")`."""
     page = load("labelme")
     folder = str(tmp_path / "out")
     name = "org/maxmig-labelme"

@@ -1,8 +1,8 @@
-"""Cells as `benchmark.py` writes them: what tests of numbers, tables and figure share."""
+"""Cells as `benchmark.py` writes them, shared by the tests of numbers, tables and figure."""
 
 
 def cell(method, case=None, expertise=None, *, seed=0, dataset="digits", items="test", **last):
-    """Make a cell whose three picks differ: the best on test is a point above the last epoch."""
+    """Return a cell whose three picks differ: the best on test is a point above the last epoch."""
     best = {name: value + 0.01 for name, value in last.items()}
     free = None if "forecast_accuracy" not in last else {n: v - 0.01 for n, v in last.items()}
     return {
@@ -12,7 +12,7 @@ def cell(method, case=None, expertise=None, *, seed=0, dataset="digits", items="
 
 
 def small():
-    """Three methods on digits: seeds unequal, cases missing, and a method without a forecaster."""
+    """Return three methods on digits: unequal numbers of seeds, missing cases, and a method without a forecaster."""
     high = ("independent", "high")
     return [
         cell("max_mig", *high, seed=0, accuracy=0.90, forecast_accuracy=0.95, aggregator_accuracy=0.8),
@@ -30,7 +30,7 @@ def small():
 
 
 def real():
-    """A real crowd, whose test items have no votes; one seed each."""
+    """Return a real crowd, whose test items have no votes; one seed each."""
     shared = {"dataset": "labelme", "items": "train"}
     return [
         cell("max_mig", accuracy=0.896, forecast_accuracy=0.887, aggregator_accuracy=0.86, **shared),
@@ -40,7 +40,7 @@ def real():
 
 
 def claimed(max_mig, ceiling=0.97):
-    """Cells in which majority vote and AggNet fail as the paper says, but for AggNet in (L)."""
+    """Return cells in which majority vote and AggNet fail as the paper says, except for AggNet in (L)."""
     falls = {
         ("majority_vote", "naive_majority", "high"): 0.1,
         ("majority_vote", "naive_majority", "low"): 0.1,

@@ -1,4 +1,4 @@
-"""What a fresh process of `test_benchmark_speed.py` runs: a module of its own, for it waits for no library but torch."""
+"""Run in a new process by `test_benchmark_speed.py`; a separate module, so that it imports no library but torch."""
 
 import resource
 
@@ -6,7 +6,7 @@ import torch
 
 
 def faults_of_large_blocks() -> int:
-    """Count the page faults of taking 64 MiB and giving them back, ten times, once that has run."""
+    """Count the page faults of allocating and freeing 64 MiB ten times, after one warm-up."""
     faults = [resource.getrusage(resource.RUSAGE_SELF).ru_minflt]
     for _ in range(20):
         torch.ones(2**24)

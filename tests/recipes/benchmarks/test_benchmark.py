@@ -1,4 +1,4 @@
-"""The benchmark: which cells there are, what one measures, and that nothing finished is lost."""
+"""The benchmark: which cells there are, what each one measures, and that no finished cell is lost."""
 
 import contextlib
 import importlib.util
@@ -33,14 +33,14 @@ def digits(benchmark, method, case="correlated", expertise="high", seed=0):
 
 
 def test_every_method_meets_every_crowd_and_the_ceiling_none(benchmark):
-    """A method left out of a case, or a ceiling trained six times over."""
+    """Otherwise a method could be missing in one case, or the ceiling be trained six times over."""
     cells = list(
         benchmark.cells(
             "digits", list(benchmark.METHODS), list(benchmark.CASES), ["high", "low"], 2
         )
     )
     assert len(set(cells)) == len(cells)
-    compared = set(benchmark.METHODS) - {"kos", "true_labels"}  # KOS takes two classes
+    compared = set(benchmark.METHODS) - {"kos", "true_labels"}  # KOS needs two classes
     ours = {"max_mig", "max_mig_vote_share", "max_mig_factored", "max_mig_cross_fit"}
     assert {*ours, *PEERS} - {"kos", "true_labels"} == compared
     for seed in (0, 1):
@@ -61,7 +61,7 @@ def test_every_method_meets_every_crowd_and_the_ceiling_none(benchmark):
 
 
 def test_every_data_set_has_its_page(benchmark):
-    """A row without a recipe fails after an hour of other cells."""
+    """A row without a recipe would fail only after an hour of other cells."""
     for source in benchmark.DATASETS.values():
         page = importlib.import_module(source.recipe)
         assert callable(page.recipe), source.recipe
@@ -77,7 +77,7 @@ def results(benchmark, tmp_path_factory):
 
 
 def test_a_cell_says_what_was_measured_and_how(benchmark, results):
-    """Three picks side by side, with what runs it again."""
+    """A cell holds three picks side by side, and the command to reproduce them."""
     folder, found = results
     result = found["max_mig"]
     assert json.loads((folder / "digits/max_mig-correlated-high-seed0.json").read_text()) == result
@@ -107,7 +107,7 @@ def test_a_cell_says_what_was_measured_and_how(benchmark, results):
 
 
 def test_a_method_without_aggregator_claims_none(results):
-    """Majority vote has no g: an accuracy of the prior, or a pick by its gain, is nobody's."""
+    """Majority vote has no g, so an accuracy of the prior, or a pick by its gain, would belong to nothing."""
     _, found = results
     assert set(found["majority_vote"]["last"]) == {"epoch", "accuracy", "nll", "brier", "ece"}
     assert found["majority_vote"]["label_free"] is None
@@ -153,7 +153,7 @@ def train(benchmark, method, looking, flags=SHORT):
 
 @pytest.mark.slow
 def test_looking_does_not_change_the_training(benchmark):
-    """The seed gives the same result with and without the benchmark's looks."""
+    """A seed must give the same result with and without the benchmark's evaluations."""
     _, looks, watched = train(benchmark, "max_mig", looking=True)
     _, _, alone = train(benchmark, "max_mig", looking=False)
     assert len(looks.rows) == 2
@@ -165,15 +165,15 @@ def test_looking_does_not_change_the_training(benchmark):
 
 @pytest.mark.slow
 def test_a_look_works_out_what_a_training_with_held_out_votes_would_end_with(benchmark, tmp_path):
-    """The cell's trainer is told of no held-out votes, so that all methods are trained alike."""
+    """The cell's trainer gets no held-out votes, so that all methods are trained alike."""
     cell = digits(benchmark, "max_mig_vote_share", "independent", "low")
     recipe = benchmark.build(cell, ["--num_train_epochs", "3", "--learning_rate", "0.01"], 0.3)
     looks = benchmark.Looks(recipe)
     looks.trainer = benchmark.make_trainer(cell.method, recipe, [looks])
     looks.trainer.train()
-    told = looks.rows[-1] | looks.strengthened[-1]
-    assert told["strength"] != 1.0
-    assert told["forecast_accuracy"] != looks.rows[-1]["forecast_accuracy"]
+    look = looks.rows[-1] | looks.strengthened[-1]
+    assert look["strength"] != 1.0
+    assert look["forecast_accuracy"] != looks.rows[-1]["forecast_accuracy"]
     hardly = MaxMIGTrainingArguments(
         str(tmp_path), init="keep", max_steps=1, learning_rate=1e-12, save_strategy="no", use_cpu=True,
         per_device_eval_batch_size=512, report_to="none", disable_tqdm=True,
@@ -185,10 +185,10 @@ def test_a_look_works_out_what_a_training_with_held_out_votes_would_end_with(ben
         eval_dataset=recipe.held_out,
     )
     metrics = trainer.train().metrics
-    assert metrics["aggregator_strength"] == pytest.approx(told["strength"], rel=1e-3)
+    assert metrics["aggregator_strength"] == pytest.approx(look["strength"], rel=1e-3)
     found = trainer.predict(recipe.test).metrics
     for name in ("accuracy", "aggregator_accuracy", "forecast_accuracy"):
-        assert found[f"test_{name}"] == pytest.approx(told[name], abs=3e-3), name
+        assert found[f"test_{name}"] == pytest.approx(look[name], abs=3e-3), name
 
 
 def test_few_looks_in_a_long_training_and_always_the_last(benchmark):
@@ -202,13 +202,11 @@ def test_few_looks_in_a_long_training_and_always_the_last(benchmark):
 
 @pytest.mark.slow
 def test_accuracies_are_of_the_names_that_the_votes_give(benchmark):
-    """Measured before the classes are named, two swapped ones would look like mistakes."""
+    """Before the classes are named, two swapped ones would look like mistakes."""
     flags = ["--num_train_epochs", "8", "--learning_rate", "0.01"]
     recipe, _, trainer = train(benchmark, "max_mig", looking=False, flags=flags)
     straight = benchmark.measured(trainer, trainer.predict(recipe.test), torch.arange(10))
-    assert (
-        straight["aggregator_accuracy"] > 0.8
-    )  # two classes that are merged have no names to find
+    assert straight["aggregator_accuracy"] > 0.8  # two merged classes have no names to find
     order = torch.arange(10).roll(1)
     inputs = torch.tensor(np.stack(recipe.test["features"][:8]))
     assert trainer.crowd_model.reorder_classes(order, {"features": inputs})
@@ -223,7 +221,7 @@ def test_accuracies_are_of_the_names_that_the_votes_give(benchmark):
 
 @pytest.mark.slow
 def test_confusion_error_is_the_labels_mean_of_total_variations(benchmark):
-    """Against loops; and nothing but the gold labels themselves has no error."""
+    """Compared with loops. Only the gold labels themselves have no error."""
     recipe, _, trainer = train(benchmark, "aggnet", looking=False)
     log_posterior = torch.from_numpy(trainer.predict(recipe.train).predictions[2])
     gold = torch.tensor(recipe.train["label"][:])
@@ -257,7 +255,7 @@ def test_confusion_error_is_the_labels_mean_of_total_variations(benchmark):
 
 @pytest.mark.slow
 def test_gold_labels_do_not_reach_the_training(benchmark):
-    """Every recipe's training items have them; a run without must be the same."""
+    """Every recipe's training items have gold labels; a run without them must be the same."""
     _, _, trainer = train(benchmark, "aggnet", looking=False)
     blind = benchmark.build(digits(benchmark, "aggnet"), SHORT, 0.1)
     blind.train = blind.train.remove_columns("label")
@@ -268,7 +266,7 @@ def test_gold_labels_do_not_reach_the_training(benchmark):
 
 
 def test_finished_cells_are_passed_over_and_other_flags_refused(benchmark, results):
-    """Cells of two protocols in one table would compare nothing."""
+    """Cells of two protocols in one table would not be comparable."""
     folder, _ = results
     wanted = [digits(benchmark, "max_mig"), digits(benchmark, "soft_vote")]
     assert benchmark.unfinished(wanted, SHORT, 0.1, folder) == wanted[1:]
@@ -277,7 +275,7 @@ def test_finished_cells_are_passed_over_and_other_flags_refused(benchmark, resul
 
 
 def test_collected_cells_are_read_back(benchmark, results, tmp_path):
-    """What is committed is one file a data set."""
+    """Each data set's cells are committed as one file."""
     folder, found = results
     cells = benchmark.read_cells(folder)
     benchmark.collect(cells, tmp_path / "all.json")
@@ -287,7 +285,7 @@ def test_collected_cells_are_read_back(benchmark, results, tmp_path):
 
 @pytest.mark.slow
 def test_a_cell_that_fails_does_not_stop_the_others(benchmark, monkeypatch, tmp_path):
-    """A night's run must not end at its first broken cell."""
+    """A run overnight must not end at its first broken cell."""
     children.come_with_libraries(monkeypatch)
     bad = digits(benchmark, "no_such_method")
     good = digits(benchmark, "majority_vote")
@@ -299,7 +297,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(benchmark, monkeypatch, tmp_
 
 
 def test_workers_keep_their_memory_and_share_the_cores(benchmark, monkeypatch, tmp_path):
-    """What is large is predicted in half the time; the environment of the caller stays as it is."""
+    """Large allocations make prediction half as fast. The caller's own environment must not change."""
     seen = {}
 
     class Pool(contextlib.nullcontext):
@@ -322,7 +320,7 @@ def test_workers_keep_their_memory_and_share_the_cores(benchmark, monkeypatch, t
     assert os.environ == before
     added = {name: value for name, value in seen.items() if before.get(name) != value}
     expected = {**benchmark.KEEPS, "OMP_NUM_THREADS": "3"}
-    del expected["MALLOC_ARENA_MAX"]  # that of the user
+    del expected["MALLOC_ARENA_MAX"]  # set by the user
     assert added == expected
 
 
@@ -331,7 +329,7 @@ def test_workers_keep_their_memory_and_share_the_cores(benchmark, monkeypatch, t
 def test_a_killed_run_leaves_whole_cells_no_workers_and_goes_on(
     benchmark, root, monkeypatch, capsys, tmp_path
 ):
-    """Killed at any moment: what is written is whole, and is not run again."""
+    """Whenever it is killed, all written cells must be complete and must not run again."""
     script = root / "recipes" / "benchmarks" / "benchmark.py"
     flags = [
         "--dataset", "digits", "--output_dir", str(tmp_path), "--methods", "majority_vote", "soft_vote", "--cases",
@@ -346,7 +344,7 @@ def test_a_killed_run_leaves_whole_cells_no_workers_and_goes_on(
             assert run.is_alive(), os.read(heard, 2**16).decode()
             assert time.monotonic() < deadline
             time.sleep(0.05)
-    # What is written to ends when the last worker is gone: they hold it too.
+    # The output is closed only when the last worker is gone, as workers hold it too.
     while select.select([heard], [], [], 60)[0]:
         if not os.read(heard, 2**16):
             break
@@ -369,7 +367,7 @@ def test_a_killed_run_leaves_whole_cells_no_workers_and_goes_on(
 
 @pytest.mark.slow
 def test_data_that_is_not_there_ends_with_an_error(benchmark, monkeypatch, capsys, tmp_path):
-    """An exit status of zero without a cell would pass for a finished run."""
+    """An exit status of zero without a cell would look like a finished run."""
     flags = [
         "--dataset", "labelme", "--methods", "soft_vote", "--seeds", "1", "--jobs", "1",
         "--data_dir", str(tmp_path / "nowhere"), "--output_dir", str(tmp_path / "out"),
@@ -383,7 +381,7 @@ def test_data_that_is_not_there_ends_with_an_error(benchmark, monkeypatch, capsy
 
 
 def test_our_variants_differ_by_their_arguments_alone(benchmark):
-    """A variant that does not reach the trainer would be Max-MIG under another name."""
+    """If a variant's arguments did not reach the trainer, it would be Max-MIG under another name."""
     recipe = benchmark.build(digits(benchmark, "max_mig_vote_share"), SHORT, 0.1)
     variant = benchmark.make_trainer("max_mig_vote_share", recipe, [])
     plain = benchmark.make_trainer("max_mig", recipe, [])

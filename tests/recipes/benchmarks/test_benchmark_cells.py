@@ -1,4 +1,4 @@
-"""The benchmark's numbers: each cell is counted once, and what cannot be read is named."""
+"""The benchmark's numbers: each cell is counted once, and unreadable files are named."""
 
 import json
 
@@ -21,7 +21,7 @@ def write(path, content):
 
 
 def test_read_cells_takes_folders_files_and_lists(numbers, tmp_path):
-    """A committed list and a folder of a run are one set of cells."""
+    """A committed list and the folder of a run must both be read as one set of cells."""
     one, *others = small()
     write(tmp_path / "run" / "digits" / "one.json", one)
     file = write(tmp_path / "results" / "digits.json", others)
@@ -30,7 +30,7 @@ def test_read_cells_takes_folders_files_and_lists(numbers, tmp_path):
 
 
 def test_read_cells_passes_over_other_results_in_a_folder(numbers, tmp_path):
-    """The folder of results holds other files; one named by mistake must say so."""
+    """The folder of results holds other files too, but a file that was named by mistake must give an error."""
     others = [
         write(tmp_path / "speed.json", {"rows": [], "command": "python recipes/benchmarks/benchmark_speed.py"}),
         write(tmp_path / "numbers.json", [1, 2]),
@@ -45,7 +45,7 @@ def test_read_cells_passes_over_other_results_in_a_folder(numbers, tmp_path):
 
 
 def test_read_cells_names_both_files_of_a_duplicate(numbers, tmp_path):
-    """A cell counted twice makes the deviation too small."""
+    """A cell that is counted twice makes the standard deviation too small."""
     write(tmp_path / "a.json", small()[0])
     write(tmp_path / "b.json", small()[:2])
     with pytest.raises(ValueError, match=r"digits, max_mig, .*a\.json and in .*b\.json"):
@@ -53,7 +53,7 @@ def test_read_cells_names_both_files_of_a_duplicate(numbers, tmp_path):
 
 
 def test_read_cells_names_what_it_cannot_read(numbers, tmp_path):
-    """Passed over, a broken file is a seed less in a table that looks whole."""
+    """If a broken file were skipped, the table would silently have one seed less."""
     with pytest.raises(FileNotFoundError, match="nothing is there"):
         numbers.read_cells(tmp_path / "none")
     file = tmp_path / "half.json"
@@ -71,7 +71,7 @@ def test_read_cells_names_what_it_cannot_read(numbers, tmp_path):
 
 
 def test_paper_has_all_rows(numbers):
-    """A row left out, or a number too few, is not seen in a table of a hundred numbers."""
+    """In a table of a hundred numbers, nobody notices a missing row or number."""
     rows = [
         row
         for name in ("dogs_vs_cats", "cifar10", "luna16")
@@ -86,14 +86,14 @@ def test_paper_has_all_rows(numbers):
 
 
 def test_every_rival_has_a_name_of_its_own(numbers):
-    """Two rows of one name cannot be told apart."""
+    """Two rows with the same name cannot be distinguished."""
     names = [numbers.METHODS[method] for method in ("max_mig", *PEERS)]
     assert len(set(names)) == len(names)
     assert not [name for name in names if "_" in name]
 
 
 def test_real_and_simulated_crowds_of_one_data_set_are_refused(numbers):
-    """One of the two would be left out of the table in silence."""
+    """One of the two would silently be left out of the table."""
     cells = [cell("max_mig", accuracy=0.5), *small()]
     with pytest.raises(ValueError, match="`cells` of digits must all have a case"):
         numbers.results(cells)

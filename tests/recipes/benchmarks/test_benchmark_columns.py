@@ -1,4 +1,4 @@
-"""Tests of `recipes/benchmarks/benchmark_columns.py`: it measures the same join twice and tells the truth."""
+"""Tests of `recipes/benchmarks/benchmark_columns.py`: both sides do the same join, and the figures are right."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ def benchmark():
 
 
 def test_plain_join_is_that_of_the_library(benchmark: ModuleType) -> None:
-    """Another order of an item's votes or of names would be as fast, and no comparison."""
+    """Another order of an item's votes, or of names, would be as fast but not comparable."""
     votes = benchmark.draw_votes(votes=60, items=11, annotators=5, classes=3)
     joined = add_annotations(benchmark.items_dataset(11), votes, item_column="file_name")
     who, what = benchmark.plain_join(benchmark.item_names(11), votes.to_pydict())
@@ -34,7 +34,7 @@ def test_plain_join_is_that_of_the_library(benchmark: ModuleType) -> None:
 
 
 def test_drawn_votes_are_a_crowd_in_random_order(benchmark: ModuleType) -> None:
-    """Sorted votes are joined faster than real ones, and noise has nothing to agree on."""
+    """Sorted votes are joined faster than real ones, and random votes never agree."""
     votes = benchmark.draw_votes(votes=5000, items=70, annotators=40, classes=4)
     assert votes == benchmark.draw_votes(votes=5000, items=70, annotators=40, classes=4)
     columns = {name: votes[name].to_pylist() for name in votes.column_names}
@@ -51,7 +51,7 @@ def test_drawn_votes_are_a_crowd_in_random_order(benchmark: ModuleType) -> None:
 
 
 def test_targets_are_judged_at_their_sizes_only(benchmark: ModuleType) -> None:
-    """A thousand votes in under a minute is no news."""
+    """Joining a thousand votes in under a minute proves nothing."""
     given = benchmark.ColumnsArguments()
     rows = {
         job: benchmark.Row(job, seconds=seconds, cpu_seconds=70.0, peak_mib=5000.0, added_mib=900.0)
@@ -71,8 +71,8 @@ def test_tiny_run_writes_what_it_prints(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The results are read by their keys; a full run is too long to find a fault at its end."""
-    # In this process, which has the libraries: a fresh one an entry takes half a minute.
+    """Results are read by their keys, and a full run is too long to fail at its end."""
+    # In this process, which has the libraries: starting a new one per entry takes half a minute.
     monkeypatch.setattr(benchmark, "measure", benchmark.measured)
     for name in ("crowdkit", "crowdkit.aggregation", "crowdkit.metrics.data"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -95,7 +95,7 @@ def test_tiny_run_writes_what_it_prints(
         assert row["seconds"] > 0
         assert row["peak_mib"] > 50
         assert row["job"] in printed
-    # Two int64 a vote, and two int32 an item.
+    # Two int64 per vote, and two int32 per item.
     assert results["bytes"]["values_a_vote"] == 16
     assert results["bytes"]["offsets_an_item"] == 8
     assert results["plain"]["ratio"] > 0
@@ -107,7 +107,7 @@ def test_tiny_run_writes_what_it_prints(
 def test_a_job_that_loses_votes_is_found(
     benchmark: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What reads half of the file is twice as fast."""
+    """A job that reads half of the file is twice as fast."""
 
     def measured(name: str, prepare: Any, *arguments: Any) -> Any:
         return benchmark.Row(name, 1.0, 1.0, 100.0, 1.0), {"votes": 250}
@@ -121,8 +121,8 @@ def test_a_job_that_loses_votes_is_found(
 def test_a_job_has_its_own_memory(
     benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In a process that is not fresh the peak is of whatever ran before."""
-    come_with_libraries(monkeypatch)  # after which a plain fork would be no fresh process still
+    """In a process that is not new, the memory peak belongs to whatever ran before."""
+    come_with_libraries(monkeypatch)  # after it, a plain fork would no longer be a new process
     ballast = np.ones(30_000_000)
     (given,) = benchmark.parse(benchmark.ColumnsArguments, arguments=TINY)
     row, found = benchmark.measure("write", benchmark.write_votes, tmp_path, given)

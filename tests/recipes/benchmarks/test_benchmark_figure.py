@@ -1,4 +1,4 @@
-"""The benchmark's figure: what it draws is what the cells say, and no more."""
+"""The benchmark's figure: it shows exactly what the cells say."""
 
 import sys
 from xml.etree import ElementTree
@@ -26,7 +26,7 @@ def written(file):
 
 @pytest.mark.slow
 def test_figure_names_every_method_and_what_is_missing(drawing, tmp_path):
-    """A bar of height zero where nothing was run would be read as a failure."""
+    """A bar of height zero for something that was not run would look like a failure."""
     pytest.importorskip("matplotlib")
     from PIL import Image
 
@@ -47,7 +47,7 @@ def test_figure_names_every_method_and_what_is_missing(drawing, tmp_path):
 
 
 def test_figure_of_what_is_complete_marks_nothing(drawing, tmp_path):
-    """A legend of a mark that is nowhere sends the reader looking for it."""
+    """A legend for a mark that never appears sends the reader looking for it."""
     pytest.importorskip("matplotlib")
     words = written(drawing.figure(claimed(0.9), tmp_path / "figure")[1])
     assert "AggNet" in words
@@ -55,7 +55,7 @@ def test_figure_of_what_is_complete_marks_nothing(drawing, tmp_path):
 
 
 def test_figure_takes_other_methods(drawing, numbers, tmp_path):
-    """All of them need colours, and a name that is misspelt must not be a row of crosses."""
+    """Every method needs a colour, and a misspelt name must not become a row of crosses."""
     pytest.importorskip("matplotlib")
     methods = [method for method in numbers.METHODS if method != "true_labels"]
     words = written(drawing.figure(small(), tmp_path / "figure", methods=methods)[1])
@@ -70,7 +70,7 @@ def test_figure_takes_other_methods(drawing, numbers, tmp_path):
 
 
 def test_figure_is_the_same_each_time(drawing, tmp_path):
-    """A date in the file makes each commit of it a change."""
+    """With a date in the file, each run would produce a change to commit."""
     pytest.importorskip("matplotlib")
     first, second = (
         [place.read_bytes() for place in drawing.figure(small(), tmp_path / name / "figure")]
@@ -80,7 +80,7 @@ def test_figure_is_the_same_each_time(drawing, tmp_path):
 
 
 def test_figure_without_matplotlib_says_what_to_install(drawing, tmp_path, monkeypatch):
-    """It is an extra."""
+    """Matplotlib is optional."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.style", None)
     with pytest.raises(ImportError, match=r"hf_maxmig\[plots\]"):

@@ -1,4 +1,4 @@
-"""Tests of `recipes/benchmarks/benchmark_gpu.py`: it runs without an accelerator, as far as it can."""
+"""Tests of `recipes/benchmarks/benchmark_gpu.py`, as far as it runs without an accelerator."""
 
 import doctest
 import json
@@ -17,20 +17,29 @@ def benchmark():
         yield load("benchmark_gpu")
 
 
-@pytest.mark.parametrize(("number", "told"), [(0, "--quick"), (2, "CUDA_VISIBLE_DEVICES=0")])
+@pytest.mark.parametrize(("number", "message"), [(0, "--quick"), (2, "CUDA_VISIBLE_DEVICES=0")])
 def test_machine_without_one_accelerator_is_told_so(
-    benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int, told: str
+    benchmark: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    number: int,
+    message: str,
 ) -> None:
-    """On the processor it would take hours, and say nothing of accelerators."""
+    """Without an accelerator it would take hours on the CPU without mentioning it."""
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: number)
-    with pytest.raises(SystemExit, match=rf"needs one accelerator, got {number}: .*{told}") as end:
+    with pytest.raises(
+        SystemExit, match=rf"needs one accelerator, got {number}: .*{message}"
+    ) as end:
         benchmark.main(["--output_dir", str(tmp_path)])
     assert "\n" not in str(end.value)
     assert not [*tmp_path.iterdir()]
 
 
 def test_batches_lie_ready(benchmark: ModuleType) -> None:
-    """Made when they are asked for, they would be what is measured; gold labels are the plain side's."""
+    """If batches were made on demand, their making would be measured.
+
+    Gold labels are for the plain side only.
+    """
     given = benchmark.GpuArguments(batch=5, annotators=7, classes=3, quick=True)
     batches = benchmark.make_batches(4, given)
     ready = benchmark.ReadyBatches(batches, "pixel_values", "annotators")
@@ -41,14 +50,14 @@ def test_batches_lie_ready(benchmark: ModuleType) -> None:
 
 
 def test_examples_of_the_recipe_hold(benchmark: ModuleType) -> None:
-    """Recipes are not among the modules whose examples pytest runs."""
+    """Pytest does not collect the examples in recipes."""
     results = doctest.testmod(benchmark)
     assert results.attempted
     assert not results.failed
 
 
 def test_row_that_failed_says_why(benchmark: ModuleType) -> None:
-    """A compiler that is missing must not hide what was measured without it."""
+    """A missing compiler must not hide what was measured without it."""
     side = benchmark.Side(1234.0, 99.0, 2.5, {"aten::item": 2.0})
     rows = [
         benchmark.Row("resnet50", False, side, side, 1.01, 0.05, 0.02),
@@ -64,7 +73,7 @@ def test_row_that_failed_says_why(benchmark: ModuleType) -> None:
 def test_quick_run_writes_what_it_prints(
     benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Time on an accelerator is dear: what can fail without one must not fail there."""
+    """Time on an accelerator is expensive, so errors must be found without one."""
     benchmark.main(["--quick", "--output_dir", str(tmp_path)])
     results = json.loads((tmp_path / "benchmark_gpu.json").read_text(encoding="utf-8"))
     assert set(results) == {"command", "machine", "quick", "sizes", "minutes", "rows"}
@@ -79,5 +88,5 @@ def test_quick_run_writes_what_it_prints(
             assert side["images_a_second"] > 0
             assert side["kernels_ms"] > 0
             assert side["peak_mib"] == 0
-            # Each parameter's count of steps is looked at by Adam: on the processor it costs nothing.
+            # Adam reads each parameter's step count, which costs nothing on a CPU.
             assert side["waits"]["aten::item"] >= 1

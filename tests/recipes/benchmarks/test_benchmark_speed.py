@@ -1,4 +1,4 @@
-"""Tests of `recipes/benchmarks/benchmark_speed.py`: it times the same thing done twice and tells the truth."""
+"""Tests of `recipes/benchmarks/benchmark_speed.py`: both sides do the same work, and the figures are right."""
 
 import doctest
 import json
@@ -36,7 +36,7 @@ def benchmark():
 
 @pytest.fixture
 def part(benchmark: ModuleType) -> SimpleNamespace:
-    """The recipe's other pages."""
+    """Return the recipe's other modules."""
     return SimpleNamespace(**{name.split("_")[1]: sys.modules[name] for name in PARTS})
 
 
@@ -45,7 +45,7 @@ def part(benchmark: ModuleType) -> SimpleNamespace:
 def test_plain_gain_is_that_of_the_library(
     benchmark: ModuleType, divergence: str, seed: int
 ) -> None:
-    """A plain version of something else would make any ratio."""
+    """A plain version that computes something else would make any ratio possible."""
     generator = torch.Generator().manual_seed(seed)
     leaves = benchmark.gain_inputs(5, 3, generator, dtype=torch.float64)
     ours = mutual_information_gain(*leaves, divergence)
@@ -65,7 +65,7 @@ def test_plain_gain_is_that_of_the_library(
 def test_plain_aggregator_is_that_of_the_library(
     benchmark: ModuleType, M: int, C: int, seed: int
 ) -> None:
-    """Scored and reported class exchanged would cost the same, and be another aggregator."""
+    """With scored and reported class exchanged it would cost the same, but be another aggregator."""
     generator = torch.Generator().manual_seed(seed)
     who, what = benchmark.draw_crowd(5, M, C, range(1, M), generator)
     assert len({len(row) for row in who}) > 1  # some items are padded
@@ -94,7 +94,7 @@ def test_plain_initialisations_are_that_of_the_library(
     """Sums over all items, and not over those that the annotator labelled, would be as fast."""
     generator = torch.Generator().manual_seed(seed)
     who, what = benchmark.draw_crowd(7, M - 1, C, range(M), generator)
-    assert any(not row for row in who)  # an item without labels; the last annotator has none either
+    assert any(not row for row in who)  # one item has no labels, and neither has the last annotator
     pairs = CrowdCollator(M, C).crowd(
         [{"annotators": a, "annotations": b} for a, b in zip(who, what, strict=True)]
     )
@@ -111,7 +111,7 @@ def test_plain_initialisations_are_that_of_the_library(
 
 
 def test_agree_tells_versions_apart(benchmark: ModuleType) -> None:
-    """A comparison that cannot fail compares nothing."""
+    """A comparison that cannot fail would compare nothing."""
     right = torch.tensor([1.0, 200.0])
     benchmark.agree([right, right + 1e-3], [right, right])
     for wrong in (right + 0.1, right[:1]):
@@ -122,7 +122,7 @@ def test_agree_tells_versions_apart(benchmark: ModuleType) -> None:
 
 
 def test_row_takes_ratios_within_pairs(part: SimpleNamespace) -> None:
-    """On a machine that grows slower, medians of both sides may come from different times."""
+    """On a machine that slows down, the medians of both sides may come from different times."""
     reading = part.rows.Reading
     plain = [reading(2.0, 6.0), reading(20.0, 6.0), reading(200.0, 6.0)]
     ours = [reading(1.0, 0.1), reading(10.0, 0.1), reading(50.0, 0.1)]
@@ -136,7 +136,7 @@ def test_row_takes_ratios_within_pairs(part: SimpleNamespace) -> None:
 
 
 def test_targets_go_by_processor_time(benchmark: ModuleType, part: SimpleNamespace) -> None:
-    """By the clock, other work on the machine would decide."""
+    """By wall-clock time, other work on the machine would decide."""
     reading = part.rows.Reading
     cases = (
         ("aggregator, M=747", reading(1.0, 60.0), part.rows.PLAIN_OVER_OURS, True),
@@ -153,7 +153,7 @@ def test_targets_go_by_processor_time(benchmark: ModuleType, part: SimpleNamespa
 
 
 def test_targets_are_of_jobs_that_there_are(benchmark: ModuleType) -> None:
-    """A target under a misspelt name is never missed."""
+    """A target under a misspelt name would never be missed."""
     sizes = benchmark.Sizes()
     N, M, _ = sizes.initialisation
     jobs = {f"{divergence} gain, N={N}" for divergence, N in sizes.gain}
@@ -171,16 +171,16 @@ def test_targets_are_of_jobs_that_there_are(benchmark: ModuleType) -> None:
 
 
 def test_unknown_job_is_refused(benchmark: ModuleType) -> None:
-    """Passed over, nothing would be measured, and the table would be empty."""
+    """If it were skipped, nothing would be measured and the table would be empty."""
     with pytest.raises(ValueError, match=r"`jobs` must be some of gain, .*, got 'gian'"):
         benchmark.main(["--jobs", "gian"])
 
 
-# Trainings by turns
+# Trainings that take turns
 
 
 class PretendTrainer:
-    """Takes steps of no work, and notes who took them; a second one at work shows."""
+    """Takes empty steps and records whose they were; shows if a second one runs at the same time."""
 
     working = threading.Lock()
 
@@ -212,7 +212,7 @@ def turns_of(part: SimpleNamespace, fails_at: int | None = None) -> tuple[list[i
     reading = part.rows.Reading
 
     def callback(turns: Any, side: int) -> Any:
-        # Time is the steps that were taken by anyone.
+        # Time is counted in steps of all trainings.
         return part.trainer.InTurn(
             turns, side, 1, 2, rounds=2, clock=lambda: reading(len(log), len(log))
         )
@@ -221,22 +221,22 @@ def turns_of(part: SimpleNamespace, fails_at: int | None = None) -> tuple[list[i
 
 
 def test_trainings_take_turns(part: SimpleNamespace) -> None:
-    """Two at once would take each other's time, and who is always first finds cold caches."""
+    """Two at once would slow each other down, and whoever is always first finds cold caches."""
     log, sides = turns_of(part)
     assert log == [0, 1, 2, 2, 2, 1, 1, 0, 0, 0, 0, 1, 1, 2, 2]
-    for side in sides:  # a step of one's own, without those of the others in between
+    for side in sides:  # one's own step, without those of the others
         assert side.readings == [part.rows.Reading(1.0, 1.0)] * 2
 
 
 def test_failing_training_ends_the_others(part: SimpleNamespace) -> None:
-    """They would wait for their turn for ever; and the reason is the first error, not theirs."""
+    """The others would wait for their turn for ever, and the first error is the reason to report."""
     with pytest.raises(ValueError, match="no data"):
         turns_of(part, fails_at=2)
 
 
 @pytest.mark.parametrize("name", ["head", "vit_tiny"])
 def test_compared_trainers_train_the_same_network(part: SimpleNamespace, name: str) -> None:
-    """A pair around another classifier, or with another loss, would be no comparison."""
+    """A model around another classifier, or with another loss, would not be comparable."""
     trainer, plain = part.trainer, part.plain
     network = trainer.Network(name, size=32, batch=4, settling=1, steps=1)
     generator = torch.Generator().manual_seed(0)
@@ -254,19 +254,19 @@ def test_compared_trainers_train_the_same_network(part: SimpleNamespace, name: s
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these variables")
 def test_kept_memory_costs_no_page_faults(part: SimpleNamespace) -> None:
-    """A side whose blocks happen to be given back would pay for them, and not for its method."""
+    """A side whose memory happens to be returned to the system would pay for that, not for its method."""
     pages = 2**26 // resource.getpagesize()
     faults = [
         part.trainer.in_child(environment, faults_of_large_blocks)
         for environment in ({}, part.trainer.KEEPS)
     ]
-    assert faults[0] > 5 * pages / 512  # huge pages, where the system gives them
+    assert faults[0] > 5 * pages / 512  # the system uses huge pages where it can
     assert faults[1] < faults[0] / 10
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 5, 7, 30])
 def test_rounds_are_shared_out_among_trainings(part: SimpleNamespace, rounds: int) -> None:
-    """A training without a turn would never begin, and the others wait for it."""
+    """A training without a turn would never begin, and the others would wait for it."""
     shares = part.trainer.shared_out(rounds, part.trainer.TRAININGS)
     assert sum(shares) == rounds
     assert len(shares) == min(rounds, part.trainer.TRAININGS)
@@ -276,7 +276,7 @@ def test_rounds_are_shared_out_among_trainings(part: SimpleNamespace, rounds: in
 def test_readings_of_all_trainings_are_kept_in_pairs(
     part: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Of one training alone a ratio would be of where its memory lies; unpaired, of nothing."""
+    """Within one training the ratio depends on memory placement, and unpaired readings mean nothing."""
     trainer, reading, given = part.trainer, part.rows.Reading, []
 
     def pretend(makers: list[Any], callbacks: Any, rounds: int) -> list[Any]:
@@ -300,7 +300,7 @@ def test_readings_of_all_trainings_are_kept_in_pairs(
 
 @pytest.mark.slow
 def test_peaks_are_of_the_call_alone(part: SimpleNamespace) -> None:
-    """Of another job, of what was held before, or of nothing, because memory was kept for it."""
+    """Memory of another job, memory held before, or reserved memory must not be counted."""
     large, sizes = part.large, [("kl", 2000, 3), ("jensen_shannon", 1500, 3), ("kl", 5000, 3)]
     peaks = large.in_child(large.GIVES_BACK, large.measure_peaks, sizes, 150.0, 1)
     for (_, N, _), (ours, pairs) in zip(sizes[:2], peaks, strict=False):
@@ -312,7 +312,7 @@ def test_peaks_are_of_the_call_alone(part: SimpleNamespace) -> None:
 
 
 def test_pairs_that_do_not_fit_are_left_blank(part: SimpleNamespace) -> None:
-    """Tried all the same, they would take the machine's memory."""
+    """If they were tried, they would exhaust the machine's memory."""
     sizes, peaks = [("kl", 600, 3), ("pearson", 700, 3)], [(1.5, 3.5), (2.5, None)]
     rows = part.large.measure_gains(sizes, peaks, rounds=2, threads=torch.get_num_threads())
     one, other = rows
@@ -329,7 +329,7 @@ def test_pairs_that_do_not_fit_are_left_blank(part: SimpleNamespace) -> None:
 
 
 class PretendFits:
-    """Answers at once what each fit takes."""
+    """Returns the given time of each fit at once."""
 
     def __init__(self, votes: int, M: int, C: int, longest: float) -> None:
         self.votes = votes
@@ -349,7 +349,7 @@ class PretendFits:
 def test_slow_fits_are_not_tried_on_more_votes(
     part: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of them is a minute in which nothing is learned."""
+    """Each of them would take a minute and teach nothing."""
     monkeypatch.setattr(part.crowdkit, "Fits", PretendFits)
     monkeypatch.setattr(PretendFits, "asked", [])
     monkeypatch.setattr(PretendFits, "takes", {"GLAD": None, "MACE": 40.0})
@@ -362,13 +362,13 @@ def test_slow_fits_are_not_tried_on_more_votes(
     assert plain["our start, crowd-kit's mace, 60 votes"] == 40.0
     assert plain["our start, crowd-kit's mace, 120 votes"] is None
     assert plain["our start, crowd-kit's wawa, 120 votes"] == 0.5
-    assert {line.ratio for line in rows} == {None}  # it is not the same thing done twice
+    assert {line.ratio for line in rows} == {None}  # the two sides do not do the same work
 
 
 def test_without_crowdkit_the_rest_is_measured(
     benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is an extra."""
+    """Crowd-kit is optional."""
     monkeypatch.setattr(benchmark, "find_spec", lambda name: None)
     given = benchmark.SpeedArguments(threads=[torch.get_num_threads()])
     assert benchmark.measure("crowdkit", benchmark.QUICK, 2, given) == []
@@ -379,7 +379,7 @@ def test_without_crowdkit_the_rest_is_measured(
 def test_fit_that_takes_too_long_is_ended(
     part: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A minute's fit must not hold up the page, nor the fits after it."""
+    """A fit of a minute must not delay the page or the fits after it."""
     pytest.importorskip("crowdkit")
     children.come_with_libraries(monkeypatch)
     fits = part.crowdkit.Fits(votes=60, M=7, C=3, longest=0.0)
@@ -396,16 +396,16 @@ def test_fit_that_takes_too_long_is_ended(
 
 
 def test_table_of_the_page_is_what_the_results_give(part: SimpleNamespace, root: Path) -> None:
-    """A table typed or left over from another run says what was never measured."""
+    """A table that was typed by hand, or left over from another run, shows what was never measured."""
     rows = part.rows
     lines = json.loads(rows.RESULTS.read_text(encoding="utf-8"))["rows"]
-    told = rows.short_table([rows.Row(**line) for line in lines])
+    table = rows.short_table([rows.Row(**line) for line in lines])
     page = (root / "docs" / "speed.md").read_text(encoding="utf-8")
-    assert f"<!-- speed -->\n{told}\n<!-- end speed -->" in page
+    assert f"<!-- speed -->\n{table}\n<!-- end speed -->" in page
 
 
 def test_short_table_tells_how_much_faster_or_slower(part: SimpleNamespace) -> None:
-    """Both kinds of ratio stand in one column; what was not measured is blank."""
+    """Both kinds of ratio share a column, and what was not measured stays blank."""
     reading, row, threads = part.rows.Reading, part.rows.row, torch.get_num_threads()
     one, two, many = [reading(1.0, 1.0)], [reading(2.0, 3.0)], [reading(5.0, 2000.0)]
     steps = part.rows.OURS_OVER_PLAIN
@@ -428,7 +428,7 @@ def test_short_table_tells_how_much_faster_or_slower(part: SimpleNamespace) -> N
 
 
 def test_examples_of_the_recipe_hold(part: SimpleNamespace) -> None:
-    """Recipes are not among the modules whose examples pytest runs."""
+    """Pytest does not collect the examples in recipes."""
     for page in (part.rows, part.trainer):
         results = doctest.testmod(page)
         assert results.attempted
@@ -443,11 +443,11 @@ def test_quick_run_writes_what_it_prints(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The results are read by their keys; a full run is too long to find a fault at its end."""
-    # In this process, which has the libraries: a fresh one an entry takes half a minute.
+    """Results are read by their keys, and a full run is too long to fail at its end."""
+    # In this process, which has the libraries: starting a new one per entry takes half a minute.
     for of in (part.large, part.trainer):
         monkeypatch.setattr(of, "in_child", lambda _, function, *given: function(*given))
-    monkeypatch.setattr(part.trainer, "TRAININGS", 1)  # several have a test of their own
+    monkeypatch.setattr(part.trainer, "TRAININGS", 1)  # several trainings have their own test
     monkeypatch.setattr(part.crowdkit, "Fits", PretendFits)
     monkeypatch.setattr(benchmark, "find_spec", lambda name: True)
     threads = torch.get_num_threads()

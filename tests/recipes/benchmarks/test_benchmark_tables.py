@@ -1,4 +1,4 @@
-"""The benchmark's tables and claims: what they show is what the cells say, and no more."""
+"""The benchmark's tables and claims: they show exactly what the cells say."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def tables(load):
 
 
 def test_title_says_where_ours_is_below_the_papers(tables):
-    """Of its Table 3, LUNA16: (d) 90.88 and 88.90, (dc) 94.56 and 91.16 in 4.1 H and L."""
+    """The paper's Table 3 for LUNA16 gives (d) 90.88 and 88.90, (dc) 94.56 and 91.16 in 4.1 H and L."""
     at = {"high": "independent", "low": "independent"}
 
     def title(high, low):
@@ -24,13 +24,13 @@ def test_title_says_where_ours_is_below_the_papers(tables):
         return tables.tables(cells, "last")[0].title
 
     assert "Max-MIG is nowhere more than a point below" in title((0.899, 0.936), (0.90, 0.95))
-    told = title((0.898, 0.936), (0.88, 0.90))
+    text = title((0.898, 0.936), (0.88, 0.90))
     assert (
         "Max-MIG is more than a point below the paper's best test epoch only in (d) of 4.1(H) and in (dc) of 4.1(L)."
-        in told
+        in text
     )
-    told = title((0.898, 0.90), (0.86, 0.95))  # more than half
-    assert " best test epoch in (d) of 4.1(H), 4.1(L) and in (dc) of 4.1(H)." in told
+    text = title((0.898, 0.90), (0.86, 0.95))  # more than half
+    assert " best test epoch in (d) of 4.1(H), 4.1(L) and in (dc) of 4.1(H)." in text
     unprinted = [
         cell("max_mig", accuracy=0.1, dataset="digits"),
         cell("aggnet", dataset="labelme", accuracy=0.1),
@@ -39,7 +39,7 @@ def test_title_says_where_ours_is_below_the_papers(tables):
 
 
 def test_title_says_that_some_trainings_were_in_bfloat16_unless_all_or_none_were(tables):
-    """Rows of one table are compared: what was trained otherwise must not stand there untold."""
+    """Rows of one table are compared, so rows that were trained differently must be marked."""
     command = "python recipes/benchmarks/benchmark.py --dataset digits --methods aggnet"
 
     def title(*flags):
@@ -58,16 +58,16 @@ def test_title_says_that_some_trainings_were_in_bfloat16_unless_all_or_none_were
 def test_held_out_votes_stand_beside_the_last_epoch(tables):
     cells = [*small(), cell("max_mig", dataset="labelme", accuracy=0.8, forecast_accuracy=0.9)]
     rows = tables.held_out_votes(cells).splitlines()[4:]
-    told = [[entry.strip() for entry in row.strip("|").split("|")] for row in rows if row]
-    assert told[0][:2] == ["Max-MIG, forecaster (dc)", "4.1(H)"]
-    assert told[2] == ["Digits, last epoch", "96.0 ± 1.4", "", "", "", "", "75.0"]
-    assert told[3] == ["Digits, with held-out votes", "95.0 ± 1.4", "", "", "", "", "74.0"]
-    assert len(told) == 4
+    entries = [[entry.strip() for entry in row.strip("|").split("|")] for row in rows if row]
+    assert entries[0][:2] == ["Max-MIG, forecaster (dc)", "4.1(H)"]
+    assert entries[2] == ["Digits, last epoch", "96.0 ± 1.4", "", "", "", "", "75.0"]
+    assert entries[3] == ["Digits, with held-out votes", "95.0 ± 1.4", "", "", "", "", "74.0"]
+    assert len(entries) == 4
     assert tables.held_out_votes([c for c in cells if c["method"] != "max_mig"]) == ""
 
 
 def test_held_out_votes_say_where_they_cost(tables):
-    """A section named by what they are worth must not leave a loss to be found in its columns."""
+    """A section on the value of held-out votes must not leave a loss to be discovered in its columns."""
     few, much = (
         cell("max_mig", case, "high", accuracy=0.8, forecast_accuracy=0.9)
         for case in ("independent", "correlated")
@@ -77,12 +77,12 @@ def test_held_out_votes_say_where_they_cost(tables):
     unpicked = cell("max_mig", "independent", "low", accuracy=0.8, forecast_accuracy=0.9)
     unpicked["label_free"] = None
     assert "They cost nowhere more than a point." in tables.held_out_votes([few, unpicked])
-    told = tables.held_out_votes([few, much, unpicked])
-    assert "They cost more than a point in 4.3(H) of Digits." in told
+    section = tables.held_out_votes([few, much, unpicked])
+    assert "They cost more than a point in 4.3(H) of Digits." in section
 
 
 def test_markdown_of_a_simulated_crowd(tables):
-    """A zero for a cell that was never run, or a mean over other seeds than said, is a false claim."""
+    """A zero for a cell that never ran, or a mean over other seeds than stated, would be a false claim."""
     assert (
         tables.markdown(small())
         == """\
@@ -106,7 +106,7 @@ Trained on the true labels, which no crowd changes: 97.5 ± 0.7.
 
 
 def test_latex_of_a_simulated_crowd(tables):
-    """What does not compile, or differs from the Markdown, is found the evening before a deadline."""
+    """LaTeX that does not compile, or differs from the Markdown, is noticed the evening before a deadline."""
     assert (
         tables.latex(small())
         == r"""% needs \usepackage{booktabs}
@@ -134,7 +134,7 @@ Max-MIG & $\mathbf{96.0 \pm 1.4}$ &  &  &  &  & $\mathbf{75.0}$ (1) \\
 
 
 def test_markdown_of_a_real_crowd_stands_beside_the_paper(tables):
-    """The gold labels' row in bold, or the paper's as ours, would say that a method is best."""
+    """With the gold labels' row in bold, or the paper's taken for ours, the table would call the wrong method best."""
     assert (
         tables.markdown(real())
         == """\
@@ -157,7 +157,7 @@ Accuracy in percent of the last epoch, on the test items (forecaster and aggrega
 
 
 def test_latex_of_a_real_crowd(tables):
-    """Its only block needs no heading of its own, and gold labels no line across the columns."""
+    """Its only block needs no heading, and the gold labels need no line across the columns."""
     lines = tables.latex(real()).splitlines()
     assert r"\begin{tabular}{l c c c}" in lines
     assert r"Method & Classifier (d) & Data-crowds forecaster (dc) & Aggregator \\" in lines
@@ -171,7 +171,7 @@ def test_latex_of_a_real_crowd(tables):
     ("dataset", "shown"), [("luna16", True), ("digits", False), ("cifar10_features", False)]
 )
 def test_rows_of_the_paper_stand_where_it_measured(dataset, shown, tables):
-    """The paper's CIFAR-10 beside given features would compare two things."""
+    """The paper's CIFAR-10 beside features would compare two different things."""
     cells = [cell("max_mig", "independent", "high", dataset=dataset, accuracy=0.91)]
     text = tables.markdown(cells)
     assert ("| paper: Max-MIG (d), best test epoch" in text) is shown
@@ -183,7 +183,7 @@ def test_rows_of_the_paper_stand_where_it_measured(dataset, shown, tables):
 
 
 def test_picks_say_which_they_are(tables):
-    """The best epoch on the test items, taken for the last, is the number no one may quote."""
+    """The best epoch on the test items, taken for the last one, is a figure that must not be quoted."""
     texts = {pick: tables.markdown(small(), pick) for pick in tables.PICKS}
     assert len(set(texts.values())) == 3
     assert "**91.0 ± 1.4**" in texts["last"]
@@ -198,7 +198,7 @@ def test_picks_say_which_they_are(tables):
 
 
 def test_aggregator_is_a_block_if_asked(tables):
-    """It is no row of the paper's table, but who compares aggregators looks for it."""
+    """The paper's table does not have it, but readers who compare aggregators look for it."""
     heading = "| Aggregator "
     assert heading not in tables.markdown(small())
     text = tables.markdown(small(), aggregator=True)
@@ -280,7 +280,7 @@ def test_cells_of_an_older_version_have_no_further_tables(tables):
 
 
 def test_latex_escapes_what_it_does_not_know(tables):
-    """A method or a data set of a later version must not break the document."""
+    """A method or data set of a later version must not break the document."""
     text = tables.latex([cell("a_b&c", dataset="my_data%", accuracy=0.5)])
     assert r"a\_b\&c & $\mathbf{50.0}$ &  &  \\" in text
     assert r"\caption{my\_data\%. " in text
@@ -289,7 +289,7 @@ def test_latex_escapes_what_it_does_not_know(tables):
 
 @pytest.mark.parametrize("dataset", ["luna16", "labelme"])
 def test_gold_labels_alone_make_a_table(dataset, tables):
-    """They may be what is run first."""
+    """They may be the first to be run."""
     cells = [cell("true_labels", dataset=dataset, accuracy=0.97)]
     assert "True labels" in tables.markdown(cells)
     assert "True labels & $97.0$" in tables.latex(cells)
@@ -297,7 +297,7 @@ def test_gold_labels_alone_make_a_table(dataset, tables):
 
 
 def test_summary_judges_each_claim_by_its_numbers(tables):
-    """A claim repeated where the numbers deny it is worse than none."""
+    """A claim that is repeated although the numbers contradict it is worse than none."""
     majority, aggnet, none, best = tables.summary(claimed(0.9)).splitlines()
     assert majority == (
         "- Digits: Majority vote (d) falls under naive majority (5 points or more below 4.1): "
@@ -314,7 +314,7 @@ def test_summary_judges_each_claim_by_its_numbers(tables):
 
 
 def test_summary_judges_the_forecasters_too(tables):
-    """A method may fall there alone: where few labels tell, classifiers look alike."""
+    """A method may fail there alone: where labels carry little information, classifiers look alike."""
     cells = claimed(0.9)
     for one in cells:
         falls = (one["method"], one["case"]) == ("aggnet", "correlated")
@@ -333,7 +333,7 @@ def test_summary_judges_the_forecasters_too(tables):
 
 
 def test_summary_does_not_judge_what_was_not_measured(tables):
-    """Two of three cases say nothing of the third, and a fall needs both of its ends."""
+    """Two of three cases say nothing about the third, and a drop needs both ends."""
     majority, aggnet, none, best = tables.summary(small()[:3]).splitlines()
     assert majority.endswith("4.2(H) not measured; 4.2(L) not measured.")
     assert aggnet.endswith("4.3(H) not measured; 4.3(L) not measured.")
@@ -342,14 +342,14 @@ def test_summary_does_not_judge_what_was_not_measured(tables):
 
 
 def test_summary_of_a_real_crowd_has_the_one_claim(tables):
-    """It has no cases to fall in."""
+    """It has no cases between which to drop."""
     (line,) = tables.summary(real()).splitlines()
     assert line.startswith("- LabelMe: Max-MIG (d) is the best")
     assert line.endswith("holds, 89.6 against 81.0 (Doctor Net).")
 
 
 def test_page_of_the_committed_results_is_what_its_files_give(tables, root):
-    """A page typed or left over from other cells says what was never measured."""
+    """A page that was typed by hand, or left over from other cells, shows what was never measured."""
     cells = tables.read_cells(tables.RESULTS)
     written = (tables.RESULTS / "README.md").read_text(encoding="utf-8")
     assert written == tables.page(cells)

@@ -1,4 +1,4 @@
-"""The recipe that measures what a few gold labels change."""
+"""The recipe that measures the effect of a few gold labels."""
 
 import importlib
 import json
@@ -16,7 +16,7 @@ def recipe():
 
 
 def test_other_gold_labels_are_hidden(recipe, tmp_path):
-    """The trainer would use all that it sees."""
+    """The trainer would use every gold label that it sees."""
     train = recipe.worlds.sixty_seconds(recipe.worlds.Places(str(tmp_path)), 0).train
     part = recipe.with_gold(train, np.array([7, 3, 190]))
     known = {row: label for row, label in enumerate(part["label"][:]) if label is not None}
@@ -25,7 +25,7 @@ def test_other_gold_labels_are_hidden(recipe, tmp_path):
 
 
 def test_all_numbers_are_measured_on_the_same_items(recipe, tmp_path, monkeypatch):
-    """Those that lost their easiest items to the draw would look worse."""
+    """Otherwise runs whose easiest items were drawn as gold labels would look worse."""
     world = recipe.worlds.sixty_seconds(recipe.worlds.Places(str(tmp_path)), 0)
     seen, given = [], []
     measures = importlib.import_module("measures")
@@ -57,7 +57,7 @@ def test_all_numbers_are_measured_on_the_same_items(recipe, tmp_path, monkeypatc
 
 
 def test_seeds_come_together(recipe):
-    """By world and number, whatever the order of the runs."""
+    """They are grouped by world and number, whatever the order of the runs."""
     runs = [
         {"world": w, "seed": s, "gold_labels": n, "test_accuracy": n / 100 + s}
         for s in (0, 1) for n in (50, 0) for w in ("here", "elsewhere")
@@ -78,7 +78,7 @@ def test_seeds_come_together(recipe):
     ],
 )
 def test_wrong_arguments_are_refused(changes, error, recipe):
-    """Hours later there would be nothing to show."""
+    """Otherwise there would be nothing to show after hours."""
     with pytest.raises(ValueError, match=error):
         recipe.Arguments("out", **changes)
 
@@ -87,15 +87,15 @@ def test_wrong_arguments_are_refused(changes, error, recipe):
 def test_quick_mode_measures_the_snippet_and_goes_on_where_it_was(
     recipe, tmp_path, capsys, monkeypatch
 ):
-    """The whole path, from the flag to the table."""
+    """Runs the whole way, from the flag to the table."""
     monkeypatch.setattr(recipe.datasets, "disable_progress_bars", lambda: None)
-    told = recipe.main(recipe.Arguments(str(tmp_path), quick=True))
-    assert told == json.loads((tmp_path / "gold_labels.json").read_text())
-    assert told["command"] == "python recipes/benchmarks/gold_labels.py --quick --output_dir OUT"
-    without, with_some = told["rows"]
+    results = recipe.main(recipe.Arguments(str(tmp_path), quick=True))
+    assert results == json.loads((tmp_path / "gold_labels.json").read_text())
+    assert results["command"] == "python recipes/benchmarks/gold_labels.py --quick --output_dir OUT"
+    without, with_some = results["rows"]
     assert (without["gold_labels"], with_some["gold_labels"]) == (0, 20)
     assert (without["mean"]["gold_labels_used"], with_some["mean"]["gold_labels_used"]) == (0, 20)
-    for row in told["rows"]:
+    for row in results["rows"]:
         assert row["mean"]["measured_items"] == 180
         assert row["mean"]["test_accuracy"] > 0.95
         assert row["mean"]["forecast_accuracy"] > 0.95
@@ -105,17 +105,17 @@ def test_quick_mode_measures_the_snippet_and_goes_on_where_it_was(
         raise AssertionError("it was measured before")
 
     monkeypatch.setattr(recipe, "measure", measured_again)
-    assert recipe.main(recipe.Arguments(str(tmp_path), quick=True))["rows"] == told["rows"]
+    assert recipe.main(recipe.Arguments(str(tmp_path), quick=True))["rows"] == results["rows"]
 
 
 def test_page_says_command_number_and_minutes(recipe):
-    """A recipe that does not say what to expect cannot be seen to fail."""
+    """If a recipe does not say what to expect, nobody can see that it fails."""
     for word in ("recipes/benchmarks/gold_labels.py --crowds_dir", "Expect", "minutes", "terms"):
         assert word in recipe.__doc__, word
 
 
 def test_docs_table_is_written_from_the_results(recipe, tmp_path, monkeypatch):
-    """Nothing is measured for it."""
+    """No new measurement is needed for the table."""
     row = {"world": "here", "gold_labels": 50, "seeds": [0, 1], "mean": {}}
     for of in ("test", "forecast"):
         row["mean"] |= {f"{of}_accuracy": 0.912, f"{of}_nll": 0.3, f"{of}_ece": 0.04}
@@ -132,7 +132,7 @@ def test_docs_table_is_written_from_the_results(recipe, tmp_path, monkeypatch):
 
 
 def test_docs_show_the_committed_figures(recipe):
-    """A table typed by hand, or older than the results."""
+    """The table could be typed by hand, or older than the results."""
     result = json.loads(recipe.RESULTS.read_text(encoding="utf-8"))
     page = recipe.PAGE.read_text(encoding="utf-8")
     table = recipe.table(result["rows"])

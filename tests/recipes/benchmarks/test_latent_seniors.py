@@ -51,14 +51,14 @@ def test_latent_crowd_keeps_digits_and_votes_of_the_same_item_together(recipe):
     [
         (11, 20, 0.85),
         pytest.param(11, 100, 0.9, marks=pytest.mark.full),
-        # Of this one a short training does not find the pairs.
+        # With this seed a short training does not find the pairs.
         pytest.param(102, 100, 0.9, marks=pytest.mark.full),
     ],
 )
 def test_weighted_average_fails_on_latent_seniors_and_interaction_does_not(
     seed, epochs, least, recipe
 ):
-    """The whole claim, on seeds of its own; a cure where nothing was ill would be none."""
+    """The whole claim, with its own seeds: the cure must be needed, and must work."""
     paper, ours = (
         recipe.measure("latent", name, seed=seed, epochs=epochs) for name in recipe.COMPARED
     )
@@ -83,7 +83,7 @@ def train(dataset, make_args, **fields):
 
 @pytest.mark.slow
 def test_trainer_builds_trains_and_resumes_the_interaction_aggregator(make_args):
-    """The argument must reach the model, and a checkpoint must hold the pairs and their optimizer."""
+    """The argument must reach the model, and a checkpoint must hold the pairs and their optimizer state."""
     crowd, settings = make_crowd(), {"save_strategy": "steps", "save_steps": 50}
     whole = train(crowd, make_args, **settings)
     assert whole.crowd_model.config.aggregator == "interaction"
@@ -104,7 +104,7 @@ def test_trainer_builds_trains_and_resumes_the_interaction_aggregator(make_args)
 
 
 def test_names_of_classes_are_found_without_dropout(make_args):
-    """Asked in training mode, g is another each time, and so might be the names."""
+    """In training mode g differs from call to call, and so might the names."""
     head = small_head(3, dropout=0.5)
     args = make_args(aggregator="interaction")
     trainer = MaxMIGTrainer(model=head, args=args, train_dataset=make_crowd())
@@ -120,7 +120,7 @@ def test_names_of_classes_are_found_without_dropout(make_args):
 
 
 def test_model_built_with_one_aggregator_is_not_trained_as_the_other(make_args, make_model):
-    """The argument is for classifiers that the trainer wraps: elsewhere it would be read and not heeded."""
+    """The argument is for classifiers that the trainer wraps; elsewhere it would be ignored."""
     args = make_args(aggregator="interaction")
     with pytest.raises(
         ValueError, match="`aggregator` must be that of the model, 'weighted_average'"
@@ -133,9 +133,9 @@ def test_model_built_with_one_aggregator_is_not_trained_as_the_other(make_args, 
 
 @pytest.mark.slow
 def test_annotators_are_judged_by_single_labels_whatever_the_aggregator(make_args, recipe):
-    """Judged by W alone, ordinary annotators must come out as they do without pairs.
+    """Judged by W alone, ordinary annotators must get the same verdicts as without pairs.
 
-    A junior of a latent senior is random to whoever looks at one label at a time, and must not be
+    A junior of a latent senior is random to anybody who looks at one label at a time, and must not be
     called adversarial or a copy.
     """
     crowd = make_crowd(400)

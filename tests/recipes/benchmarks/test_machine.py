@@ -1,4 +1,4 @@
-"""What the recipes say they were measured with."""
+"""The versions and machine that the recipes record with their measurements."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def git(folder, *command):
 
 
 def test_numbers_are_of_a_commit(machine, tmp_path, monkeypatch):
-    """The version of the package stands still while its defaults change."""
+    """The package's version stays the same while its defaults change."""
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     file = tmp_path / "machine.py"
     file.write_text("one")
@@ -37,7 +37,7 @@ def test_numbers_are_of_a_commit(machine, tmp_path, monkeypatch):
 
 
 def test_without_git_there_is_no_commit(machine, monkeypatch):
-    """A recipe that runs needs no git."""
+    """Running a recipe must not require git."""
     monkeypatch.setenv("PATH", "")
     said = machine.machine(torch, threads=3)
     assert said["commit"] is None

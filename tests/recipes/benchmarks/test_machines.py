@@ -1,4 +1,4 @@
-"""Tests of `recipes/benchmarks/machines.py`: scores become votes, and gold labels only measure."""
+"""Tests of `recipes/benchmarks/machines.py`: scores become votes, and gold labels are only for measuring."""
 
 import json
 
@@ -12,7 +12,7 @@ def machines(load):
 
 
 def test_scores_become_votes(machines) -> None:
-    """A score of zero is no vote; a soft vote is one vote in two parts."""
+    """A score of zero is no vote, and a soft vote is one vote in two parts."""
     scores = {"tool": np.array([0.5, 0.0, -1.0])}
     hard = machines.machine_votes(scores, "hard", ["neg", "pos"])
     assert [(row["item"], row["annotation"], row["weight"]) for row in hard] == [

@@ -1,4 +1,4 @@
-"""Figures against gold labels."""
+"""Tests of the figures that are measured against gold labels."""
 
 import importlib
 
@@ -20,7 +20,7 @@ def worlds(measures):
 
 
 def test_posteriors_are_measured_as_by_hand(measures):
-    """A sign or a base of the logarithm would be noticed by nobody."""
+    """Nobody would notice a wrong sign or base of the logarithm."""
     p = np.array([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8], [0.6, 0.4, 0.0]])
     with np.errstate(divide="ignore"):
         measured = measures.of_posterior(np.log(p), np.array([0, 2, 1]))
@@ -30,22 +30,22 @@ def test_posteriors_are_measured_as_by_hand(measures):
 
 
 def test_suspects_are_those_whose_forecast_nobody_outvoted(measures):
-    """Precision is of the label: an item at a tie, or without votes, is no suspect."""
+    """Precision is that of the label: an item at a tie, or without votes, is no suspect."""
     share = np.array([[1, 0, 0], [1, 0, 0], [1, 0, 0], [0.5, 0.5, 0], [0, 0, 0]])
     said, gold = np.array([1, 1, 2, 1, 2]), np.array([1, 2, 0, 2, 2])
     forecast = np.log(np.eye(3)[said] * 0.7 + 0.1)
-    told = measures.of_suspects(share, forecast, gold)
-    assert told["suspects"] == 3
-    assert told["suspects_wrong"] == pytest.approx(2 / 3)
-    assert told["suspects_put_right"] == pytest.approx(1 / 3)
-    assert told["labels_wrong"] == pytest.approx(3 / 4)
+    figures = measures.of_suspects(share, forecast, gold)
+    assert figures["suspects"] == 3
+    assert figures["suspects_wrong"] == pytest.approx(2 / 3)
+    assert figures["suspects_put_right"] == pytest.approx(1 / 3)
+    assert figures["labels_wrong"] == pytest.approx(3 / 4)
     none = measures.of_suspects(share[:1], forecast[2:3] * 0, gold[:1])
     assert (none["suspects"], none["suspects_wrong"]) == (0, None)
 
 
 @pytest.mark.filterwarnings("ignore:The (copy|inplace) keyword")  # crowd-kit on pandas 3.1
 def test_dawid_skene_is_measured_on_its_own_items(measures, worlds):
-    """Its answer is sorted by item: where one has no vote, the others' gold labels shift."""
+    """Its answer is sorted by item. If one has no vote, gold labels of the others must not shift."""
     pytest.importorskip("crowdkit")
     crowd = worlds.crowd_of(worlds.sixty_seconds(worlds.Places("."), 0).train)
     agreed = crowd._replace(annotation=crowd.gold[crowd.item])

@@ -1,4 +1,4 @@
-"""What is written into the README and the docs."""
+"""What recipes write into the README and the docs."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def page(tmp_path):
 
 
 def test_part_is_replaced_and_the_rest_stays(pages, page):
-    """A table written twice, or over its neighbours, is found by a reader."""
+    """Readers would find a table that is written twice, or over its neighbours."""
     text = "# T\n<!-- a -->\nold\n<!-- end a -->\nmiddle\n<!-- b -->\nkept\n<!-- end b -->\nend\n"
     page.write_text(text, encoding="utf-8")
     for _ in range(2):
@@ -23,7 +23,7 @@ def test_part_is_replaced_and_the_rest_stays(pages, page):
 
 
 def test_page_without_the_part_stays_as_it_is(pages, page):
-    """Written at its end, a table would say what nobody looks for there."""
+    """At the end of another page the table would be out of place."""
     page.write_text("# T\n<!-- a -->\nold\n", encoding="utf-8")
     for name in ("a", "b"):
         with pytest.raises(ValueError, match="not enough values"):
@@ -32,7 +32,7 @@ def test_page_without_the_part_stays_as_it_is(pages, page):
 
 
 def test_page_without_flags_answers_help_and_refuses_others(pages, monkeypatch, capsys):
-    """Asked for help, a script that writes the README must not write it."""
+    """A script that writes the README must not write it when asked for help."""
     for given, code in (["--help"], 0), (["--output", "x"], 2):
         monkeypatch.setattr("sys.argv", ["rows.py", *given])
         with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""The recipe that repeats a recipe: what its results file says of several seeds."""
+"""The recipe that repeats another recipe: what its results file says of several seeds."""
 
 import doctest
 import json
@@ -29,7 +29,7 @@ def repeat(load):
 
 
 def test_results_are_of_every_seed_and_pick(repeat, tmp_path, monkeypatch):
-    """Measured once more after training, the last epoch would win every pick."""
+    """If the model were measured again after training, the last epoch would win every pick."""
     (tmp_path / "pretend.py").write_text(PRETEND)
     file = tmp_path / "results" / "pretend.json"
     monkeypatch.setattr(repeat, "__file__", str(tmp_path / "benchmarks" / "repeat.py"))
@@ -49,7 +49,7 @@ def test_results_are_of_every_seed_and_pick(repeat, tmp_path, monkeypatch):
 
 
 def test_recipe_that_fails_leaves_no_results(repeat, tmp_path, monkeypatch):
-    """A mean over the seeds that happened to run is of no setting at all."""
+    """A mean over only the seeds that succeeded describes no setting."""
     (tmp_path / "pretend.py").write_text("raise SystemExit(3)")
     monkeypatch.setattr(repeat, "__file__", str(tmp_path / "benchmarks" / "repeat.py"))
     flags = ["--output_file", str(tmp_path / "results.json"), "pretend.py"]
@@ -60,7 +60,7 @@ def test_recipe_that_fails_leaves_no_results(repeat, tmp_path, monkeypatch):
 
 
 def test_example_holds(repeat):
-    """Recipes are not among the modules whose examples pytest runs."""
+    """Pytest does not collect the examples in recipes."""
     results = doctest.testmod(repeat)
     assert results.attempted
     assert not results.failed

@@ -1,4 +1,4 @@
-"""The scripts that measure, as they are typed: each answers for itself."""
+"""The measuring scripts as they are typed: each must work on its own."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ MOST_LINES = 700
 @needs_fork
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_script_answers_help_and_writes_nothing(script, root, tmp_path):
-    """A script that cannot find the recipes one folder up, or that writes the README when it is asked what it does."""
+    """A script might not find the recipes one folder up, or write the README when asked for help."""
     pages = [*root.glob("*.md"), *(root / "docs").glob("*.md"), *FOLDER.rglob("results/**/*.*")]
     before = {path: path.stat().st_mtime_ns for path in pages}
     log = tmp_path / "log"
@@ -30,14 +30,14 @@ def test_script_answers_help_and_writes_nothing(script, root, tmp_path):
 
 
 def test_scripts_are_those_that_the_pages_name():
-    """What is measured, and by which script, is a claim of the README and the docs."""
+    """README and docs state what is measured, and by which script."""
     assert len(SCRIPTS) >= 14
     for name in ("benchmark.py", "benchmark_tables.py", "speed_rows.py", "untouched_rows.py"):
         assert name in SCRIPTS
 
 
 def test_no_recipe_is_longer_than_one_reads():
-    """What nobody holds in the head nobody mends."""
+    """Nobody mends a file that they cannot keep in mind."""
     paths = [*FOLDER.glob("*.py"), *FOLDER.parent.glob("*.py")]
     assert len(paths) > 30
     for path in paths:

@@ -1,4 +1,4 @@
-"""The recipe that asks which score finds wrong labels: is each score read the right way round?"""
+"""The recipe that compares scores for wrong labels: each score must be read the right way round."""
 
 import json
 from functools import partial
@@ -20,7 +20,7 @@ def suspects():
 
 @pytest.fixture
 def world(suspects):
-    """Three annotators, unanimous but on every seventh item, where two of them say the same wrong thing."""
+    """Three unanimous annotators, except on every seventh item, where two of them give the same wrong answer."""
     gold = np.arange(NUM_ITEMS) % CLASSES
     wrong = np.arange(NUM_ITEMS) % 7 == 0
     said = np.repeat(gold[:, None], 3, axis=1)
@@ -45,7 +45,7 @@ def test_perfect_score_has_average_precision_one_and_its_opposite_auroc_zero(sus
 
 
 def test_flags_are_measured_by_precision_and_recall(suspects):
-    """The two exchanged would look like a cautious flag where it is a rash one."""
+    """With the two exchanged, a rash flag would look cautious."""
     wrong = np.array([True, True, True, False, False])
     flags = {"rash": np.array([True, True, False, True, True]), "none": np.zeros(5, dtype=bool)}
     measured = suspects.measure_flags(flags, wrong)
@@ -54,7 +54,7 @@ def test_flags_are_measured_by_precision_and_recall(suspects):
 
 
 def test_tie_is_drawn_once_among_the_most_voted_classes(suspects):
-    """The lowest class of a tie would favour one class; a new draw a score would compare nothing."""
+    """The lowest class must not win every tie, and all scores must judge the same draw."""
     crowd = [[0, 1]] * 50 + [[0, 1, 2]] * 3, [[1, 2]] * 50 + [[2, 2, 0]] * 3
     votes = suspects.read_votes(*crowd, CLASSES)
     assert not votes.single[:50].any()
@@ -64,8 +64,8 @@ def test_tie_is_drawn_once_among_the_most_voted_classes(suspects):
     assert suspects.read_votes(*crowd, CLASSES).given.tolist() == votes.given.tolist()
 
 
-def told_of(votes, forecast):
-    """What `relabel` would write, for a forecast and halves of the model that agree with it."""
+def relabelled_by(votes, forecast):
+    """Return what `relabel` would write for a forecast, with a classifier and an aggregator that agree with it."""
     columns = ("forecast_posterior", "classifier_posterior", "aggregator_posterior")
     suspicion = 1 - votes.of_given(forecast)
     return {**dict.fromkeys(columns, forecast.tolist()), "suspicion": suspicion.tolist()}
@@ -80,10 +80,12 @@ def assert_wrong_ranked_first(suspects, scores, wrong):
 
 
 def test_our_and_the_votes_scores_are_higher_where_the_label_is_wrong(suspects, world):
-    """Each is turned from 'how good' to 'how suspect' by hand."""
+    """Each score is turned by hand from "how good" to "how suspect"."""
     votes, gold, wrong, _ = world
     forecast = 0.7 * np.eye(CLASSES)[gold] + 0.1
-    scores = suspects.our_scores(told_of(votes, forecast), votes) | suspects.vote_scores(votes)
+    scores = suspects.our_scores(relabelled_by(votes, forecast), votes) | suspects.vote_scores(
+        votes
+    )
     assert set(scores) == {suspects.OURS, *suspects.PARTS, "vote entropy", "1 - vote share"}
     assert scores[suspects.OURS] == pytest.approx(np.where(wrong, 0.9, 0.2))
     assert scores["1 - vote share"] == pytest.approx(np.where(wrong, 1 / 3, 0))
@@ -91,20 +93,20 @@ def test_our_and_the_votes_scores_are_higher_where_the_label_is_wrong(suspects, 
 
 
 def test_suspicion_must_be_what_relabel_wrote(suspects, world):
-    """Figures of a formula that the package does not have would be figures of nothing."""
+    """Figures of a formula that the package does not use would be meaningless."""
     votes, gold, *_ = world
-    told = told_of(votes, np.eye(CLASSES)[gold])
-    told["suspicion"][7] += 0.01
+    relabelled = relabelled_by(votes, np.eye(CLASSES)[gold])
+    relabelled["suspicion"][7] += 0.01
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
-        suspects.our_scores(told, votes)
+        suspects.our_scores(relabelled, votes)
 
 
 @pytest.mark.filterwarnings("ignore:The (copy|inplace) keyword")  # crowd-kit on pandas 3.1
 @pytest.mark.slow
 def test_crowdkit_scores_are_higher_where_the_label_is_wrong(suspects, world, monkeypatch):
-    """Its tables are by name, not by place: a column in another order would judge other labels."""
+    """Its tables are by name, not by position, so another column order would judge other labels."""
     models = pytest.importorskip("crowdkit.aggregation")
-    # The crowd is easy, and theirs take seconds to be sure.
+    # The crowd is easy, and crowd-kit takes seconds to converge.
     monkeypatch.setattr(models, "MACE", partial(models.MACE, n_restarts=2, n_iter=20))
     monkeypatch.setattr(models, "GLAD", partial(models.GLAD, n_iter=5, m_step_max_iter=5))
     votes, _, wrong, _ = world
@@ -115,7 +117,7 @@ def test_crowdkit_scores_are_higher_where_the_label_is_wrong(suspects, world, mo
 
 
 def test_cleanlab_scores_are_higher_where_the_label_is_wrong(suspects, world, make_args):
-    """Its qualities are low where a label is bad; a CROWDLAB quality lies beside an annotator."""
+    """Cleanlab's qualities are low for bad labels; a CROWDLAB quality belongs to an annotator's label."""
     pytest.importorskip("cleanlab")
     votes, gold, wrong, features = world
     training = make_args(num_train_epochs=40)
@@ -127,7 +129,8 @@ def test_cleanlab_scores_are_higher_where_the_label_is_wrong(suspects, world, ma
     scores, flags = suspects.cleanlab_scores(votes, plain, h)
     assert set(flags) == {f"CROWDLAB, {name}" for name in (*plain, "h")}
     assert len(scores) == 2 * len(plain) + 1 + len(plain) + 1
-    # Where CROWDLAB prefers another label, its consensus quality is of that one: no such promise.
+    # Where CROWDLAB prefers another label, its consensus quality is of that one, so nothing is
+    # promised.
     of_given = {n: s for n, s in scores.items() if "consensus" not in n}
     assert_wrong_ranked_first(suspects, of_given, wrong)
 
@@ -140,7 +143,7 @@ def test_cleanlab_scores_are_higher_where_the_label_is_wrong(suspects, world, ma
 
 
 def test_seeds_come_together_best_score_first(suspects):
-    """The table and the file must say the mean; of a package the best that needs no h of ours."""
+    """Table and file must give the mean, and of each package the best score that does not need our h."""
     entropies, ours = (0.2, 0.4), (0.9, 1.0)
     runs = [
         {
@@ -156,13 +159,13 @@ def test_seeds_come_together_best_score_first(suspects):
         }
         for seed in (0, 1)
     ]  # fmt: skip
-    told = suspects.summarise(suspects.World("here"), runs)
-    assert next(iter(told["scores"])) == "cleanlab CROWDLAB, h"
-    assert told["scores"]["suspicion"]["average_precision"] == pytest.approx(0.95)
-    assert told["scores"]["vote entropy"]["average_precision_by_seed"] == [0.2, 0.4]
-    assert told["flags"]["suspect"] == {"flagged": 1, "precision": None, "recall": 0.5}
-    assert suspects.best_of(told, "cleanlab") == "cleanlab CROWDLAB, logistic"
-    row = suspects.table([told]).splitlines()[1]
+    summary = suspects.summarise(suspects.World("here"), runs)
+    assert next(iter(summary["scores"])) == "cleanlab CROWDLAB, h"
+    assert summary["scores"]["suspicion"]["average_precision"] == pytest.approx(0.95)
+    assert summary["scores"]["vote entropy"]["average_precision_by_seed"] == [0.2, 0.4]
+    assert summary["flags"]["suspect"] == {"flagged": 1, "precision": None, "recall": 0.5}
+    assert suspects.best_of(summary, "cleanlab") == "cleanlab CROWDLAB, logistic"
+    row = suspects.table([summary]).splitlines()[1]
     assert row.split() == [
         "here",
         "0.100",
@@ -176,7 +179,7 @@ def test_seeds_come_together_best_score_first(suspects):
 
 
 def test_page_says_command_number_and_minutes(suspects):
-    """A recipe that does not say what to expect cannot be seen to fail."""
+    """If a recipe does not say what to expect, nobody can see that it fails."""
     for word in (
         "recipes/benchmarks/suspects.py --labelme_dir",
         "Expect",
@@ -200,7 +203,7 @@ def test_committed_figures_are_of_these_worlds_and_scores(suspects, root):
 
 
 def test_single_given_class_leaves_a_plain_classifier_nothing_to_tell_apart(suspects, make_args):
-    """A naive majority outvotes all others everywhere: logistic regression refuses such labels."""
+    """A naive majority outvotes all others on every item, and logistic regression refuses labels of one class."""
     features = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
     votes = suspects.read_votes([[0, 1, 2]] * 20, [[1, 1, 2]] * 20, CLASSES)
     plain = suspects.plain_posteriors(features, votes, make_args())
@@ -211,10 +214,10 @@ def test_single_given_class_leaves_a_plain_classifier_nothing_to_tell_apart(susp
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The (copy|inplace) keyword")  # crowd-kit on pandas 3.1
 def test_suspicion_finds_wrong_labels_far_better_than_the_entropy_of_the_votes(suspects):
-    """The recipe's claim, where copied mistakes make a third of the pluralities wrong."""
+    """The recipe's claim, in a world where copied mistakes make a third of the pluralities wrong."""
     named = {world.name: world for world in suspects.WORLDS}
-    told = suspects.run(named["digits, correlated, high, all votes"], seed=0, num_train_epochs=20)
-    assert told["base_rate"] > 0.25
-    precision = {name: s["average_precision"] for name, s in told["scores"].items()}
+    found = suspects.run(named["digits, correlated, high, all votes"], seed=0, num_train_epochs=20)
+    assert found["base_rate"] > 0.25
+    precision = {name: s["average_precision"] for name, s in found["scores"].items()}
     assert precision["suspicion"] > precision["vote entropy"] + 0.3
-    assert told["flags"]["suspect"]["precision"] > 0.9
+    assert found["flags"]["suspect"]["precision"] > 0.9

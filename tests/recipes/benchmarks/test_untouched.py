@@ -1,4 +1,4 @@
-"""The recipe that measures what comes out with nothing set: its trainings, its figures, its page."""
+"""The recipe that measures the package's defaults: its trainings, its figures, its page."""
 
 import importlib
 import json
@@ -28,15 +28,15 @@ def arguments(recipe, tmp_path):
 def test_worlds_without_data_are_left_out_with_a_word(
     recipe, worlds, tmp_path, capsys, monkeypatch
 ):
-    """Silently left out, a world would be taken for measured."""
+    """A world that is silently left out would be taken for measured."""
     bare = recipe.Arguments(str(tmp_path))
     names = dict(recipe.wanted(bare))
     assert names.pop("sixty seconds") == 5
     assert [*names] == [name for name in recipe.WORLDS if name.startswith("digits")]
     assert {*names.values()} == {3}
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for name in recipe.WORLDS:
-        assert (f"{name} is left out" in told) == (name not in [*names, "sixty seconds"])
+        assert (f"{name} is left out" in printed) == (name not in [*names, "sixty seconds"])
     monkeypatch.setattr(worlds, "ENCODER", "no_such_package")
     full = recipe.Arguments(str(tmp_path), crowds_dir=".", data_dir=".")
     assert [*recipe.WORLDS] == sorted(
@@ -54,13 +54,13 @@ def test_worlds_without_data_are_left_out_with_a_word(
     ],
 )
 def test_what_cannot_be_measured_is_refused(recipe, given, message):
-    """A misspelt world would be measured never."""
+    """A misspelt world would never be measured."""
     with pytest.raises(ValueError, match=message):
         recipe.Arguments("out", **given)
 
 
 def test_trainer_is_given_no_gold_label(recipe, worlds, arguments, monkeypatch):
-    """Figures of a training that could have looked would prove nothing."""
+    """Figures from a training that could have seen gold labels would prove nothing."""
 
     class SeenError(Exception):
         pass
@@ -78,18 +78,18 @@ def test_trainer_is_given_no_gold_label(recipe, worlds, arguments, monkeypatch):
 
 
 def test_whole_classifiers_are_measured_only_if_named(recipe, worlds, tmp_path, capsys):
-    """An hour nobody asked for; and without data a word, as of the others."""
+    """Nobody asked for an hour of training; and without data, a message must say so."""
     full = recipe.Arguments(str(tmp_path), crowds_dir=".", data_dir=".")
     assert not set(dict(recipe.wanted(full))) & set(recipe.WHOLE)
     named = ["luna16 4.1 L", "dogs_vs_cats 4.3 H", worlds.FINE_TUNED]
     bare = recipe.Arguments(str(tmp_path), worlds=named)
     assert not dict(recipe.wanted(bare))
-    told = capsys.readouterr().out
-    assert all(f"{name} is left out" in told for name in named)
+    printed = capsys.readouterr().out
+    assert all(f"{name} is left out" in printed for name in named)
 
 
 def test_network_of_a_recipe_has_its_settings(recipe, worlds, arguments, monkeypatch):
-    """Another rate or batch than the recipe's, and the ratio of the times is of another training."""
+    """With another rate or batch size than the recipe's, the ratio of times would be that of another training."""
 
     class SeenError(Exception):
         pass
@@ -112,7 +112,7 @@ def test_network_of_a_recipe_has_its_settings(recipe, worlds, arguments, monkeyp
 
 
 def test_nothing_is_set(recipe, tmp_path):
-    """One argument about training, and the table is of something else."""
+    """With a single training argument set, the table would not be about the defaults."""
     from hf_maxmig import MaxMIGTrainingArguments
 
     bare = MaxMIGTrainingArguments(str(tmp_path), use_cpu=True).to_dict()
@@ -124,14 +124,14 @@ def test_nothing_is_set(recipe, tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The (copy|inplace) keyword")  # crowd-kit on pandas 3.1
 def test_quick_mode_measures_the_snippet(recipe, tmp_path, capsys, monkeypatch):
-    """The whole path, from the flag to the table."""
+    """Runs the whole way, from the flag to the table."""
     monkeypatch.setattr(recipe.datasets, "disable_progress_bars", lambda: None)
-    told = recipe.main(recipe.Arguments(str(tmp_path), quick=True))
-    assert told == json.loads((tmp_path / "untouched.json").read_text())
-    assert told["command"].startswith("python recipes/benchmarks/untouched.py --quick")
-    (row,) = told["worlds"]
+    results = recipe.main(recipe.Arguments(str(tmp_path), quick=True))
+    assert results == json.loads((tmp_path / "untouched.json").read_text())
+    assert results["command"].startswith("python recipes/benchmarks/untouched.py --quick")
+    (row,) = results["worlds"]
     mean = row["mean"]
-    assert (told["planned"], told["done"]) == (1, 1)
+    assert (results["planned"], results["done"]) == (1, 1)
     assert (row["world"], row["held_out"], row["seeds"]) == ("sixty seconds", False, 1)
     assert (mean["items"], mean["steps"], mean["test_items"]) == (200, 200, 1000)
     assert mean["test_accuracy"] > 0.95
@@ -143,15 +143,15 @@ def test_quick_mode_measures_the_snippet(recipe, tmp_path, capsys, monkeypatch):
 
 
 def test_seeds_come_together(recipe):
-    """A seed without suspects has no precision, and must not count as none right."""
-    told = recipe.summarise("here", True, [{"a": 1, "b": None}, {"a": 2, "b": 0.5}])
-    assert told["mean"] == {"a": 1.5, "b": 0.5}
-    assert told["by_seed"] == {"a": [1, 2], "b": [None, 0.5]}
+    """A seed without suspects has no precision, and must not count as zero."""
+    summary = recipe.summarise("here", True, [{"a": 1, "b": None}, {"a": 2, "b": 0.5}])
+    assert summary["mean"] == {"a": 1.5, "b": 0.5}
+    assert summary["by_seed"] == {"a": [1, 2], "b": [None, 0.5]}
     assert recipe.summarise("here", True, [{"b": None}])["mean"] == {"b": None}
 
 
 def test_plain_trainer_learns_the_plurality(recipe, worlds, arguments):
-    """The network beside ours must be trained as long, and on the votes alone."""
+    """The plain network must be trained as long as ours, and on the votes alone."""
     world = worlds.sixty_seconds(arguments.places, 0)
     share = np.eye(2)[1 - np.array(world.train["label"][:])]  # everybody is always wrong
     share[:5] = 0
@@ -168,7 +168,7 @@ def test_plain_trainer_learns_the_plurality(recipe, worlds, arguments):
 
 
 def test_page_says_command_number_and_minutes(recipe):
-    """A recipe that does not say what to expect cannot be seen to fail."""
+    """If a recipe does not say what to expect, nobody can see that it fails."""
     for word in (
         "recipes/benchmarks/untouched.py --crowds_dir",
         "Expect",
@@ -180,21 +180,21 @@ def test_page_says_command_number_and_minutes(recipe):
 
 
 def test_tables_show_means_and_dashes(recipe):
-    """A missing figure told as zero would be taken for measured."""
+    """A missing figure shown as zero would be taken for measured."""
     rows = importlib.import_module("untouched_rows")
     keys = [key for columns in rows.COLUMNS.values() for _, key, _ in columns]
     mean = dict.fromkeys(keys, 0.1234) | {"suspects_wrong": None}
-    told = rows.tables([{"world": "here", "held_out": True, "seeds": 7, "mean": mean}])
-    assert "All training items" not in told
-    assert told.count("| here ") == len(rows.COLUMNS)
-    assert told.split("| here ")[1].split("|")[1].strip() == "7"
-    wrong = told.split("### The training items: who")[1].splitlines()[4]
+    page = rows.tables([{"world": "here", "held_out": True, "seeds": 7, "mean": mean}])
+    assert "All training items" not in page
+    assert page.count("| here ") == len(rows.COLUMNS)
+    assert page.split("| here ")[1].split("|")[1].strip() == "7"
+    wrong = page.split("### The training items: who")[1].splitlines()[4]
     assert wrong.split("|")[8].strip() == "-"
     assert wrong.split("|")[2].strip() == "12.3"
 
 
 def test_page_shows_the_committed_figures(recipe, root):
-    """A table typed by hand, or older than the results."""
+    """The table could be typed by hand, or older than the results."""
     rows = importlib.import_module("untouched_rows")
     result = json.loads(rows.RESULTS.read_text(encoding="utf-8"))
     page = rows.PAGE.read_text(encoding="utf-8")

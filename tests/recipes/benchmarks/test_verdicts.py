@@ -1,4 +1,4 @@
-"""The recipe that measures verdicts: what it calls right, and one world trained to the end."""
+"""The recipe that measures verdicts: what it counts as right, and one world trained to the end."""
 
 from types import SimpleNamespace
 
@@ -24,7 +24,7 @@ def world(should, group):
 
 
 def test_group_of_equals_is_right_whoever_was_first(recipe):
-    """The votes cannot tell who was first: the original is called the same."""
+    """The votes cannot tell who was first, so the original gets the same verdict."""
     one = world(["copied or copying", "copied or copying", "random"], [0, 0, 2])
     pairs = recipe.compare(report([*one.should], (0, 1)), one)
     assert len(pairs) == 3
@@ -34,7 +34,7 @@ def test_group_of_equals_is_right_whoever_was_first(recipe):
 
 
 def test_one_voice_with_a_stranger_is_a_mistake(recipe):
-    """Right verdict, wrong person."""
+    """The verdict is right, but the person is wrong."""
     one = world(["copied or copying", "copied or copying", "good"], [0, 0, 2])
     verdict = ["ordinary", "copied or copying", "copied or copying"]
     pairs = recipe.compare(report(verdict, (1, 2)), one)
@@ -43,7 +43,7 @@ def test_one_voice_with_a_stranger_is_a_mistake(recipe):
 
 
 def test_real_crowds_are_judged_against_gold(recipe):
-    """Gold labels exchanged for votes, nobody would ever be condemned falsely."""
+    """If votes were used as gold labels, nobody would ever be condemned falsely."""
     rng = np.random.default_rng(0)
     gold = rng.integers(2, size=400)
     said = np.stack([np.where(rng.random(400) < 0.9, gold, 1 - gold) for _ in range(4)], axis=1)
@@ -58,7 +58,7 @@ def test_real_crowds_are_judged_against_gold(recipe):
     found = recipe.against_gold(crowd)
     assert found["verdicts"]["random"] == 1
     assert (found["condemned"], found["condemned_falsely"]) == (1, 0)
-    # The same votes against gold labels that are the fifth annotator's.
+    # The same votes, with the fifth annotator's answers as gold labels.
     turned = recipe.against_gold(crowd._replace(gold=said[:, 4]))
     assert (turned["condemned"], turned["condemned_falsely"]) == (1, 1)
     assert "By gold 400 of 400" in turned["false"][0]
@@ -67,7 +67,7 @@ def test_real_crowds_are_judged_against_gold(recipe):
 
 @pytest.mark.slow
 def test_at_most_one_in_twenty_of_those_condemned_in_real_crowds_beats_chance(recipe, shared_data):
-    """Of 58 condemned in seven real crowds 18 were better than chance by gold."""
+    """Of 58 condemned annotators in seven real crowds, 18 used to be better than chance by gold labels."""
     found = {name: recipe.against_gold(recipe.read(name, shared_data)) for name in recipe.READERS}
     condemned = sum(crowd["condemned"] for crowd in found.values())
     assert condemned >= 10
@@ -75,7 +75,7 @@ def test_at_most_one_in_twenty_of_those_condemned_in_real_crowds_beats_chance(re
 
 
 def test_scores_are_precision_and_recall(recipe):
-    """Exchanged, a recipe that accuses everyone would look perfect."""
+    """With the two exchanged, a recipe that accuses everyone would look perfect."""
     pairs = [("good", "good")] * 3 + [("random", "good")] + [("random", "random")]
     scores = recipe.scores(pairs)
     assert scores["good"] == {"precision": 0.75, "recall": 1.0, "should": 3, "said": 4}
@@ -84,7 +84,7 @@ def test_scores_are_precision_and_recall(recipe):
 
 @pytest.mark.parametrize("case", ["independent", "naive_majority", "correlated"])
 def test_told_the_truth_the_verdicts_on_the_papers_crowd_are_right(recipe, case):
-    """What fails with the truth at hand is no fault of training."""
+    """A failure with the truth at hand would not be a fault of training."""
     made = recipe.make_world("cifar10", "high", case, seed=7)
     assert (
         len(made.should) == len(made.group) == len(made.data.features["annotators"].feature.names)
@@ -94,7 +94,7 @@ def test_told_the_truth_the_verdicts_on_the_papers_crowd_are_right(recipe, case)
 
 @pytest.mark.slow
 def test_trained_without_the_truth_the_verdicts_are_right(recipe):
-    """The whole path as a user goes it."""
+    """Runs the whole way that a user goes."""
     torch.manual_seed(0)
     made = recipe.make_world("cifar10", "high", "correlated", seed=7)
     pairs = recipe.compare(recipe.judge(made, seed=7, epochs=40), made)

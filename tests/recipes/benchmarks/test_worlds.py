@@ -1,4 +1,4 @@
-"""The worlds that are measured: what the readers bring together belongs together."""
+"""The measured worlds: features, votes and gold labels of each item belong together."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def places(worlds, tmp_path):
 
 @pytest.fixture
 def leaves(tmp_path):
-    """Twelve leaves: number k has feature k, gold k % 2, and votes whose sum tells which leaf it is."""
+    """Twelve leaves: number k has feature k, gold k % 2, and votes whose sum identifies the leaf."""
     folder = tmp_path / "leaves"
     folder.mkdir()
     lines = [f"{k},{','.join([str(k)] * 64)}," for k in reversed(range(12))]
@@ -31,7 +31,7 @@ def leaves(tmp_path):
 
 
 def test_leaves_keep_their_votes_and_are_split_by_seed(worlds, places, leaves):
-    """Names sort as 0, 1, 10, 11, 2: features in the file's order would get other leaves' votes."""
+    """Names sort as 0, 1, 10, 11, 2, so features in the file's order would meet other leaves' votes."""
     splits = []
     for seed in (0, 1):
         world = worlds.leaves("oak", places, seed)
@@ -51,7 +51,7 @@ def test_leaves_keep_their_votes_and_are_split_by_seed(worlds, places, leaves):
 
 
 def test_music_joins_features_and_classes_by_name(worlds, places, tmp_path):
-    """The file of features has another order than the votes, and items without any."""
+    """The file of features has another order than the votes, and contains items without votes."""
     folder = tmp_path / "music"
     folder.mkdir()
     header = "id,feature0,feature1,class\n"
@@ -75,7 +75,7 @@ def test_music_joins_features_and_classes_by_name(worlds, places, tmp_path):
 
 @pytest.mark.slow
 def test_real_worlds_have_the_sizes_that_the_page_says(worlds, shared_data, tmp_path):
-    """A reader that drops items measures other worlds."""
+    """A reader that drops items would measure other worlds."""
     places = worlds.Places(str(tmp_path), crowds_dir=str(shared_data))
     for name, sizes in {"alder": (268, 116), "music": (700, 300), "labelme": (1000, 1188)}.items():
         world = worlds.WORLDS[name](places, 0)
@@ -83,7 +83,7 @@ def test_real_worlds_have_the_sizes_that_the_page_says(worlds, shared_data, tmp_
 
 
 def test_crowd_of_a_data_set_has_its_votes_and_gold(worlds, places):
-    """Verdicts are held against this crowd: one vote too few shifts all others."""
+    """Verdicts are compared with this crowd, and one missing vote would shift all others."""
     train = worlds.sixty_seconds(places, 0).train
     crowd = worlds.crowd_of(train)
     who, said = crowd.padded()
@@ -95,7 +95,7 @@ def test_crowd_of_a_data_set_has_its_votes_and_gold(worlds, places):
 
 
 def test_snippet_is_the_readmes(worlds, places, root):
-    """Another draw than the README's would be another world under its name."""
+    """With another draw than the README's, another world would be measured under its name."""
     code = (root / "README.md").read_text(encoding="utf-8").split("```python\n")[1]
     space: dict = {}
     exec(code.split("# With pictures")[0], space)
@@ -107,7 +107,7 @@ def test_snippet_is_the_readmes(worlds, places, root):
 
 @pytest.mark.slow
 def test_world_from_scratch_is_that_of_its_recipe(worlds, shared_data, tmp_path):
-    """A network that the first training has trained would be no network from scratch."""
+    """A network that an earlier training has changed would not start from scratch."""
     places = worlds.Places(str(tmp_path), data_dir=str(shared_data))
     world = worlds.WHOLE["luna16 4.1 L"](places, 0)
     assert (len(world.train), len(world.test)) == (6484, 1622)
