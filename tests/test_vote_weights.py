@@ -286,7 +286,9 @@ def test_digest_of_votes_knows_their_weights() -> None:
 KINDS = [name for name in PEERS if "algorithm" not in PEERS[name][1]]
 
 
-@pytest.mark.parametrize("name", ["max_mig", "factored", *KINDS])
+@pytest.mark.parametrize(  # annot_mix draws a partner for each vote, and two halves have two
+    "name", ["max_mig", "factored", *(name for name in KINDS if name != "annot_mix")]
+)
 def test_every_method_counts_two_halves_as_one_vote(name) -> None:
     """Compares the loss and its gradient, from the model's own forward pass."""
     who, said = random_votes(num_items=9)

@@ -28,7 +28,7 @@ class Mixed(NamedTuple):
     """How the items of a batch are blended for mixup: x'_i = s x_i + (1 - s) x_j with j = partner of i.
 
     Args:
-        share: scalar, s in 0..1.
+        share: scalar, s in 0..1; or (N,), one for each item, which only `blend` takes.
         partner: (N,) int64, a permutation of the items.
 
     Example:
@@ -43,6 +43,8 @@ class Mixed(NamedTuple):
     def blend(self, tensor: Tensor) -> Tensor:
         """Blend each row of an (N, ...) tensor of fractions with that of its partner."""
         share = self.share.to(tensor.dtype)
+        if share.ndim:
+            share = share.view(-1, *[1] * (tensor.ndim - 1))
         return share * tensor + (1 - share) * tensor[self.partner]
 
 

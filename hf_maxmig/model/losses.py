@@ -1,5 +1,6 @@
 """Losses of a batch: minus the gain, over all devices, of items or of their blends."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import cast
 
@@ -56,10 +57,10 @@ def of_partners(
         mixed: how they are blended.
 
     Returns:
-        The classifier's logits of the blends with the aggregator's of the partners, and the partners'
-        batch.
+        The classifier's outputs for the blends with the aggregator's logits of the partners, and the
+        partners' batch.
     """
     log_g = outputs.aggregator_logits
     log_g = None if log_g is None else log_g[mixed.partner]
     others = {name: tensor[mixed.partner] for name, tensor in batch.items()}
-    return MaxMIGOutput(logits=outputs.logits, aggregator_logits=log_g), others
+    return dataclasses.replace(outputs, aggregator_logits=log_g, forecast_logits=None), others

@@ -94,7 +94,7 @@ def _blended(name: str, value: Any, mixed: Mixed) -> Any:
         return torch.maximum(value, value[mixed.partner])
     if not value.is_floating_point():
         raise ValueError(
-            f"`mixup_alpha` must be 0 where the classifier reads whole numbers, got `{name}` of "
-            f"{str(value.dtype).removeprefix('torch.')}: numbers of words cannot be blended. Set `mixup_alpha=0`."
+            f"`mixup_alpha` must be 0 and the method not annot-mix where the classifier reads whole numbers, got "
+            f"`{name}` of {str(value.dtype).removeprefix('torch.')}: numbers of words cannot be blended."
         )
     return mixed.blend(value)

@@ -24,16 +24,25 @@ class PlainClassifier(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Conv2d):
-            init.kaiming_uniform_(module.weight, a=math.sqrt(5))
-            if module.bias is not None:
-                bound = 1 / math.sqrt(module.weight[0].numel())
-                init.uniform_(module.bias, -bound, bound)
+            draw_as_torch(module)
         elif isinstance(module, nn.BatchNorm2d):
             super()._init_weights(module)
 
     def _output(self, logits: Tensor, labels: Tensor | None) -> ImageClassifierOutput:
         loss = None if labels is None else nn.functional.cross_entropy(logits.float(), labels)
         return ImageClassifierOutput(loss=loss, logits=logits)
+
+
+def draw_as_torch(layer: nn.Linear | nn.Conv2d) -> None:
+    """Initialise a layer as its constructor does; weights that were loaded stay.
+
+    Args:
+        layer: the layer.
+    """
+    init.kaiming_uniform_(layer.weight, a=math.sqrt(5))
+    if layer.bias is not None:
+        bound = 1 / math.sqrt(layer.weight[0].numel())
+        init.uniform_(layer.bias, -bound, bound)
 
 
 def keep_weights(model: PreTrainedModel) -> PreTrainedModel:

@@ -13,10 +13,14 @@ from ..model.modeling_maxmig import CrowdModel
 from ..model.wrapping import AUTO_CLASSES
 from .aggnet import AggNetConfig, AggNetModel
 from .aggregated import ALGORITHMS, AggregatedConfig, AggregatedModel
+from .annot_mix import AnnotMixConfig, AnnotMixModel
 from .coin_net import CoinNetConfig, CoinNetModel
+from .conal import CoNALConfig, CoNALModel
 from .confusion import ConfusionConfig, ConfusionModel
+from .crowd_ar import CrowdARConfig, CrowdARModel
 from .crowd_layer import CrowdLayerConfig, CrowdLayerModel
 from .doctor_net import DoctorNetConfig, DoctorNetModel
+from .madl import MaDLConfig, MaDLModel
 from .majority_vote import MajorityVoteConfig, MajorityVoteModel
 from .mbem import MBEMConfig, MBEMModel
 from .raykar import RaykarConfig, RaykarModel
@@ -39,6 +43,10 @@ PEERS: dict[str, tuple[type[CrowdModel], dict[str, Any]]] = {
     "coin_net": (CoinNetModel, {}),
     "union_net": (UnionNetModel, {}),
     "union_net_b": (UnionNetModel, {"normalised": "columns"}),
+    "conal": (CoNALModel, {}),
+    "crowd_ar": (CrowdARModel, {}),
+    "annot_mix": (AnnotMixModel, {}),
+    "madl": (MaDLModel, {}),
     "aggnet": (AggNetModel, {}),
     "mbem": (MBEMModel, {}),
     "raykar": (RaykarModel, {}),
@@ -96,16 +104,24 @@ __all__ = [
     "AggNetModel",
     "AggregatedConfig",
     "AggregatedModel",
+    "AnnotMixConfig",
+    "AnnotMixModel",
+    "CoNALConfig",
+    "CoNALModel",
     "CoinNetConfig",
     "CoinNetModel",
     "ConfusionConfig",
     "ConfusionModel",
+    "CrowdARConfig",
+    "CrowdARModel",
     "CrowdLayerConfig",
     "CrowdLayerModel",
     "DoctorNetConfig",
     "DoctorNetModel",
     "MBEMConfig",
     "MBEMModel",
+    "MaDLConfig",
+    "MaDLModel",
     "MajorityVoteConfig",
     "MajorityVoteModel",
     "RaykarConfig",

@@ -198,7 +198,7 @@ def check_model(args: Any, model: Any) -> None:
     if args.mixup_alpha and not model.takes_blends:
         raise ValueError(
             f"`mixup_alpha` must be 0 for {model.method}, got {args.mixup_alpha}: its loss of an item depends on the "
-            "item's own annotators, so two items cannot be blended."
+            "item's own annotators, or it blends votes itself, so two items cannot be blended."
         )
     if args.neftune_noise_alpha is not None and model.get_input_embeddings() is None:
         raise ValueError(
