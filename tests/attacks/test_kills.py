@@ -43,9 +43,6 @@ KINDS = {
 }  # fmt: skip
 
 
-FURTHER = [kind for kind in KINDS if kind != "plain"]
-
-
 def train(out, fields=None, resume=None, callback=None, **changes):
     """Train in a folder, from a checkpoint or from the start; write the weights to a file beside it."""
     settings = {
@@ -108,9 +105,8 @@ def train_killed_inside_a_save(number, out, settings):
 @pytest.mark.parametrize(
     ("kind", "kills"),
     [
-        ("plain", KILLS),
-        *((kind, KILLS // 2) for kind in FURTHER),
-        *(pytest.param(kind, KILLS, marks=pytest.mark.full) for kind in FURTHER),
+        *((kind, KILLS // 2) for kind in KINDS),
+        *(pytest.param(kind, KILLS, marks=pytest.mark.full) for kind in KINDS),
     ],
 )
 def test_killed_training_goes_on_to_the_same_weights(kind, kills, tmp_path):

@@ -438,6 +438,7 @@ def test_short_trainings_before_the_training_have_data_that_need_no_gold_labels(
 
 
 @pytest.mark.slow
+@pytest.mark.full  # `test_gold.py` shows it on a drawn crowd
 def test_fifty_gold_labels_help_other_items_of_a_real_crowd(shared_data, make_args):
     """On LabelMe most annotators call open country a mountain, a coast or a forest, and networks learn it from them."""
     data = labelme(shared_data / "labelme")

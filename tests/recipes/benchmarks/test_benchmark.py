@@ -333,7 +333,7 @@ def test_a_killed_run_leaves_whole_cells_no_workers_and_goes_on(
     script = root / "recipes" / "benchmarks" / "benchmark.py"
     flags = [
         "--dataset", "digits", "--output_dir", str(tmp_path), "--methods", "majority_vote", "soft_vote", "--cases",
-        "independent", "correlated", "--expertise", "high", "--seeds", "1", "--jobs", "2", "--num_train_epochs", "2",
+        "correlated", "--expertise", "high", "--seeds", "1", "--jobs", "1", "--num_train_epochs", "2",
     ]  # fmt: skip
     log = tmp_path / "log"
     os.mkfifo(log)
@@ -352,15 +352,15 @@ def test_a_killed_run_leaves_whole_cells_no_workers_and_goes_on(
         pytest.fail("a minute after the run was killed a worker of it is there")
     os.close(heard)
     written = list(tmp_path.glob("digits/*.json"))
-    assert 1 <= len(written) < 4
+    assert len(written) == 1
     before = {path: (path.stat().st_mtime_ns, json.loads(path.read_text())) for path in written}
     children.come_with_libraries(monkeypatch)
     monkeypatch.setattr(sys, "argv", ["benchmark.py", *flags])
     benchmark.main()
     printed = capsys.readouterr().out
-    assert f"4 cells, {len(written)} of them are there" in printed
+    assert "2 cells, 1 of them are there" in printed
     assert "4.3(H)" in printed  # the table follows
-    assert len(list(tmp_path.glob("digits/*.json"))) == 4
+    assert len(list(tmp_path.glob("digits/*.json"))) == 2
     for path, (when, result) in before.items():
         assert (path.stat().st_mtime_ns, json.loads(path.read_text())) == (when, result)
 
