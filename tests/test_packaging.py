@@ -126,19 +126,23 @@ def test_wheel_does_the_main_job_outside_the_checkout(copy, tmp_path):
     command = target / "bin" / "maxmig"
     (version,) = re.findall(r"-(\d[\w.]*?)-", wheel.name)
     assert finished([command, "--version"], cwd=place, env=env)[0] == f"maxmig {version}\n"
-    # In one process that reports afterwards which package it used.
-    describe = (
-        "import sys, maxmig; sys.argv = ['maxmig', 'describe', 'votes.csv', '--votes_annotator', 'who']; "
-        "maxmig.main(); import hf_maxmig; print(maxmig.__file__, hf_maxmig.__file__)"
-    )
-    printed, _ = finished([sys.executable, "-c", describe], cwd=place, env=env)
-    assert printed.startswith("60 items, 4 annotators, 3 classes")
-    places = printed.splitlines()[-1].split()
-    assert places == [str(target / "maxmig.py"), str(target / "hf_maxmig" / "__init__.py")]
     flags = "--train_dir photos --test_dir test --votes votes.csv --votes_annotator who --output_dir out --use_cpu"
     model = "--model_name_or_path maxmig_four_layer_cnn --image_size 16 --num_train_epochs 2 --report_to none"
-    printed, _ = finished([command, "train", *flags.split(), *model.split()], cwd=place, env=env)
+    # Two commands in one process, which imports the libraries once and reports afterwards which package it used.
+    script = (
+        "import sys, maxmig\n"
+        "sys.argv[1:], more = ['describe', 'votes.csv', '--votes_annotator', 'who'], sys.argv[1:]\n"
+        "maxmig.main()\n"
+        "sys.argv[1:] = more\n"
+        "maxmig.main()\n"
+        "import hf_maxmig; print(maxmig.__file__, hf_maxmig.__file__)"
+    )
+    commands = [sys.executable, "-c", script, "train", *flags.split(), *model.split()]
+    printed, _ = finished(commands, cwd=place, env=env)
+    assert printed.startswith("60 items, 4 annotators, 3 classes")
     assert "classifier h" in printed
+    places = printed.splitlines()[-1].split()
+    assert places == [str(target / "maxmig.py"), str(target / "hf_maxmig" / "__init__.py")]
     made = {path.relative_to(place / "out").as_posix() for path in (place / "out").rglob("*.*")}
     assert {"model.safetensors", "README.md", "all_results.json", "_report/relabelled.csv"} <= made
     assert {"_report/report.html", "_report/annotators.csv"} <= made

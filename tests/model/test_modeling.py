@@ -143,29 +143,6 @@ def test_classifier_alone_is_a_native_checkpoint(make_classifier, tmp_path):
     )
 
 
-@pytest.mark.slow
-def test_classifier_alone_loads_without_the_package(tmp_path):
-    """It must not need this package; only our own networks bring the files that define them."""
-    models = {make.__name__: make_pair(make) for make in (resnet, head_on_pictures)}
-    for name, model in models.items():
-        model.classifier.save_pretrained(tmp_path / name)
-        ours = {path.name for path in (tmp_path / name).glob("*.py")}
-        files = {"heads.py", "plain_classifier.py", "pooling.py"}
-        assert ours == (files if name == "head_on_pictures" else set())
-    script = (
-        "import sys; sys.modules['hf_maxmig'] = None\n"
-        "import torch; from transformers import AutoModelForImageClassification as Auto\n"
-        "x = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))\n"
-        "models = {n: Auto.from_pretrained(n, trust_remote_code=n == 'head_on_pictures').eval() for n in ('resnet', 'head_on_pictures')}\n"
-        "torch.save({n: model(pixel_values=x).logits.detach() for n, model in models.items()}, 'logits.pt')\n"
-    )
-    env = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
-    finished([sys.executable, "-c", script], cwd=tmp_path, env=env)
-    logits = torch.load(tmp_path / "logits.pt", weights_only=True)
-    for name, model in models.items():
-        torch.testing.assert_close(logits[name], outputs(model).logits, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("prior", ["uniform", "learned"])
 def test_model_with_interaction_comes_back_whole(prior, tmp_path):
     """If the second table were drawn anew on loading, g would be untrained."""

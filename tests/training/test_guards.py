@@ -220,7 +220,7 @@ def start_of_all_classes(model, dataset, order):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("evaluated", [False, True])
+@pytest.mark.parametrize("evaluated", [pytest.param(False, marks=pytest.mark.full), True])
 @pytest.mark.parametrize("divergence", ["kl", "pearson", "jensen_shannon"])
 def test_run_that_goes_right_is_silent(evaluated, divergence, make_model, make_args, said):
     """Nobody reads a warning that is always there."""

@@ -517,7 +517,8 @@ def luna16_crowd(share, num_items, expertise, seed):
     # With one item in fifty and annotators right on 60 %, five thousand items carry a thousandth of
     # a nat.
     [
-        (0.15, 2000, "high"),
+        (0.15, 1000, "high"),
+        pytest.param(0.15, 2000, "high", marks=pytest.mark.full),
         pytest.param(0.15, 2000, "low", marks=pytest.mark.full),
         pytest.param(0.02, 3000, "high", marks=pytest.mark.full),
     ],

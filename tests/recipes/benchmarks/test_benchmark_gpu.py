@@ -70,6 +70,7 @@ def test_row_that_failed_says_why(benchmark: ModuleType) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.full  # it compiles networks
 def test_quick_run_writes_what_it_prints(
     benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

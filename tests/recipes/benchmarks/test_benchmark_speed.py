@@ -252,6 +252,7 @@ def test_compared_trainers_train_the_same_network(part: SimpleNamespace, name: s
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these variables")
 def test_kept_memory_costs_no_page_faults(part: SimpleNamespace) -> None:
     """A side whose memory happens to be returned to the system would pay for that, not for its method."""
