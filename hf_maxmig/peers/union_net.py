@@ -97,8 +97,9 @@ class UnionNetModel(MatricesModel):
     column of T. Loss: mean over *items* of -sum over the item's votes of log u(x_i)_(m, r): an item with
     more votes counts more.
 
-    A classifies by h alone, like B. The softmax of A needs B M C scores in each step: its cost grows with the
-    number of annotators by definition. That of B reads the M C^2 scores once, and the votes.
+    h alone classifies. The softmax of A needs B M C scores in each step: its cost grows with the number of
+    annotators by definition. That of B reads the M C^2 scores once, and the votes. From the authors' start A
+    gives up a class now and then, as `crowd_layer` does; the training then warns.
 
     Args:
         config: the model's configuration; `normalised` says which of the two.

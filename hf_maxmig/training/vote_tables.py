@@ -184,7 +184,9 @@ def save_votes(model: nn.Module, folder: Path) -> None:
     """Write the tables of a model into a checkpoint, if it has any."""
     tables: dict[str, Tensor] = {}
     for name, table in vote_tables(model).items():
-        tables[name], tables[_FIRST] = cast(Tensor, table.rows).detach().cpu(), table.first.cpu()
+        rows = table.found if table.rows is None else table.rows  # the training may have ended
+        if rows is not None:
+            tables |= {name: rows.detach().cpu(), _FIRST: table.first.cpu()}
     if tables:
         save_file(tables, folder / FILE)
 

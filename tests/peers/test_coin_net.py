@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from hf_maxmig import CrowdTrainer
 from hf_maxmig.data.numbered import ROW
 from hf_maxmig.peers import CoinNetConfig, CoinNetModel, peer
-from hf_maxmig.training.vote_tables import FILE, first_votes
+from hf_maxmig.training.vote_tables import FILE, first_votes, save_votes
 from tests.networks import small_head
 from tests.weights import assert_same, state
 from tests.worlds import ANNOTATORS, make_crowd, random_votes
@@ -125,10 +126,11 @@ def train(dataset, args, **fields):
     return CrowdTrainer(model=model, args=args, train_dataset=dataset)
 
 
+@pytest.mark.slow
 def test_items_that_no_matrix_explains_are_found(odd, make_args):
     """What the method is for; outliers that stay at zero make it GeoCrowdNet-F."""
     dataset, rows = odd
-    args = make_args(num_train_epochs=40, aggregator_learning_rate=0.02)
+    args = make_args(num_train_epochs=20, aggregator_learning_rate=0.04)
     trainer = train(dataset, args)
     with pytest.raises(ValueError, match="must follow a training of this model, got none"):
         trainer.crowd_model.outliers_of_items()
@@ -144,6 +146,7 @@ def test_items_that_no_matrix_explains_are_found(odd, make_args):
     assert (sizes[unvoted] == 0).all()
 
 
+@pytest.mark.slow
 def test_outliers_are_in_checkpoints_and_in_no_saved_model(crowd, make_args, tmp_path):
     """They are about single votes of people; and resumed at zero, a training would be another."""
     settings = {"aggregator_learning_rate": 0.02, "num_train_epochs": 4}
@@ -158,6 +161,8 @@ def test_outliers_are_in_checkpoints_and_in_no_saved_model(crowd, make_args, tmp
     found = [trainer.crowd_model.outliers.found for trainer in (whole, again)]
     torch.testing.assert_close(*found, rtol=0, atol=0)
     assert found[0].abs().max() > 0.01
+    save_votes(whole.crowd_model, tmp_path)  # after the training there are no parameters left
+    assert torch.equal(load_file(tmp_path / FILE)["outliers"], found[0])
     whole.save_model(str(tmp_path / "shared"))
     assert not list((tmp_path / "shared").rglob(FILE))
     loaded = CoinNetModel.from_pretrained(tmp_path / "shared")
