@@ -64,6 +64,7 @@ class CrowdModel(PreTrainedModel):
     # Whether the loss stays the same when classes are exchanged. If so, the votes name the classes.
     blind_to_class_names: ClassVar[bool] = False
     least_items: ClassVar[int] = 1  # with annotations, for a batch to teach anything
+    folds: int = 0  # of a cross-validation before the training, see `prepare`; 0 for none
     # Whether the outputs for one item's input can be compared with the votes on another item.
     takes_blends: ClassVar[bool] = True
     # Whether `classifier` classifies by itself, with nothing on top of it.
@@ -217,12 +218,13 @@ class CrowdModel(PreTrainedModel):
 
     # The verbs
 
-    def prepare(self, dataset: Any, crowd: Iterable[Votes]) -> Any:
+    def prepare(self, dataset: Any, crowd: Iterable[Votes], unseen: Tensor | None = None) -> Any:
         """Add to the training set what the method needs about each item; unchanged here.
 
         Args:
             dataset: the training set.
             crowd: its votes, part by part, in the order of the items.
+            unseen: (N, C), log-probabilities by classifiers that have not seen the item; only with `folds`.
 
         Returns:
             A data set of as many items. It may have a further column `crowd_posterior` of C numbers

@@ -162,3 +162,24 @@ def voted_classes(parts: Iterable[Votes], num_classes: int) -> Tensor:
         votes = Votes(*part)
         voted[votes.annotations[votes.given].cpu()] = True
     return voted
+
+
+def plurality(share: Tensor) -> Tensor:
+    """Round vote shares to the class with the most votes; tied classes share an item equally.
+
+    No class is preferred for its number.
+
+    Args:
+        share: (N, C), of each class among an item's votes; a row of zeros without votes stays.
+
+    Returns:
+        (N, C), rows summing to one, or zeros.
+
+    Example:
+        >>> plurality(torch.tensor([[0.75, 0.25], [0.5, 0.5], [0.0, 0.0]]))
+        tensor([[1.0000, 0.0000],
+                [0.5000, 0.5000],
+                [0.0000, 0.0000]])
+    """
+    top = (share == share.amax(dim=1, keepdim=True)) & (share > 0)
+    return top / torch.where(top.any(dim=1), top.sum(dim=1), 1)[:, None]

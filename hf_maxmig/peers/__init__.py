@@ -19,6 +19,7 @@ from .conal import CoNALConfig, CoNALModel
 from .confusion import ConfusionConfig, ConfusionModel
 from .crowd_ar import CrowdARConfig, CrowdARModel
 from .crowd_layer import CrowdLayerConfig, CrowdLayerModel
+from .crowdlab import CrowdlabConfig, CrowdlabModel
 from .doctor_net import DoctorNetConfig, DoctorNetModel
 from .madl import MaDLConfig, MaDLModel
 from .majority_vote import MajorityVoteConfig, MajorityVoteModel
@@ -51,6 +52,7 @@ PEERS: dict[str, tuple[type[CrowdModel], dict[str, Any]]] = {
     "mbem": (MBEMModel, {}),
     "raykar": (RaykarModel, {}),
     **{name: (AggregatedModel, {"algorithm": name}) for name in ALGORITHMS},
+    "crowdlab": (CrowdlabModel, {}),
     "true_labels": (TrueLabelsModel, {}),
 }
 
@@ -116,6 +118,8 @@ __all__ = [
     "CrowdARModel",
     "CrowdLayerConfig",
     "CrowdLayerModel",
+    "CrowdlabConfig",
+    "CrowdlabModel",
     "DoctorNetConfig",
     "DoctorNetModel",
     "MBEMConfig",

@@ -6,19 +6,17 @@ Crowds with Crowd-Kit. Journal of Open Source Software 9(96), 2024), the optiona
 """
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from ..data.collator import POSTERIOR_COLUMN
-from ..data.flat_votes import FlatVotes
 from ..data.posteriors import WithPosterior
 from ..model.configuration_maxmig import MaxMIGConfig
-from ..model.cross_entropy import TargetModel
 from ..model.votes import Votes
+from .posterior_targets import PosteriorTargetModel, votes_in_full
 
 ALGORITHMS = {
     # our name: crowd-kit's class
@@ -64,7 +62,7 @@ class AggregatedConfig(MaxMIGConfig):
             raise ValueError(f"`algorithm` kos must have two classes, got {self.num_labels}.")
 
 
-class AggregatedModel(TargetModel):
+class AggregatedModel(PosteriorTargetModel):
     """Train on the posterior of a vote-only method for each training item.
 
     t_ic = P(c | all votes on all items), from crowd-kit. For methods without probabilities (KOS,
@@ -110,7 +108,7 @@ class AggregatedModel(TargetModel):
         """The name of the algorithm in crowd-kit."""
         return ALGORITHMS[self.config.algorithm]
 
-    def prepare(self, dataset: Any, crowd: Iterable[Votes]) -> Any:
+    def prepare(self, dataset: Any, crowd: Iterable[Votes], unseen: Tensor | None = None) -> Any:
         """Add each item's posterior to the training set.
 
         Raises:
@@ -125,19 +123,6 @@ class AggregatedModel(TargetModel):
         return WithPosterior(
             dataset, aggregate_labels(crowd, self.method, self.config.num_labels, **options)
         )
-
-    def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the (B, C) posterior that `prepare` has added.
-
-        Raises:
-            ValueError: if the batch has none.
-        """
-        if POSTERIOR_COLUMN not in batch:
-            raise ValueError(
-                f"a training batch must have `{POSTERIOR_COLUMN}`, got "
-                f"{', '.join(batch) or 'nothing'}: see `prepare`."
-            )
-        return batch[POSTERIOR_COLUMN]
 
 
 def aggregate_labels(
@@ -165,21 +150,9 @@ def aggregate_labels(
         raise ImportError(
             f"{algorithm} needs crowd-kit: install it by `pip install 'hf_maxmig[peers]'`."
         ) from error
-    flat = FlatVotes.read(crowd)
-    if flat.weight is not None and not bool((flat.weight == 1).all()):
-        raise ValueError(
-            f"`annotation_weights` must be left out for {algorithm}, or all be 1, got {int((flat.weight != 1).sum())} "
-            "votes of another weight: crowd-kit counts each vote in full. Remove the column "
-            "(`dataset.remove_columns('annotation_weights')`), or use a method that weighs votes, such as "
-            "`majority_vote`, `aggnet` or Max-MIG."
-        )
+    flat = votes_in_full(crowd, algorithm, "crowd-kit counts each vote in full")
     numbers = {"task": flat.item, "worker": flat.annotator, "label": flat.annotation}
     votes = pandas.DataFrame({name: column.numpy() for name, column in numbers.items()})
-    if not len(votes):
-        raise ValueError(
-            "the training set must have at least one label by a known annotator, got none: check "
-            "the columns `annotators` and `annotations`."
-        )
     method = getattr(methods, algorithm)(**options)
     posterior = np.zeros((flat.num_items, num_classes), dtype=np.float32)
     with warnings.catch_warnings():

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from ..model.configuration_maxmig import MaxMIGConfig
 from ..model.cross_entropy import TargetModel
 from ..model.functional import vote_share
-from ..model.votes import Votes
+from ..model.votes import Votes, plurality
 
 
 class MajorityVoteConfig(MaxMIGConfig):
@@ -39,6 +38,7 @@ class MajorityVoteModel(TargetModel):
         `soft_vote` keeps the share of the minority; `aggregated` weighs the annotators.
 
     Example:
+        >>> import torch
         >>> from hf_maxmig import HeadClassifier, HeadConfig
         >>> head = HeadClassifier(HeadConfig(input_size=5, num_labels=2))
         >>> model = MajorityVoteModel.from_classifier(head, num_annotators=3)
@@ -55,6 +55,4 @@ class MajorityVoteModel(TargetModel):
     def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return (B, C): one for the class with most votes, divided equally among tied classes."""
         votes = Votes.of(batch)
-        share = vote_share(votes.known, self.config.num_labels, votes.weights)
-        top = (share == share.amax(dim=1, keepdim=True)) & (share > 0)
-        return top / torch.where(top.any(dim=1), top.sum(dim=1), 1)[:, None]
+        return plurality(vote_share(votes.known, self.config.num_labels, votes.weights))

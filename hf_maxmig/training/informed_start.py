@@ -43,7 +43,7 @@ class BriefModel(TargetModel):
     reference = "the share of each class among an item's votes"
     shares: Tensor
 
-    def prepare(self, dataset: Any, crowd: Any) -> WithPosterior:
+    def prepare(self, dataset: Any, crowd: Any, unseen: Tensor | None = None) -> WithPosterior:
         """Return the training set with each item's share."""
         return WithPosterior(dataset, self.shares.numpy())
 
@@ -254,15 +254,16 @@ def start_from_information(training: Training, seed: int) -> None:
 
 
 def briefly_trained(
-    training: Training, rows: list[int], share: Tensor, seed: int
+    training: Training, rows: list[int], share: Tensor, seed: int, length: float = BRIEF
 ) -> tuple[nn.Module, Callable[[Any], PredictionOutput]]:
-    """Train a copy of the classifier briefly on the shares of some items.
+    """Train a copy of the classifier on the shares of some items.
 
     Args:
         training: its model stays as it is.
         rows: the items.
         share: (N, C), of all items.
         seed: of the batches and of dropout.
+        length: the share of the training's epochs or steps.
 
     Returns:
         The copy, and a function that predicts a data set by it.
@@ -275,7 +276,7 @@ def briefly_trained(
         id2label=config.id2label,
     )
     brief.shares = share[rows]
-    ask = training.train_briefly(brief, rows, BRIEF, seed=seed)
+    ask = training.train_briefly(brief, rows, length, seed=seed)
     return brief.classifier, ask
 
 

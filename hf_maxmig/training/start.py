@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..model.modeling_maxmig import CrowdModel
@@ -14,6 +15,7 @@ from .cross_fit import CrossFitted, check_found_for
 from .gold import number_of
 
 FILE, ITEMS = "start.json", "start.safetensors"  # in a checkpoint
+UNSEEN = "unseen.safetensors"
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Start:
         tried: the gain, or the likelihood of a left-out vote, of each setting that was tried.
         gold_labels: how many gold labels of the training items were used.
         items: the result of cross-fitting, if the training starts so.
+        unseen: (N, C), the result of `cross_validation.unseen_posteriors`, if the method asks for it.
         state: the first parameters of the model by name, without those that stay. A checkpoint does not
             hold them, for it has the model's own.
 
@@ -47,6 +50,7 @@ class Start:
     tried: dict[str, float] = field(default_factory=dict)
     gold_labels: int = 0
     items: CrossFitted | None = None
+    unseen: Tensor | None = None
     state: dict[str, Tensor] = field(default_factory=dict)
 
     def of(self, model: CrowdModel) -> "Start":
@@ -59,12 +63,14 @@ class Start:
         values: dict[str, Any] = {
             f.name: getattr(self, f.name)
             for f in dataclasses.fields(self)
-            if f.name not in ("items", "state")
+            if f.name not in ("items", "unseen", "state")
         }
         with staged(folder / FILE) as place:
             place.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
         if self.items is not None:
             self.items.save(folder / ITEMS)
+        if self.unseen is not None:
+            save_file({"unseen": self.unseen.contiguous()}, folder / UNSEEN)
 
     @classmethod
     def load(cls, folder: Path) -> "Start":
@@ -73,7 +79,8 @@ class Start:
             return cls("keep")
         values = json.loads((folder / FILE).read_text(encoding="utf-8"))
         items = CrossFitted.load(folder / ITEMS) if (folder / ITEMS).is_file() else None
-        return cls(**values, items=items)
+        unseen = load_file(folder / UNSEEN)["unseen"] if (folder / UNSEEN).is_file() else None
+        return cls(**values, items=items, unseen=unseen)
 
     def logs(self) -> dict[str, float]:
         """Return the entries of the log: the settings that were tried, and the rate that was chosen."""
@@ -93,10 +100,16 @@ def check_start(start: Start, dataset: Any, gold: Tensor | None) -> None:
         gold: (N,) int64, its gold labels that the user hands over, -1 for none; None if none are used.
 
     Raises:
-        ValueError: as `check_found_for`; or if more or fewer gold labels were used.
+        ValueError: as `check_found_for`; if more or fewer gold labels were used; or if posteriors are of
+            another number of items.
     """
     if start.items is not None:
         check_found_for(start.items, dataset, gold)
+    if start.unseen is not None and len(start.unseen) != len(dataset):
+        raise ValueError(
+            f"the training set must be that of the checkpoint, N = {len(start.unseen)} items, got {len(dataset)}: the "
+            "checkpoint holds what classifiers that have not seen an item say of it."
+        )
     used = number_of(gold)
     if start.gold_labels != used:
         raise ValueError(

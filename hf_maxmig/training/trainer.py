@@ -30,6 +30,7 @@ from .batch import batch_loss
 from .checkpoints import swapped
 from .class_names import class_order, rename_classes
 from .cross_fit import temper
+from .cross_validation import unseen_posteriors
 from .distributed import gather_with_gradient, whole_parameters, without_gradient
 from .guards import Watch
 from .item_features import features_of
@@ -300,10 +301,12 @@ class CrowdTrainer(MeasuringTrainer):
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> TrainOutput:
         # After a `model_init` and before anything wraps the model, unless it is trained again, or
         # `auto_find_batch_size` tries a smaller batch.
-        if self._fresh and self.args.init != "keep" and not self._started:
+        if self._fresh and not self._started:
             self._started = True
             with whole_parameters(self.model):
-                self._begin()
+                if self.args.init != "keep":
+                    self._begin()
+                self._cross_validate()
         # W stays as it was found: it has no part in the loss.
         stays = [] if self.start.items is None else self.crowd_model.crowd_parameters()
         with without_gradient(stays):
@@ -323,6 +326,12 @@ class CrowdTrainer(MeasuringTrainer):
                 self.optimizer = self._given_optimizer  # that of an earlier training has its rates
         else:
             initialize_from_votes(training, model)
+
+    def _cross_validate(self) -> None:
+        """Ask classifiers that have not seen an item about it, if the method needs that."""
+        quiet = self.args.disable_tqdm or not self.is_local_process_zero()
+        unseen = unseen_posteriors(self._training(), quiet)
+        self.start = dataclasses.replace(self.start, unseen=unseen)
 
     def _use_parts(self) -> None:
         """Switch to the kinds of prior and aggregator that were found."""
@@ -461,7 +470,9 @@ class CrowdTrainer(MeasuringTrainer):
         Raises:
             ValueError: if there is no full batch.
         """
-        prepared = self.crowd_model.prepare(self.train_dataset, self.crowd_of(self.train_dataset))
+        found = {} if self.start.unseen is None else {"unseen": self.start.unseen}
+        crowd = self.crowd_of(self.train_dataset)
+        prepared = self.crowd_model.prepare(self.train_dataset, crowd, **found)
         drop = self.args.dataloader_drop_last or self.args.world_size > 1
         with (
             swapped(self, "train_dataset", prepared),

@@ -197,6 +197,8 @@ def cells(
         for (case, level), method in product(crowds, methods):
             if method == "kos" and source.num_classes != 2:
                 continue
+            if method == "crowdlab" and case == "sparse_one":
+                continue  # it weighs annotators by their agreement on an item
             if method != "true_labels":
                 yield Cell(dataset, method, case, level, seed)
         if "true_labels" in methods:

@@ -6,7 +6,9 @@ import torch
 from tests.children import together
 from tests.peers import two_processes
 
-NAMES = ["aggnet", "mbem", "crowd_layer", "doctor_net_weighted", "geo_f", "geo_w", "coin_net"]
+NAMES = [
+    "aggnet", "mbem", "crowd_layer", "doctor_net_weighted", "geo_f", "geo_w", "coin_net", "crowdlab"
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
