@@ -1,4 +1,7 @@
-"""Lets what measures import the recipes, one folder up. To be imported first; not a recipe itself."""
+"""Make the recipes, one folder up, importable for the measuring scripts.
+
+To be imported first; not a recipe itself.
+"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What each of our training arguments does, from its help. Not a recipe itself.
+"""The effect of each of our training arguments, from its help. Not a recipe itself.
 
 Run as `python recipes/benchmarks/argument_rows.py` it writes the list in `docs/training_arguments.md` anew.
 """
@@ -16,7 +16,7 @@ OWN = [name for name in MaxMIGTrainingArguments.__annotations__ if not name.star
 
 
 def default_of(field: Field) -> str:
-    """Write what a field is where nothing is given; nothing where that depends on the machine.
+    """Write a field's default; nothing if it depends on the machine.
 
     Example:
         >>> from dataclasses import make_dataclass
@@ -30,7 +30,7 @@ def default_of(field: Field) -> str:
 
 
 def lines() -> str:
-    """List the fields that `MaxMIGTrainingArguments` adds or sets otherwise, with their help."""
+    """List the fields that `MaxMIGTrainingArguments` adds or whose default it changes, with their help."""
     own = {one.name: one for one in fields(MaxMIGTrainingArguments)}
     return "\n".join(
         textwrap.fill(

@@ -4,27 +4,26 @@ r"""Every method of the paper's comparison on the same data, crowds, seeds, trai
     python recipes/benchmarks/benchmark.py --dataset digits --table --figure digits.png
 
 The first command runs what is missing of methods x cases x expertise x seeds, as many cells at once
-as there are cores, and writes a file a cell: a cell that is there is not run again, and whoever is
-stopped loses the running cells only. The digits take under 20 minutes on two cores. The second shows
-what is there as the paper's tables, in Markdown and LaTeX, and as its figure 3.
+as there are cores, and writes one file per cell. Finished cells are not run again, so a stopped run loses
+only the cells in progress. The digits take under 20 minutes on two cores. The second command shows the
+finished cells as the paper's tables, in Markdown and LaTeX, and as its figure 3.
 
     python recipes/benchmarks/benchmark.py --dataset labelme --seeds 10 --data_dir DIR
     python recipes/benchmarks/benchmark.py --dataset luna16 --methods max_mig aggnet --seeds 3 --data_dir DIR
 
-What is no flag of this page goes to the recipe of the data set: where its data lies, or how all
-methods are trained. Expect on digits what the tables of `docs/results.md` show. All methods take, a seed on
-two cores, a minute on LabelMe; an hour on CIFAR-10's features, a third of it crowd-kit's GLAD; and
-one to two hours on LUNA16 with `--bf16 True --use_cpu True`, if the processor computes in bfloat16
-(AVX512-BF16, AMX): on others leave the two out.
+Other flags are passed to the data set's recipe, such as the folder of its data or training arguments for
+all methods. On the digits, expect the tables of `docs/results.md`. On two cores, one seed of all methods
+takes a minute on LabelMe, an hour on CIFAR-10's features (a third of it for crowd-kit's GLAD), and one to
+two hours on LUNA16 with `--bf16 True --use_cpu True` if the processor computes in bfloat16 (AVX512-BF16,
+AMX); leave out both flags on other processors.
 
 The protocol is the same for every method: the network, the rates, the batches and the epochs of the
 data set's recipe; each starts as its authors start it, `max_mig_vote_share` from equation 2. A tenth
-of the training items are kept back, and the epoch with the highest gain on their votes is the
-label-free pick of the methods that have a g; in it Max-MIG's W has the strength that these votes give
-it, as after any training with held-out votes. Each cell tells of the last epoch, which is the
-headline, of the label-free pick and of the best epoch on the test items, side by side: accuracy,
-negative log-likelihood, Brier score and calibration error. Once, at the end, it tells how well the method
-knows when an annotator is right.
+of the training items is held out, and the epoch with the highest gain on their votes is the label-free
+pick of the methods that have a g. In this pick Max-MIG's W has the strength found on these votes, as after
+any training with held-out votes. Each cell records the last epoch, which is the headline, the label-free
+pick and the best epoch on the test items side by side: accuracy, negative log-likelihood, Brier score and
+calibration error. At the end it also records how well the method knows when an annotator is right.
 Gold labels train `true_labels`, the ceiling, and nothing else.
 """
 
@@ -89,17 +88,17 @@ OURS: dict[str, dict[str, Any]] = {
     },  # classifier and W maximise the gain together, as in the paper
     "max_mig_vote_share": {"init": "vote_share", "search_rate": False},
     "max_mig_factored": {"aggregator": "factored"},
-    "max_mig_cross_fit": {"init": "cross_fit"},  # what the trainer does with nothing set
+    "max_mig_cross_fit": {"init": "cross_fit"},  # the trainer's default start
 }
 OF_CLASSIFIER = ("accuracy", "nll", "brier", "ece")  # what needs no votes
 FOUND = ("aggregator_learning_rate", "prior")  # by the trainer itself
 METHODS = (*OURS, *PEERS)
 HELD_OUT = 0.1  # of the training items
-LOOKS = 25  # at the most in a training: on small data, looking costs as much as training
+LOOKS = 25  # at most, per training: on small data, evaluating costs as much as training
 
 
 class Source(NamedTuple):
-    """Where a data set comes from.
+    """The source of a data set.
 
     Args:
         recipe: its page.
@@ -166,16 +165,16 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What its file is called."""
+        """The name of its file."""
         parts = [self.method, self.case, self.expertise, f"seed{self.seed}"]
         return "-".join(part for part in parts if part is not None)
 
     def file(self, folder: Path) -> Path:
-        """Where its result lies."""
+        """The path of its result."""
         return folder / self.dataset / f"{self.name}.json"
 
     def command(self, flags: list[str], held_out: float) -> str:
-        """Say what runs this cell again (and those of smaller seeds)."""
+        """Return the command that repeats this cell (and those of smaller seeds)."""
         words = ["--dataset", self.dataset, "--methods", self.method]
         if self.case is not None and self.expertise is not None:
             words += ["--cases", self.case, "--expertise", self.expertise]
@@ -188,7 +187,7 @@ class Cell:
 def cells(
     dataset: str, methods: list[str], cases: list[str], expertise: list[str], seeds: int
 ) -> Iterator[Cell]:
-    """List the cells: seed by seed, so that what is there early is a whole table of fewer seeds."""
+    """List the cells seed by seed, so that a stopped run is a whole table with fewer seeds."""
     source = DATASETS[dataset]
     for seed in range(seeds):
         crowds: list[tuple[str | None, str | None]] = [(None, None)]
@@ -209,7 +208,7 @@ def cells(
 
 
 class Looks(TrainerCallback):
-    """Measures after epochs, without changing the training: that is what `seconds` leaves out.
+    """Measures after epochs without changing the training; `seconds` excludes this time.
 
     Args:
         recipe: what is measured on.
@@ -220,13 +219,13 @@ class Looks(TrainerCallback):
         self.voted = has_votes(recipe.test, items=1)
         self.trainer: CrowdTrainer | None = None
         self.rows: list[dict[str, float]] = []
-        self.strengthened: list[dict[str, float]] = []  # what of a row the strength of W changes
+        self.strengthened: list[dict[str, float]] = []  # what the strength of W changes in a row
         self.seconds = 0.0
 
     def on_epoch_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Measure, in the last epoch and in every so many before it."""
+        """Measure in the last epoch, and at regular intervals before it."""
         epoch = round(state.epoch or 0)
         if not looks_at(epoch, round(args.num_train_epochs)):
             return
@@ -242,17 +241,17 @@ class Looks(TrainerCallback):
         """Measure the classifier on the test items; g and forecast there, or where votes are.
 
         Returns:
-            The row; and what else it would be if the training ended here with votes that were held
-            out, which then say how much g's count.
+            The row, and its changes if the training ended here with held-out votes, which then
+            set the strength of g's.
         """
         assert self.trainer is not None
         trainer, recipe = self.trainer, self.recipe
         order = trainer.class_order()  # the names that the classes get at the end
-        told = trainer.predict(recipe.test)
-        row = measured(trainer, told, order)
+        output = trainer.predict(recipe.test)
+        row = measured(trainer, output, order)
         if not self.voted:
-            told = trainer.predict(recipe.train)
-            row |= with_votes(measured(trainer, told, order))
+            output = trainer.predict(recipe.train)
+            row |= with_votes(measured(trainer, output, order))
         if recipe.held_out is None or "aggregator_accuracy" not in row:
             return row, {}
         model = trainer.crowd_model
@@ -263,7 +262,7 @@ class Looks(TrainerCallback):
         if not model.loss_is_minus_gain:
             return row, {}
         strength = best_strength(log_h, log_g, model.log_prior(), model.config.divergence)
-        found = measured(trainer, told, order, strength)
+        found = measured(trainer, output, order, strength)
         return row, {"strength": strength} | with_votes(found)
 
     def label_free(self) -> dict[str, float] | None:
@@ -275,7 +274,7 @@ class Looks(TrainerCallback):
 
 
 def looks_at(epoch: int, epochs: int) -> bool:
-    """Whether to look after an epoch: evenly, the last one always."""
+    """Return whether to evaluate after an epoch: at regular intervals, and always after the last."""
     return (epochs - epoch) % math.ceil(epochs / LOOKS) == 0
 
 
@@ -303,7 +302,7 @@ def measured(
 
 
 def with_votes(row: dict[str, float]) -> dict[str, float]:
-    """Keep what is measured with the votes on the items."""
+    """Keep the measures that depend on the items' votes."""
     return {name: value for name, value in row.items() if name not in OF_CLASSIFIER}
 
 
@@ -395,7 +394,7 @@ def matrices_distance(
 
 
 def make_trainer(method: str, recipe: Recipe, callbacks: list[TrainerCallback]) -> CrowdTrainer:
-    """Put the method on the recipe's classifier."""
+    """Build the method's trainer on the recipe's classifier."""
     arguments = copy.copy(recipe.training)
     for name, value in OURS.get(method, {}).items():
         setattr(arguments, name, value)
@@ -421,7 +420,7 @@ def run_cell(cell: Cell, flags: list[str], held_out: float, folder: Path) -> dic
     trainer = make_trainer(cell.method, recipe, [looks])
     looks.trainer = trainer
     started = time.perf_counter()
-    told = trainer.train().metrics
+    metrics = trainer.train().metrics
     seconds = time.perf_counter() - started - looks.seconds
     rows = looks.rows
     train = judged(trainer, recipe.train)
@@ -436,7 +435,7 @@ def run_cell(cell: Cell, flags: list[str], held_out: float, folder: Path) -> dic
         "last": rows[-1],
         "label_free": looks.label_free(),
         "best_on_test": max(rows, key=lambda row: row["accuracy"]),
-        "found": {name: told[name] for name in FOUND if name in told},
+        "found": {name: metrics[name] for name in FOUND if name in metrics},
         "forecast_items": "test" if looks.voted else "train",
         "confusion_error": round(confusion_distance(*train, num_annotators), 5),
         "annotators": of_annotators(trainer, train, voted),
@@ -453,7 +452,7 @@ def run_cell(cell: Cell, flags: list[str], held_out: float, folder: Path) -> dic
 
 
 def build(cell: Cell, flags: list[str], held_out: float) -> Recipe:
-    """Let the data set's page make everything but the method; pictures are processed once."""
+    """Let the data set's recipe build everything but the method; pictures are processed once."""
     source = DATASETS[cell.dataset]
     page = importlib.import_module(source.recipe)
     kinds = get_type_hints(page.recipe)
@@ -461,7 +460,7 @@ def build(cell: Cell, flags: list[str], held_out: float) -> Recipe:
     if source.simulated and cell.case is not None and cell.expertise is not None:
         crowd = ["--case", cell.case, "--expertise", cell.expertise]
     with tempfile.TemporaryDirectory() as folder:
-        # The trainer writes nothing: nothing is saved, and nothing is reported.
+        # The trainer saves and reports nothing.
         quiet = ["--output_dir", folder, "--report_to", "none", "--disable_tqdm", "True"]
         quiet += ["--logging_strategy", "no", "--save_strategy", "no"]
         arguments, training = parse(
@@ -484,7 +483,7 @@ def build(cell: Cell, flags: list[str], held_out: float) -> Recipe:
 
 
 def watch_parent() -> None:
-    """Leave when the parent is gone: a worker alone would wait for ever."""
+    """Exit when the parent is gone: a worker alone would wait for ever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
@@ -492,7 +491,7 @@ def watch_parent() -> None:
 
 def start_worker(threads: int) -> None:
     watch_parent()
-    gc.freeze()  # the trainer collects garbage in each training: not among all that was imported
+    gc.freeze()  # or each training would search all imported objects for garbage
     torch.set_num_threads(threads)
     hush()
 
@@ -500,13 +499,13 @@ def start_worker(threads: int) -> None:
 def run_cells(
     todo: list[Cell], flags: list[str], held_out: float, folder: Path, jobs: int
 ) -> dict[Cell, str]:
-    """Run cells in `jobs` processes at once.
+    """Run cells in `jobs` parallel processes.
 
     Returns:
         What went wrong, by cell: one that fails does not stop the others.
     """
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    # Read when a worker starts and loads its libraries; what the user has set stays.
+    # Read when a worker starts and loads its libraries; the user's own settings stay.
     environment = {**KEEPS, "OMP_NUM_THREADS": str(threads), **os.environ}
     failed: dict[Cell, str] = {}
     with (
@@ -531,7 +530,7 @@ def run_cells(
 
 
 def unfinished(wanted: list[Cell], flags: list[str], held_out: float, folder: Path) -> list[Cell]:
-    """Leave out what is there.
+    """Return the cells that are still missing.
 
     Raises:
         ValueError: if a cell is there that was run with other flags.
@@ -551,7 +550,7 @@ def unfinished(wanted: list[Cell], flags: list[str], held_out: float, folder: Pa
 
 
 def collect(found: list[dict[str, Any]], file: Path) -> None:
-    """Write cells in one file, a line each: what is committed."""
+    """Write cells into one file, one per line, which is then committed."""
     lines = ",\n".join(json.dumps(cell) for cell in found)
     with staged(file) as place:
         place.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
@@ -613,7 +612,7 @@ def main() -> None:
 
 
 def run_missing(arguments: argparse.Namespace, flags: list[str]) -> None:
-    """Run the cells that are not there.
+    """Run the missing cells.
 
     Raises:
         SystemExit: if one failed.

@@ -81,10 +81,10 @@ DATASETS = {
     "cifar10n_features": "CIFAR-10N, given features",
 }
 BEYOND_PAPER = ", beyond the paper's cases"  # behind a data set's name
-BELOW = 1.0  # points by which a number is clearly below another
+BELOW = 1.0  # points by which a number must be lower to count as clearly lower
 CEILING = "true_labels"
 METHODS = {
-    # as people call them, in the order of the rows
+    # display names, in the order of the rows
     **{name: model.method for name, (model, _) in PEERS.items() if isinstance(model.method, str)},
     "crowd_layer_vote_share": "Crowd Layer, eq. 2 start",
     "spee_lfc": "SpeeLFC",
@@ -120,7 +120,7 @@ class Number(NamedTuple):
     Args:
         mean: over the seeds.
         deviation: the standard deviation, with n - 1; None for one seed, or where it is not stated.
-        seeds: how many; None where it isn't told.
+        seeds: their number; None if it is not stated.
     """
 
     mean: float
@@ -185,7 +185,7 @@ def read_cells(*places: Path) -> list[Cell]:
 
     Args:
         *places: folders, of which every `*.json` is read, in folders below too, or files: a cell or
-            a list of cells each. A file in a folder that holds something else is passed over.
+            a list of cells each. A file in a folder that holds something else is skipped.
 
     Returns:
         The cells, in the order of the places and of the files' names.
@@ -203,7 +203,7 @@ def read_cells(*places: Path) -> list[Cell]:
             )
         if place.is_dir():
             for file in sorted(place.rglob("*.json")):
-                # A folder with a dot in front holds what is being written.
+                # A folder whose name starts with a dot holds files that are being written.
                 if not any(part.startswith(".") for part in file.relative_to(place).parts):
                     files.setdefault(file, False)
         else:
@@ -355,7 +355,7 @@ def _results(dataset: str, cells: list[Cell], pick: str) -> Results:
 
 
 def _measured(cell: Cell, pick: str) -> dict[str, float]:
-    """What a cell measured in a pick; an older cell lacks some of it."""
+    """The measures of a cell in a pick; older cells lack some of them."""
     row = cell.get(pick) or {}
     found = {name: 100 * row[name] for name in MEASURES if name in row}
     found |= {name: row[name] for name in CERTAINTY if name in row}
@@ -374,7 +374,7 @@ def _average(values: list[float]) -> Number:
 def clearly_below(
     crowds: Sequence[Crowd], numbers: Sequence[Number | None], others: Sequence[Number | None]
 ) -> list[Crowd]:
-    """Say in which crowds a number is lower than the other by more than `BELOW`.
+    """Return the crowds in which a number is lower than the other by more than `BELOW`.
 
     Args:
         crowds: of both.
@@ -392,23 +392,23 @@ def clearly_below(
 
 
 def method_name(method: str) -> str:
-    """As people call it."""
+    """Return a method's display name."""
     return METHODS.get(method, method)
 
 
 def crowd_name(crowd: Crowd) -> str:
-    """What a simulated crowd is called in a table."""
+    """Return the name of a simulated crowd in a table."""
     return CROWDS.get(crowd) or BEYOND[crowd]
 
 
 def dataset_name(dataset: str) -> str:
-    """As people call it."""
+    """Return a data set's display name."""
     name = dataset.removesuffix(BEYOND_PAPER)
     return DATASETS.get(name, name) + dataset[len(name) :]
 
 
 def ordered(names: Iterable[str], first: Iterable[str]) -> list[str]:
-    """Sort names: those of `first` as they stand there, then the others."""
+    """Sort names: those in `first` in that order, then the others."""
     names = set(names)
     known = [name for name in first if name in names]
     return known + sorted(names - set(known))

@@ -1,28 +1,28 @@
-"""Crowd columns at size: ten million votes joined, kept, read and described, in seconds and bytes.
+"""Columns of votes at scale: ten million votes joined, stored, read and described, in seconds and bytes.
 
-Each job runs in a fresh process, so that its peak of memory is its own:
+Each job runs in a new process, so that its peak memory is its own:
 
 1. `read_annotations` of the votes from CSV and from Parquet;
 2. `add_annotations`: votes in a table in memory, in random order, items and annotators by name;
 3. `crowd_batches`: one reading of the joined columns, as training starts with;
 4. `initialize_crowd`: equation 2 of all votes, from the joined columns;
 5. `MaxMIGTrainer`: start, search and 100 steps of a head on eight features, all by default, on the
-   columns and features as they lie on the disk;
+   columns and features as stored on disk;
 6. `describe`, without crowd-kit and with it.
 
-And, at a smaller size, the join beside the same thing in plain Python, a dict of lists, by turns;
-nothing is timed before both agree.
+At a smaller size, the join is also compared by turns with plain Python, a dict of lists. Nothing is
+timed before both agree.
 
     python recipes/benchmarks/benchmark_columns.py --output_dir out/benchmark_columns
 
 takes 3 to 5 minutes on two cores, 4 GiB of memory and 1 GB of disk, prints a table and writes it to
-`benchmark_columns.json`. Expect ten million votes to be joined in 10 s (twice that where others work
-beside) and 3 GiB, read from CSV in 16 s and 4 GiB, from Parquet in 6 s, batched in 1 s, W started in
-2 s, a training to be found a start and a rate and to take 100 steps in a minute and 0.9 GiB above
-data and model, the votes to be described in 2 s, crowd-kit 4 s more; plain Python takes three
-times as long to join. The columns take 16 bytes per vote, two int64 (`ClassLabel` has no other type), and 8 per item
-that say where its lists begin, 16.8 in all; 3.4 in a Parquet file. `--votes 5000 --items 700
---annotators 90 --plain_votes 3000` shows in a minute that it runs.
+`benchmark_columns.json`. Expect the following for ten million votes: joining takes 10 s (twice that on a
+busy machine) and 3 GiB, reading from CSV 16 s and 4 GiB, from Parquet 6 s, batching 1 s, starting W 2 s.
+Finding a start and a rate and taking 100 training steps takes a minute and 0.9 GiB beyond data and model.
+Describing the votes takes 2 s, and 4 s more with crowd-kit. Plain Python takes three times as long to join.
+The columns take 16 bytes per vote, two int64 (`ClassLabel` has no other type), and 8 per item for the
+offsets of its lists, 16.8 in all; 3.4 in a Parquet file. `--votes 5000 --items 700 --annotators 90
+--plain_votes 3000` shows in a minute that it runs.
 """
 
 import statistics
@@ -63,8 +63,8 @@ from hf_maxmig.data.describe import describe
 from hf_maxmig.data.readers.read_annotations import read_annotations
 
 MIB = 2**20
-RIGHT = 0.7  # share of votes that say the item's class; the others say any
-BUSY = 3  # annotator m of M has done 1 - (m / M)^(1/3) of the votes or so: some are busy, most not
+RIGHT = 0.7  # share of votes for the item's class; the others name any class
+BUSY = 3  # annotator m of M cast about 1 - (m / M)^(1/3) of the votes: a few are busy, most are not
 GIVEN_SIZES = {"votes": 10_000_000, "items": 1_000_000, "annotators": 100_000}  # of the targets
 AT_MOST_SECONDS = 60.0  # of the join
 AT_MOST_MIB = 4 * 1024  # of its process, everything loaded
@@ -76,7 +76,7 @@ FEATURES = 8
 
 @dataclass
 class ColumnsArguments:
-    """How large, and where to write."""
+    """The sizes, and where to write."""
 
     output_dir: str = field(
         default="out/benchmark_columns", metadata={"help": "Folder of `benchmark_columns.json`."}
@@ -99,10 +99,10 @@ class Row:
     Args:
         job: what was measured.
         seconds: by the clock.
-        cpu_seconds: of the processor, all threads together: what other work disturbs least.
+        cpu_seconds: of the processor, all threads together, which other work disturbs least.
         peak_mib: the most memory that the process held at any time: Python, the libraries, the
             input, the work, the result.
-        added_mib: the same less what it held when the job began, its input loaded.
+        added_mib: the same, less the memory held when the job began with its input loaded.
     """
 
     job: str
@@ -112,7 +112,7 @@ class Row:
     added_mib: float
 
 
-# What it is measured on
+# Inputs
 
 
 def draw_votes(votes: int, items: int, annotators: int, classes: int, seed: int = 0) -> pa.Table:
@@ -143,7 +143,7 @@ def items_dataset(items: int) -> Dataset:
 def plain_join(
     items: Sequence[str], votes: dict[str, list[str]]
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Join by a dict of lists, as one would write it down; numbers are those of the sorted names."""
+    """Join by a dict of lists, the obvious way; numbers follow the sorted names."""
     number = {name: m for m, name in enumerate(sorted(set(votes["annotator"])))}
     classes = {name: c for c, name in enumerate(sorted(set(votes["annotation"])))}
     of: dict[str, tuple[list[int], list[int]]] = {name: ([], []) for name in items}
@@ -154,7 +154,7 @@ def plain_join(
     return [of[item][0] for item in items], [of[item][1] for item in items]
 
 
-# Jobs, each in a process of its own: (folder, sizes) to a function to time
+# Jobs, each in a separate process: (folder, sizes) to a function to time
 
 
 def job_read(folder: Path, given: ColumnsArguments, kind: str) -> Callable[[], Any]:
@@ -174,7 +174,7 @@ def job_batches(folder: Path, given: ColumnsArguments) -> Callable[[], Any]:
 
 
 def small_pair(dataset: Dataset) -> MaxMIGModel:
-    """A head on the features, and the crowd of the columns."""
+    """Return a head on the features with the crowd of the columns."""
     annotators, classes = crowd_names(dataset)
     head = HeadClassifier(HeadConfig(input_size=FEATURES, id2label=dict(enumerate(classes or ()))))
     return MaxMIGModel.from_classifier(head, annotators=annotators)
@@ -225,13 +225,13 @@ def job_describe(folder: Path, given: ColumnsArguments, peers: bool) -> Callable
 
 
 def kept(result: Any, folder: Path) -> dict[str, Any]:
-    """What of a job's result is looked at afterwards."""
+    """Return what is inspected of a job's result afterwards."""
     if isinstance(result, Dataset) and "annotations" in result.column_names:
         columns = result.select_columns(["annotators", "annotations"])
         parquet = folder / "joined.parquet"
         columns.to_parquet(parquet)
         table = columns.with_format("arrow")[:]
-        # Not by `save_to_disk`, which writes all names again with every thousand rows.
+        # Not by `save_to_disk`, which writes all names again for every thousand rows.
         with pa.ipc.new_stream(folder / "joined.arrow", columns.data.schema) as stream:
             stream.write_table(columns.data.table)
         values = [table[name].combine_chunks().flatten() for name in columns.column_names]
@@ -249,7 +249,7 @@ def kept(result: Any, folder: Path) -> dict[str, Any]:
 def measure(
     name: str, prepare: Callable[..., Callable[[], Any]], *arguments: Any
 ) -> tuple[Row, dict[str, Any]]:
-    """Run a job in a fresh process, which prepares, times and looks at the result."""
+    """Run a job in a new process, which prepares, times and inspects the result."""
     return in_child({}, measured, name, prepare, *arguments)
 
 
@@ -257,7 +257,7 @@ def measured(
     name: str, prepare: Callable[..., Callable[[], Any]], *arguments: Any
 ) -> tuple[Row, dict[str, Any]]:
     call = prepare(*arguments)
-    reset_peak_memory()  # what it took to prepare is over
+    reset_peak_memory()  # preparing is over
     before, start = held_memory(), now()
     result = call()
     took, most = since(start, now()), peak_memory()
@@ -303,13 +303,13 @@ def measure_plain(given: ColumnsArguments) -> dict[str, Any]:
     }
 
 
-# Telling
+# Reporting
 
 
 def targets(
     given: ColumnsArguments, rows: dict[str, Row], bytes_a_vote: float
 ) -> list[dict[str, Any]]:
-    """Say what was wanted and whether it was reached; nothing at other sizes than it is for."""
+    """Return the target and whether it was reached; nothing at other sizes than the target's."""
     if {name: getattr(given, name) for name in GIVEN_SIZES} != GIVEN_SIZES:
         return []
     join, start, trainer = (
@@ -333,7 +333,7 @@ def targets(
 
 
 def table(results: dict[str, Any]) -> str:
-    """Render what a person wants to see."""
+    """Render the table for readers."""
     cells = [("job", "seconds", "of CPU", "peak MiB", "of it added")]
     for row in results["rows"]:
         times = f"{row['seconds']:.2f}", f"{row['cpu_seconds']:.2f}"

@@ -63,8 +63,8 @@ _SETTINGS: dict[str, Any] = {
     "hatch.color": "white",
     "hatch.linewidth": 0.6,
 }
-_WIDE, _TALL, _NARROW = 7.2, 1.9, 2.6  # inches: a row of panels and a panel of a real crowd
-_BAR = 0.84  # of the distance between two groups, what the bars take
+_WIDE, _TALL, _NARROW = 7.2, 1.9, 2.6  # inches: a row of panels, and a panel of a real crowd
+_BAR = 0.84  # share of the distance between two groups that the bars take
 
 
 def figure(
@@ -107,7 +107,7 @@ def figure(
             f"`methods` must be some of {', '.join(ordered(there, METHODS))} (the line of "
             f"{CEILING} is always drawn), got {', '.join(chosen) or 'none of the paper'}."
         )
-    settings: list[Any] = ["default", _SETTINGS]  # whatever the user has set
+    settings: list[Any] = ["default", _SETTINGS]  # whatever the user's settings are
     with matplotlib.style.context(settings):
         drawing = Figure(layout="constrained")
         _draw(drawing, found, chosen, pick)
@@ -195,7 +195,7 @@ def _group(crowd: Crowd) -> str:
 
 
 def _start(result: Results, methods: list[str]) -> float:
-    """Where the axis starts: low enough that the lowest bar keeps a fifth of the height."""
+    """Return where the axis starts: low enough that the lowest bar keeps a fifth of the height."""
     rows = [result.row(method, "accuracy") for method in methods]
     lowest = min(
         (number.mean - (number.deviation or 0) for row in rows for number in row if number is not None),
@@ -211,7 +211,7 @@ def _legend(
     width: float,
     title: str,
 ) -> int:
-    """Put the legend above the panels, to be read line by line, and say how many lines it takes."""
+    """Put the legend above the panels, to be read row by row, and return its number of rows."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

@@ -1,14 +1,14 @@
-"""Speed on an accelerator: Max-MIG beside cross-entropy, both through the trainer, in bfloat16.
+"""Speed on an accelerator: Max-MIG beside cross-entropy, both with the trainer, in bfloat16.
 
-ResNet-50 and ViT-S/16 at 224 pixels, random weights, compiled by torch and not, nothing to download.
-Noise for pictures lies ready in pinned memory, batch by batch, so that neither side waits for data.
-Both train by turns in one process, and each turn begins and ends with a synchronised clock:
+ResNet-50 and ViT-S/16 at 224 pixels with random weights, with and without torch's compiler; nothing to
+download. Batches of noise are prepared in pinned memory, so that neither side waits for data. Both train
+by turns in one process, and the device is synchronised at the start and end of each turn. It measures:
 
-- images a second of both, and the ratio of their steps, the median over pairs of turns;
-- the most memory that each of them takes;
-- from a profile of some steps: what the kernels take a step, what share of that is what Max-MIG
-  adds (aggregator, forecast and gain, forward and backward, profiled by themselves), and how often a
-  step makes the host wait.
+- images per second of both, and the ratio of their steps, the median over pairs of turns;
+- the peak memory of each;
+- from a profile of some steps: the kernels' time per step, the share of it that Max-MIG adds
+  (aggregator, forecast and gain, forward and backward, profiled separately), and how often a step makes
+  the host wait.
 
     python recipes/benchmarks/benchmark_gpu.py --output_dir out/benchmark_gpu
 
@@ -84,7 +84,7 @@ class GpuArguments:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is trained; the defaults are those of the results.
+    """The networks and batches to train; the defaults are those of the results.
 
     Args:
         networks: models of timm, with B of `GpuArguments`.
@@ -105,13 +105,13 @@ QUICK = Sizes(
 
 @dataclass
 class Side:
-    """What was measured of one of the two trainings.
+    """The measurements of one of the two trainings.
 
     Args:
         images_a_second: trained on.
         peak_mib: memory of the device, beyond what it held before; 0 without an accelerator.
-        kernels_ms: a step, all kernels together; of the processor's operations without one.
-        waits: of the host for the device, a step, by what made it wait.
+        kernels_ms: per step, all kernels together; the processor's operations without an accelerator.
+        waits: of the host for the device, per step, by cause.
     """
 
     images_a_second: float
@@ -130,7 +130,7 @@ class Row:
         plain: cross-entropy on gold labels.
         ours: Max-MIG.
         ratio: seconds of a step, ours / plain: median over pairs of turns.
-        crowd_ms: kernels of aggregator, forecast and gain, forward and backward, a step, not
+        crowd_ms: kernels of aggregator, forecast and gain, forward and backward, per step, not
             compiled.
         crowd_share: of the kernels of our step.
         error: why it was not measured.
@@ -146,11 +146,11 @@ class Row:
     error: str = ""
 
 
-# What it is measured on
+# Inputs
 
 
 class Places(Dataset[int]):
-    """A data set of nothing but numbers: the collator has the batches ready."""
+    """A data set of only numbers: the collator has the batches ready."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -163,13 +163,13 @@ class Places(Dataset[int]):
 
 
 class ReadyBatches:
-    """Hands out batches that were made before; a side is given the columns that it takes."""
+    """Returns batches that were made before; each side gets the columns that it takes."""
 
     def __init__(self, batches: list[dict[str, Tensor]], *columns: str) -> None:
         self.batches = [{name: batch[name] for name in columns} for batch in batches]
 
     def __call__(self, places: list[int]) -> dict[str, Tensor]:
-        """Return one of the batches, whichever places are asked for."""
+        """Return one of the batches, whichever items are requested."""
         return dict(self.batches[places[0] % len(self.batches)])
 
 
@@ -197,18 +197,18 @@ def make_batches(size: int, given: GpuArguments) -> list[dict[str, Tensor]]:
 
 
 def synchronized(device: torch.device) -> Reading:
-    """Read the clock when the device has done all its work."""
+    """Read the clock once the device has done all its work."""
     if device.type != "cpu":
         torch.accelerator.synchronize()
     return now()
 
 
 class Profiled:
-    """What a profile of some steps tells.
+    """A profile of some steps.
 
     Args:
-        steps: how many those are.
-        device: where they are computed.
+        steps: their number.
+        device: on which they are computed.
     """
 
     def __init__(self, steps: int, device: torch.device) -> None:
@@ -221,11 +221,11 @@ class Profiled:
         )
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
         self.profile.start()
 
     def stop(self) -> None:
-        """End, and add up."""
+        """Stop, and sum up."""
         self.profile.stop()
         events = self.profile.key_averages()
         if self.device.type == "cpu":
@@ -242,7 +242,7 @@ class Profiled:
 
 
 class ProfiledTurn(InTurn):
-    """Also notes the most memory of the first turn, and profiles the last, which is not counted.
+    """Also records the peak memory of the first turn, and profiles the last, which is not counted.
 
     Args:
         device: where the steps are computed.
@@ -265,21 +265,21 @@ class ProfiledTurn(InTurn):
             self.held = torch.accelerator.memory_allocated()
 
     def begin_turn(self) -> None:
-        """Note the time, and in the last turn what happens."""
+        """Record the time, and in the last turn start the profile."""
         super().begin_turn()
         if len(self.readings) == self.rounds - 1:
             self.profiled = Profiled(self.steps, self.device)
             self.profiled.start()
 
     def end_turn(self) -> None:
-        """Note what a step took."""
+        """Record the time per step."""
         if self.start is None and self.device.type != "cpu":
             self.peak_mib = (torch.accelerator.max_memory_allocated() - self.held) / MIB
         if self.profiled is not None:
             self.profiled.stop()
         super().end_turn()
 
-    def told(self, batch: int) -> Side:
+    def result(self, batch: int) -> Side:
         """Return what was measured."""
         assert self.profiled is not None
         seconds = median(reading.wall for reading in self.readings[:-1])
@@ -318,7 +318,7 @@ def crowd_kernels(batch: dict[str, Tensor], given: GpuArguments, device: torch.d
 
 
 def device_of(given: GpuArguments) -> torch.device:
-    """Where it is all computed."""
+    """The device of all computations."""
     accelerator = None if given.quick else torch.accelerator.current_accelerator()
     return accelerator or torch.device("cpu")
 
@@ -337,7 +337,7 @@ def measure(network: Network, compiled: bool, backend: str, given: GpuArguments)
         "use_cpu": given.quick,
         "torch_compile": compiled,
         "torch_compile_backend": backend if compiled else None,
-        "dataloader_pin_memory": not given.quick,  # it is already; this lets copies not wait
+        "dataloader_pin_memory": not given.quick,  # they already are; copies do not wait
         "accelerator_config": {"non_blocking": not given.quick},
     }
 
@@ -367,36 +367,36 @@ def measure(network: Network, compiled: bool, backend: str, given: GpuArguments)
             callbacks=[callback],
         )
 
-    rounds = given.rounds + 1  # the last is profiled
+    rounds = given.rounds + 1  # the last one is profiled
 
     def callback(turns: Turns, side: int) -> ProfiledTurn:
         return ProfiledTurn(device, turns, side, network.settling, network.steps, rounds)
 
     sides = train_by_turns([plain, ours], callback, rounds)
     pairs = zip(*(side.readings[:-1] for side in sides), strict=True)
-    row = Row(network.name, compiled, *(side.told(B) for side in sides))
+    row = Row(network.name, compiled, *(side.result(B) for side in sides))
     row.ratio = median(one.wall / other.wall for other, one in pairs)
     row.crowd_ms = crowd_kernels(batches[0], given, device)
     row.crowd_share = row.crowd_ms / row.ours.kernels_ms
     return row
 
 
-# Telling
+# Reporting
 
 
 def in_numbers(waits: dict[str, float]) -> str:
-    """Write how often the host waits.
+    """Write how often the host waits, by cause.
 
     Example:
         >>> in_numbers({"aten::item": 2.0, "cudaStreamSynchronize": 0.25}), in_numbers({})
         ('item 2, StreamSynchronize 0.25', 'none')
     """
-    told = (f"{k.removeprefix('aten::').removeprefix('cuda')} {v:g}" for k, v in waits.items())
-    return ", ".join(told) or "none"
+    parts = (f"{k.removeprefix('aten::').removeprefix('cuda')} {v:g}" for k, v in waits.items())
+    return ", ".join(parts) or "none"
 
 
 def table(rows: list[Row]) -> str:
-    """Render what a person wants to see."""
+    """Render the table for readers."""
     header = [
         "network", "compiled", "plain images/s", "our images/s", "step of plain", "plain MiB", "our MiB",
         "plain kernels", "our kernels", "of them crowd", "plain waits a step", "our waits a step", "",
@@ -425,7 +425,7 @@ def table(rows: list[Row]) -> str:
 
 
 def check_machine(quick: bool) -> None:
-    """End, and say why, unless there is one accelerator."""
+    """Exit with an error unless there is one accelerator."""
     number = torch.accelerator.device_count()
     if not quick and number != 1:
         sys.exit(
@@ -455,7 +455,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     }
     file = Path(given.output_dir) / "benchmark_gpu.json"
     rows: list[Row] = []
-    first = Profiled(1, device_of(given))  # a profiler must be used first by the main thread
+    first = Profiled(1, device_of(given))  # the main thread must use a profiler first
     first.start()
     first.stop()
     for compiled, network in product((False, True), sizes.networks):
@@ -463,7 +463,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             if time.perf_counter() - start > 60 * given.minutes:
                 raise TimeoutError("there was no time left")
             rows.append(measure(network, compiled, sizes.backend, given))
-        except Exception as error:  # what was measured before is worth keeping
+        except Exception as error:  # earlier measurements are worth keeping
             if given.quick:
                 raise
             rows.append(Row(network.name, compiled, error=f"{type(error).__name__}: {error}"[:200]))

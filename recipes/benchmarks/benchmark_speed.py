@@ -1,41 +1,41 @@
 """Speed: Max-MIG beside a plain version written from the paper, side by side in one run.
 
-Six jobs, each measured by turns, so that whatever else the machine does meets both sides:
+Six jobs, each measured by turns, so that other work on the machine affects both sides alike:
 
 1. `gain`, forward and backward, against the N x N ratios K of equation 1, computed at once, with
    masks for i = j and i != j; for KL also against the leanest pairwise version we know (no logs of
    K where Table 1 has none);
-2. `aggregator`, forward and backward, against one linear layer an annotator on one-hot rows;
+2. `aggregator`, forward and backward, against one linear layer per annotator on one-hot rows;
 3. `initialisation` of 50,000 items x 747 annotators from the columns of a data set, against a
    loop over annotators with one-hot matrices in memory; and, for 10,000 x 59, against a loop over
    annotators, items and classes;
 4. `trainer`: a step of `MaxMIGTrainer`, from one step's end to the next (data, forward, backward,
    optimizer), against one of `transformers.Trainer` with cross-entropy on gold labels: same network,
    items, optimizer and settings, three labels per item, a row for each number of `--threads`.
-   `Trainer` reads its batches as `datasets` gives them, ours reads Arrow's tables; the rows "same
-   batches" let it read those too, and so show the method alone. What happens before the first step
-   and after the last is not counted: search, start, names of the classes, guards. Each side is
-   trained five times, in a process that gives no memory back, see `machine.KEEPS`;
+   `Trainer` reads its batches from `datasets`, ours reads Arrow's tables. In the rows "same batches"
+   `Trainer` reads those too, which shows the method alone. Work before the first step and after the
+   last is not counted: search, start, names of the classes, guards. Each side is trained five times,
+   in a process that gives no memory back, see `machine.KEEPS`;
 5. `large`: the gain of large batches and of many classes, time and memory beyond what the process
    held before, beside the leanest N x N ratios, if those fit into 4 GiB;
 6. `crowdkit`: crowd-kit's aggregators, fitted to their end, beside our start, one pass over the same
-   votes, and what g adds to one epoch of training; blank where a fit takes over a minute. These are
-   not the same thing done twice: it is what comes before the training, if one aggregates first.
+   votes, and the work that g adds to one epoch of training; blank where a fit takes over a minute. The
+   two sides do different work: crowd-kit's comes before a training on aggregated labels.
 
 Nothing is timed before both sides of jobs 1-3 and 5 agree, in value and in the gradient of
 everything that is trained; in 4, classifiers and losses do; in 6, the counted votes.
 
     python recipes/benchmarks/benchmark_speed.py --output_dir out/benchmark_speed
 
-takes about 18 minutes on two cores with nothing beside it, prints a table and writes it to
+takes about 18 minutes on two otherwise idle cores, prints a table and writes it to
 `benchmark_speed.json`. Expect, times faster than plain: KL gain of 1,024 items 50 (20 against the
 leanest pairs), of 4,096 items 800 (200), Pearson 30 to 45, Jensen-Shannon 2.5 (it needs every pair);
 aggregator of 59, 747 and 2,571 annotators 7, 90 and 350; initialisation 200, in 0.02 s; large batches
 1,300 and 5 MiB instead of 2 GiB for 16,384 items, 3 to 7 with a thousand classes or more. A step of
-ResNet-18 or of a small ViT takes as long as one of cross-entropy, give or take a hundredth: what
-Max-MIG adds is 2 ms to 650. It is 12 ms with 100,000 annotators, whose ten million numbers have a
-gradient and Adam's step each time, and up to 26 with two threads. The head on features, 6 ms a step,
-takes nine tenths of plain, 1.6 times as long with the same batches, and thrice with 100,000
+ResNet-18 or of a small ViT takes as long as one of cross-entropy, give or take a hundredth: Max-MIG
+adds 2 ms to 650. It adds 12 ms with 100,000 annotators, whose ten million parameters need a gradient and
+a step of Adam each time, and up to 26 with two threads. The head on features, at 6 ms per step, takes
+nine tenths of the plain time, 1.6 times as long with the same batches, and three times with 100,000
 annotators. crowd-kit's Dawid-Skene takes 2 s for 100,000 votes and 12 s for a million, our start
 0.01 s and 0.07 s, an epoch 0.3 s and 4 s.
 `--jobs gain large` runs some, `--threads 1 2` takes the trainers' steps with one thread and with
@@ -113,7 +113,7 @@ class SpeedArguments:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large each job is; the defaults are those of the results.
+    """The size of each job; the defaults are those of the results.
 
     Args:
         gain: pairs (divergence, N).
@@ -188,7 +188,7 @@ CAPTION = (
     "is the whole fit of a method of crowd-kit; blank is what would take over a minute or 4 GiB."
 )
 
-# What the library is to reach, by the job's name; a job that is not here has no target.
+# Targets of the library, by the job's name; other jobs have none.
 AT_LEAST = {"kl gain, N=1024": 30.0, "aggregator, M=747": 50.0}  # plain / ours
 AT_MOST = {  # ours / plain
     f"trainer step, {network}, M={M:,}{how}": most
@@ -200,7 +200,7 @@ AT_MOST_SECONDS = {"initialisation, 50,000 x 747": 1.0}
 
 
 def judge(line: Row) -> None:
-    """Note what was wanted of a job, and whether it was reached."""
+    """Record the target of a job, and whether it was reached."""
     if line.job in AT_LEAST and line.cpu_ratio is not None:
         line.target = f"at least {AT_LEAST[line.job]:g} x faster"
         line.met = line.cpu_ratio >= AT_LEAST[line.job]
@@ -255,7 +255,7 @@ def measure_aggregator(sizes: Sizes, rounds: int) -> list[Row]:
         nn.init.normal_(aggregator.table, generator=generator)
         layers = PlainAggregator(aggregator.weight.detach())
         log_p = torch.randn(C, generator=generator).log_softmax(-1)
-        one_hots = one_hot_rows(annotators, annotations, M, C)  # ready beforehand, and not timed
+        one_hots = one_hot_rows(annotators, annotations, M, C)  # prepared beforehand, and not timed
         direction = torch.randn((B, C), generator=generator)
 
         def ours(
@@ -282,7 +282,7 @@ def measure_aggregator(sizes: Sizes, rounds: int) -> list[Row]:
 
 
 def measure_initialisation(sizes: Sizes, rounds: int) -> list[Row]:
-    """Job 3; ours begins at the data set's columns, the plain ones at a dense matrix in memory."""
+    """Job 3; ours starts from the data set's columns, the plain ones from a dense matrix in memory."""
     rows = []
     for name, (N, M, C) in (
         ("initialisation", sizes.initialisation),

@@ -50,7 +50,7 @@ from hf_maxmig.model.whole_files import staged
 
 RESULTS = Path(__file__).with_name("results") / "benchmark"
 
-# Why a table is as it is, below its title.
+# Explanations of a table, below its title.
 NOTES = {
     ("dogs_vs_cats", "last"): (
         "Trained on 2,700 photographs and measured on 1,000; the paper has 12,500 of each."
@@ -66,7 +66,7 @@ NOTES = {
 
 LEGEND = "Bold: the best of its column. Blank: not measured."
 FURTHER: dict[str, tuple[dict[str, str], str]] = {
-    # kind of table: its measures, and what its title says of them
+    # kind of table: its measures, and their description in its title
     "certainty": (
         CERTAINTY,
         "Negative log-likelihood of the gold label in nats, Brier score (0 to 2) and calibration error of the likeliest class "
@@ -81,10 +81,10 @@ FURTHER: dict[str, tuple[dict[str, str], str]] = {
     ),
 }
 
-# What the paper's words mean in percentage points.
-FALL = 5.0  # the smallest that the paper calls one is 6.1: AggNet on LUNA16, 4.1(H) to 4.3(H)
-# Five experts who err tell less than gold labels do, so some distance from these is no failure. One
-# that the paper calls a failure is of another size: AggNet on CIFAR-10, 4.3(H), is 22 below its 4.1.
+# The paper's words in percentage points.
+FALL = 5.0  # the smallest that the paper calls a fall is 6.1: AggNet on LUNA16, 4.1(H) to 4.3(H)
+# Five experts who err carry less information than gold labels, so some distance from these is no
+# failure. The paper calls larger distances one: AggNet on CIFAR-10, 4.3(H), is 22 below its 4.1.
 FAILURE = 10.0
 TIE = 0.5  # "almost": in 4.1(L) of CIFAR-10 the paper's AggNet is 0.05 above Max-MIG
 
@@ -93,7 +93,7 @@ class Row(NamedTuple):
     """A row of a table.
 
     Args:
-        name: what stands in front.
+        name: in the first column.
         numbers: one a column, None where nothing was measured.
         ours: whether it takes part in the choice of the best; the paper's and the ceiling do not.
         paper: whether it is the paper's.
@@ -161,7 +161,7 @@ def _table(result: Results, pick: str, aggregator: bool) -> Table:
 
 
 def _seeds(blocks: list[Block]) -> tuple[int | None, bool]:
-    """Say of how many seeds most numbers are, and whether others are of another number."""
+    """Return the number of seeds of most numbers, and whether others differ."""
     shown = [row.numbers for block in blocks for row in block.rows if not row.paper]
     numbers = [number for row in shown for number in row if number is not None]
     numbers += [block.ceiling for block in blocks if block.ceiling is not None]
@@ -170,7 +170,7 @@ def _seeds(blocks: list[Block]) -> tuple[int | None, bool]:
 
 
 def further_tables(cells: Iterable[Cell], pick: str = "last") -> list[Table]:
-    """Arrange what cells say beyond accuracies; see `further`."""
+    """Arrange the cells' measures beyond accuracies; see `further`."""
     return [
         table
         for result in results(cells, pick)
@@ -208,7 +208,7 @@ def _one_measure(result: Results, measure: str, title: str) -> Block:
     rows = [(method_name(method), result.row(method, measure)) for method in result.methods]
     lower = frozenset() if measure in HIGHER else frozenset(range(len(result.crowds)))
     shown = [Row(name, numbers) for name, numbers in rows if any(numbers)]
-    # The classifier trained on gold labels needs no crowd; what it says of annotators is of one crowd.
+    # The classifier trained on gold labels needs no crowd; its measures of annotators are of one crowd.
     ceiling = result.numbers.get((CEILING, REAL, measure)) if measure in CERTAINTY else None
     return Block(title, shown, ceiling, lower)
 
@@ -227,7 +227,7 @@ def _block(result: Results, measure: str) -> Block:
 
 
 def _real_block(result: Results) -> Block:
-    """Measures side by side: a real crowd is one crowd."""
+    """Put the measures side by side: a real crowd is one crowd."""
     printed = result.printed("accuracy")
     rows = []
     for method in [*ordered({*result.methods, *printed}, METHODS), CEILING]:
@@ -272,7 +272,7 @@ def _spread(seeds: int | None, others: bool) -> str:
 
 
 def _beside_paper(result: Results) -> str:
-    """Say where ours is clearly below what the paper prints of its best test epoch."""
+    """Return where ours is clearly below the paper's best test epoch."""
     method, parts, below, compared = "max_mig", [], 0, 0
     for measure, what in SHORT.items():
         printed = result.printed(measure).get(method)
@@ -299,7 +299,7 @@ def _part(method: str, measure: str) -> str:
 
 
 def _text(number: Number, decimals: int = 1) -> str:
-    """Write it, with its deviation if it has one."""
+    """Write a number, with its deviation if it has one."""
     parts = [number.mean] if number.deviation is None else [number.mean, number.deviation]
     return " ± ".join(f"{part:.{decimals}f}" for part in parts)
 
@@ -307,7 +307,7 @@ def _text(number: Number, decimals: int = 1) -> str:
 def _written(
     block: Block, table: Table, plain: Callable[[str], str], bold: Callable[[str], str]
 ) -> list[list[str]]:
-    """The rows of a block as text, best of each column in bold: all of those that print the same."""
+    """Write the rows of a block, with the best of each column in bold: all of those that print the same."""
     ours = [row.numbers for row in block.rows if row.ours]
     decimals = table.decimals
     best = [
@@ -565,7 +565,7 @@ def _leads(result: Results, measure: str) -> str:
 
 
 def page(cells: Sequence[Cell]) -> str:
-    """Write all there is of the committed results: what stands beside them as README.md."""
+    """Write the whole page of the committed results: what stands beside them as README.md."""
     parts = [
         "# Every method on every crowd",
         "Made by `python recipes/benchmarks/benchmark_tables.py` from the files in this folder, which `python recipes/benchmarks/benchmark.py "
@@ -668,7 +668,7 @@ def main() -> None:
         ("digits.png", [cell for cell in cells if cell["dataset"] == "digits"]),
     ):
         _, svg = figure(drawn, RESULTS / name)
-        svg.unlink()  # hatched, it is larger than all the results
+        svg.unlink()  # with hatching, it is larger than all the results
     write_part("benchmark", of_docs(cells), DOCS / "results.md")
     write_part("results in short", in_short(cells), README)
 

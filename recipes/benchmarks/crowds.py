@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-_STEPS, _STRENGTH = 50, 4.0  # of EM; votes per row by which a confusion is drawn to the crowd's own
+_STEPS, _STRENGTH = 50, 4.0  # of EM; prior votes per row, drawing it to the crowd's
 
 
 class Crowd(NamedTuple):
@@ -45,7 +45,7 @@ class Crowd(NamedTuple):
     items: list[str]
 
     def padded(self) -> tuple[np.ndarray, np.ndarray]:
-        """Give annotators and annotations, (N, K) each, padded with -1."""
+        """Return annotators and annotations, (N, K) each, padded with -1."""
         given = np.bincount(self.item, minlength=len(self.gold))
         slot = np.arange(len(self.item)) - (given.cumsum() - given)[self.item]
         who = np.full((len(self.gold), int(given.max())), -1)
@@ -54,7 +54,7 @@ class Crowd(NamedTuple):
         return who, said
 
     def confusions(self) -> tuple[np.ndarray, np.ndarray]:
-        """Find what Dawid and Skene's EM finds in the votes: (M, C, C) and (C,), probabilities."""
+        """Run Dawid and Skene's EM on the votes: (M, C, C) and (C,), probabilities."""
         M, C = len(self.annotators), len(self.classes)
         posterior = np.full((len(self.gold), C), 1e-9)
         np.add.at(posterior, (self.item, self.annotation), 1)

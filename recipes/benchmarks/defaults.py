@@ -1,18 +1,18 @@
-"""How settings were chosen, and what the search for the aggregator's rate rests on: held-out gain alone.
+"""How default settings were chosen, and why the aggregator's rate is searched for: by held-out gain alone.
 
-For each setting of a grid, each crowd and each of a few seeds, some training items are kept back;
-the crowd's labels on them give the held-out gain. The setting taken for a crowd is the shortest
-training within one standard error of the best mean, and among equally short ones that of the
-highest mean. Accuracies are written too, to be looked at afterwards; nothing reads them.
+For each setting of a grid, each crowd and each of a few seeds, some training items are held out, and
+their votes give the held-out gain. The setting chosen for a crowd is the shortest training within one
+standard error of the best mean, and among equally short ones that with the highest mean. Accuracies are
+recorded for later inspection, but do not influence the choice.
 
     python recipes/benchmarks/defaults.py --dataset labelme --data_dir DIR --output_dir out/defaults
     python recipes/benchmarks/defaults.py --dataset digits --output_dir out/defaults
 
-Five minutes each on two cores. `recipes/benchmarks/results/defaults_*.json` are what they wrote. LabelMe's
-epochs lie at its maximum. The rates show why the trainer searches for them: a crowd of high expertise
-and LabelMe want an aggregator ten to a hundred times as fast as the classifier, one of low expertise
-one no faster; and what two fifths of the epochs prefer, all of them do, while with a fifth the slow
-rate is not yet clearly ahead for the crowd of low expertise.
+Five minutes each on two cores. `recipes/benchmarks/results/defaults_*.json` are their results. LabelMe's
+epochs are at the maximum of its gain. The rates show why the trainer searches for them: a crowd of high expertise
+and LabelMe need an aggregator ten to a hundred times as fast as the classifier, one of low expertise an
+equally fast one. Two fifths of the epochs prefer the same rate as all of them, while after a fifth the
+slow rate is not yet clearly ahead for the crowd of low expertise.
 """
 
 import itertools

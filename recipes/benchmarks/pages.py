@@ -41,5 +41,5 @@ def write_part(name: str, text: str, page: Path) -> None:
 
 
 def takes_no_flags(doc: str) -> None:
-    """Answer `--help` with the first line of a page, and refuse flags: what writes pages has none."""
+    """Answer `--help` with the first line of a docstring, and refuse flags, as scripts that write pages have none."""
     argparse.ArgumentParser(description=doc.split("\n")[0], allow_abbrev=False).parse_args()

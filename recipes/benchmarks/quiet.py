@@ -1,4 +1,7 @@
-"""Trainings that only measure: they say, save and report nothing, and run on the processor. Not a recipe itself."""
+"""Settings for trainings that only measure: they log, save and report nothing, and run on the CPU.
+
+Not a recipe itself.
+"""
 
 from typing import Any
 
@@ -15,6 +18,6 @@ QUIET: dict[str, Any] = {
 
 
 def hush() -> None:
-    """Let the libraries say only what went wrong."""
+    """Let the libraries log only errors."""
     transformers.logging.set_verbosity_error()
     datasets.disable_progress_bars()

@@ -1,10 +1,10 @@
-"""Run a recipe with several seeds and write one results file: what a claim of accuracy rests on.
+"""Run a recipe with several seeds and write one results file, as evidence for its accuracy.
 
     python recipes/benchmarks/repeat.py --seeds 5 --output_file results.json digits.py --case correlated --expertise high
 
 Each seed gives three numbers side by side: of the last epoch, which is the headline; of the epoch
-with the highest gain on held-out items, where the recipe keeps some back (`--held_out_items`); and
-of the best epoch on the test items, which no honest person quotes but the literature does.
+with the highest gain on held-out items, if the recipe holds some out (`--held_out_items`); and of
+the best epoch on the test items, which the literature often quotes but should not.
 """
 
 import argparse
@@ -30,7 +30,7 @@ KEPT = ("accuracy", "aggregator_accuracy", "forecast_accuracy", "gain", "majorit
 
 
 def run_seed(recipe: Path, flags: list[str], seed: int) -> dict[str, Any]:
-    """Run the recipe once, looking at every epoch, and read what it wrote."""
+    """Run the recipe once, evaluating in every epoch, and read what it wrote."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(recipe), *flags, "--output_dir", folder, "--seed", str(seed)]
         quiet = ["--eval_strategy", "epoch", "--report_to", "none", "--disable_tqdm", "True"]
@@ -43,7 +43,7 @@ def run_seed(recipe: Path, flags: list[str], seed: int) -> dict[str, Any]:
 
 
 def at_epochs(history: list[dict[str, Any]], name: str) -> dict[float, float]:
-    """Read a number at the end of each epoch, and not what is measured once more after the last.
+    """Read a number at the end of each epoch, ignoring what is measured again after the last.
 
     Example:
         >>> at_epochs([{"epoch": 1.0, "loss": 0.5}, {"epoch": 1.0, "gain": 0.2},
@@ -58,7 +58,7 @@ def at_epochs(history: list[dict[str, Any]], name: str) -> dict[float, float]:
 
 
 def summarise(results: dict[str, Any], history: list[dict[str, Any]], seed: int) -> dict[str, Any]:
-    """Put last epoch, label-free pick and best on test side by side."""
+    """Put the last epoch, the label-free pick and the best on test side by side."""
     tests = at_epochs(history, "eval_test_accuracy")
     gains = at_epochs(history, "eval_crowd_gain")
     last = {name: results[f"eval_{name}"] for name in KEPT if f"eval_{name}" in results}
@@ -114,5 +114,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except subprocess.CalledProcessError as error:  # the recipe has said why
+    except subprocess.CalledProcessError as error:  # the recipe has printed the reason
         raise SystemExit(error.returncode) from None

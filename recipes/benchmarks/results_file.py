@@ -1,4 +1,4 @@
-"""What a measurement writes: the command that runs it again, means over seeds, one file. Not a recipe itself."""
+"""What a measurement writes: the command that repeats it, means over seeds, one file. Not a recipe itself."""
 
 import json
 import statistics
@@ -12,11 +12,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def command(script: str, flags: Iterable[str] | Mapping[str, Any]) -> str:
-    """Say what runs a script of this folder again, from the project's root.
+    """Return the command that repeats a script of this folder, from the project's root.
 
     Args:
         script: its `__file__`.
-        flags: as they are typed; of a mapping those whose value holds.
+        flags: as they are typed; of a mapping, those whose value is true.
 
     Example:
         >>> command(__file__, ["--seeds", "3"])
@@ -30,7 +30,7 @@ def command(script: str, flags: Iterable[str] | Mapping[str, Any]) -> str:
 
 
 def over_seeds(runs: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str, Any]]:
-    """Bring the figures of several seeds together.
+    """Aggregate the figures of several seeds.
 
     Args:
         runs: figures by name, the same names in each; None where there is no figure.
@@ -57,13 +57,13 @@ def over_seeds(runs: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str
 
 
 def write_results(file: Path, result: Any) -> None:
-    """Write results as JSON, whole or not at all; folders that are missing are made."""
+    """Write results as JSON, completely or not at all; missing folders are created."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with staged(file) as place:
         place.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 def write_so_far(file: Path, result: Any, line: str) -> None:
-    """Write what there is after each run, and say what came: what is stopped keeps what it has measured."""
+    """Write the results after each run and print the newest, so that a stopped measurement keeps what it has."""
     write_results(file, result)
     print(line, flush=True)

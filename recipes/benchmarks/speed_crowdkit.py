@@ -1,7 +1,7 @@
 """Job `crowdkit` of `benchmark_speed.py`: crowd-kit's aggregators beside our start and one epoch.
 
-They are not the same thing: a fit of theirs is the whole method, our start is one pass over the
-votes, from which training departs, and an epoch is what g adds to one of that training.
+They do not do the same work: a fit of crowd-kit's is the whole method, while our start is one pass over
+the votes, from which training begins, and an epoch is what g adds to one epoch of that training.
 """
 
 import multiprocessing
@@ -26,7 +26,7 @@ from hf_maxmig import (
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.peers.aggregated import ALGORITHMS
 
-RIGHT = 0.7  # share of the votes that say the item's class
+RIGHT = 0.7  # share of votes for the item's class
 BATCH = 64  # of the epoch: the default of the training arguments
 STARTING = 300.0  # seconds that a process may take to import and to draw the votes
 FITS = {
@@ -48,11 +48,11 @@ def pairs_of(dataset: Dataset, M: int, C: int) -> tuple[Tensor, Tensor]:
     return annotators, annotations
 
 
-# crowd-kit, in a process that can be ended
+# crowd-kit, in a process that can be killed
 
 
 def serve(connection: Connection, votes: int, M: int, C: int) -> None:
-    """Draw the votes, see that both sides count them alike, then fit what is asked for."""
+    """Draw the votes, check that both sides count them alike, then fit what is requested."""
     import pandas as pd
 
     torch.set_num_threads(1)
@@ -81,7 +81,7 @@ def serve(connection: Connection, votes: int, M: int, C: int) -> None:
 
 
 class Fits:
-    """Fits crowd-kit's aggregators to some votes, each in no more than so much time.
+    """Fits crowd-kit's aggregators to some votes, each within a time limit.
 
     Args:
         votes: how many.
@@ -96,7 +96,7 @@ class Fits:
         self.connection: Connection | None = None
 
     def fit(self, kind: str) -> Reading | None:
-        """Fit one of crowd-kit's classes; None if it takes too long."""
+        """Fit one of crowd-kit's classes; return None if it takes too long."""
         connection = self.connection or self.begin()
         connection.send(kind)
         reading = self.received(connection, self.longest)
@@ -110,13 +110,13 @@ class Fits:
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs, *self.sizes), daemon=True)
         self.process.start()
-        theirs.close()  # so that its end shows here
+        theirs.close()  # so that its end is noticed here
         if self.received(self.connection, STARTING) is None:
             raise TimeoutError(f"crowd-kit must be ready in {STARTING:g} s, got nothing.")
         return self.connection
 
     def received(self, connection: Connection, longest: float) -> Any:
-        """Receive what the process says; None if it says nothing for so long."""
+        """Receive a message from the process; return None after a timeout."""
         if not connection.poll(longest):
             return None
         try:
@@ -125,7 +125,7 @@ class Fits:
             raise RuntimeError("crowd-kit's process has failed: its error is above.") from error
 
     def end(self) -> None:
-        """End the process, whatever it does."""
+        """End the process, whatever it is doing."""
         if self.process is not None and self.connection is not None:
             self.process.kill()
             self.process.join()
@@ -137,7 +137,7 @@ class Fits:
 
 
 def one_epoch(annotators: Tensor, annotations: Tensor, M: int, C: int) -> Callable[[], Any]:
-    """Make a call that does what the aggregator adds to an epoch: g, gain, gradient, Adam's step."""
+    """Return a call that does what the aggregator adds to an epoch: g, gain, gradient, Adam's step."""
     aggregator = WeightedAverageAggregator(M, C)
     optimizer = torch.optim.AdamW(aggregator.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
     log_p = torch.zeros(C).log_softmax(-1)
@@ -159,7 +159,7 @@ def one_epoch(annotators: Tensor, annotations: Tensor, M: int, C: int) -> Callab
 def measure_crowdkit(
     sizes: Sequence[int], M: int, C: int, longest: float, rounds: int
 ) -> list[Row]:
-    """Job 6: what would not be ready in time by the time that it took for fewer votes is not tried.
+    """Job 6: skip a fit that, judging by its time for fewer votes, would take too long.
 
     Args:
         sizes: numbers of votes, the smallest first.
@@ -191,7 +191,7 @@ def measure_crowdkit(
                     fit = fits.fit(kind)
                 before[name] = float("inf") if fit is None else fit.wall / votes
                 line = row(f"our start, crowd-kit's {name}, {votes:,} votes", [], starts)
-                line.plain = fit and fit.wall  # without a ratio, for it is another thing
+                line.plain = fit and fit.wall  # without a ratio, as it does other work
                 rows.append(line)
         finally:
             fits.end()

@@ -1,6 +1,6 @@
-"""Job `large` of `benchmark_speed.py`: the gain of large batches and of many classes, time and memory.
+"""Job `large` of `benchmark_speed.py`: time and memory of the gain for large batches and for many classes.
 
-It runs in processes of its own: one for the peaks of memory, one for the times.
+It runs in separate processes: one for the peaks of memory, one for the times.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,14 +13,14 @@ from speed_rows import Row, agree, by_turns, in_turn, row
 
 from hf_maxmig import mutual_information_gain
 
-SMALL = 4096  # items of the batch whose peak says what that of a larger one would be
+SMALL = 4096  # items of the batch from whose peak that of a larger one is estimated
 
 Size = tuple[str, int, int]  # divergence, N, C
-Peaks = tuple[float, float | None]  # MiB of ours, and of N x N ratios, None if that is too much
+Peaks = tuple[float, float | None]  # MiB of ours, and of N x N ratios; None if that is too much
 
 
 def peak_of(call: Callable[[], Any]) -> float:
-    """Measure how much more memory than before a call takes at the most, in MiB."""
+    """Return the peak memory of a call beyond what was held before, in MiB."""
     call()
     before = held_memory()
     reset_peak_memory()
@@ -31,7 +31,7 @@ def peak_of(call: Callable[[], Any]) -> float:
 def ours_and_pairwise(
     divergence: str, N: int, C: int
 ) -> tuple[Callable[[], tuple], Callable[[], tuple]]:
-    """Make two calls, forward and backward: the library's, and the leanest of N x N ratios."""
+    """Return two calls, forward and backward: the library's, and the leanest with N x N ratios."""
     leaves = gain_inputs(N, C, torch.Generator().manual_seed(N))
 
     def ours() -> tuple:
@@ -49,7 +49,7 @@ def ours_and_pairwise(
 
 
 def measure_peaks(sizes: Sequence[Size], most_mib: float, threads: int) -> list[Peaks]:
-    """Measure the peaks; N x N ratios are not tried where those of fewer items say they are too large."""
+    """Measure the peaks. N x N ratios are skipped if those of fewer items show that they are too large."""
     torch.set_num_threads(threads)
     peaks: list[Peaks] = []
     for divergence, N, C in sizes:

@@ -1,4 +1,4 @@
-"""What the library is measured against, as one would write it from the paper, and on what.
+"""Plain versions written from the paper, with which the library is compared, and their inputs.
 
 Not a recipe itself, see `benchmark_speed.py`.
 """
@@ -51,7 +51,7 @@ class PlainAggregator(nn.Module):
         self.weights = nn.ParameterList(matrix.clone() for matrix in weight)
 
     def forward(self, log_p: Tensor, one_hots: Tensor) -> Tensor:
-        """Aggregate (B, M, C) rows, zero where a label is missing, to (B, C) log g."""
+        """Aggregate (B, M, C) rows, zero for missing labels, into (B, C) log g."""
         score = log_p
         for m, weight in enumerate(self.weights):
             score = score + linear(one_hots[:, m], weight)
@@ -59,7 +59,7 @@ class PlainAggregator(nn.Module):
 
 
 def plain_initial_weight(dense: Tensor, num_classes: int, smoothing: float) -> Tensor:
-    """Equation 2, annotator by annotator, of (M, N) labels with -1 for none; items at once."""
+    """Equation 2, annotator by annotator, from (M, N) labels with -1 for none; all items at once."""
     classes = torch.arange(num_classes, dtype=dense.dtype)
     votes = torch.stack([(dense == c).sum(dim=0) for c in classes], dim=1).float()
     share = votes / votes.sum(dim=1, keepdim=True).clamp(min=1)
@@ -74,7 +74,7 @@ def plain_initial_weight(dense: Tensor, num_classes: int, smoothing: float) -> T
 def triple_loop_initial_weight(
     dense: list[list[int]], num_classes: int, smoothing: float
 ) -> list[list[list[float]]]:
-    """Equation 2 by a loop over annotators, items and classes, of M lists of N labels."""
+    """Equation 2 by a loop over annotators, items and classes, from M lists of N labels."""
     num_items = len(dense[0])
     share = []
     for i in range(num_items):
@@ -93,13 +93,13 @@ def triple_loop_initial_weight(
     return weight
 
 
-# What they are measured on
+# Inputs
 
 
 def gain_inputs(
     N: int, C: int, generator: torch.Generator, dtype: torch.dtype = torch.float32
 ) -> list[Tensor]:
-    """Draw log h, log g and log p, as leaves that want a gradient."""
+    """Draw log h, log g and log p, as leaves that require a gradient."""
     return [
         torch.randn(shape, generator=generator, dtype=dtype).log_softmax(-1).requires_grad_()
         for shape in ((N, C), (N, C), (C,))

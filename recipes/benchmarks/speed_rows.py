@@ -1,4 +1,4 @@
-"""How speed is read, compared and shown. Not a recipe itself, see `benchmark_speed.py`.
+"""How speed is measured, compared and shown. Not a recipe itself, see `benchmark_speed.py`.
 
 Run as `python recipes/benchmarks/speed_rows.py` it writes the table of `docs/speed.md` anew from the committed results.
 """
@@ -16,11 +16,11 @@ import torch
 from pages import DOCS, markdown, takes_no_flags, write_part
 from torch import Tensor
 
-READING = 0.05  # seconds that one reading of the clock should span, in as many calls as that takes
-LONGEST = 10.0  # seconds after which a slow job has had rounds enough, if there were three
+READING = 0.05  # seconds that one reading of the clock should span, by repeating the call
+LONGEST = 10.0  # seconds after which a slow job gets no more rounds, once it had three
 
 RESULTS = Path(__file__).with_name("results") / "benchmark_speed.json"
-# For the page: what the method adds is shown once, and similar rivals are left out.
+# On the page, what the method adds is shown only once, and similar rivals are left out.
 LEFT_OUT = re.compile(
     r"(resnet18|vit_tiny).*same batches|, cross-entropy, our batches|(one_coin|mmsr|zero_based|wawa)"
 )
@@ -30,7 +30,7 @@ PLAIN_OVER_OURS, OURS_OVER_PLAIN = "plain / ours", "ours / plain"
 
 @dataclass(frozen=True)
 class Reading:
-    """How long something took, or when it was: by the clock, and of the processor; in seconds."""
+    """A duration, or a point in time: by the clock and of the processor; in seconds."""
 
     wall: float
     cpu: float
@@ -73,7 +73,7 @@ class Row:
 
 
 def agree(ours: Tensor | Sequence[Tensor], plain: Tensor | Sequence[Tensor]) -> None:
-    """Raise an AssertionError unless both are the same, up to rounding of the largest entry."""
+    """Raise an AssertionError unless both are equal, up to rounding relative to the largest entry."""
     if isinstance(ours, Tensor) and isinstance(plain, Tensor):
         tolerance = 1e-4 if ours.dtype == torch.float32 else 1e-10
         scale = float(plain.detach().abs().max())
@@ -89,12 +89,12 @@ def now() -> Reading:
 
 
 def since(start: Reading, end: Reading, calls: int = 1) -> Reading:
-    """Return what one of some calls took."""
+    """Return the time of one of several calls."""
     return Reading((end.wall - start.wall) / calls, (end.cpu - start.cpu) / calls)
 
 
 def read(call: Callable[[], Any], calls: int = 1) -> Reading:
-    """Time some calls, after a few uncounted ones: the caches are full of the other side's data."""
+    """Time some calls after a few uncounted ones, as the caches are full of the other side's data."""
     for _ in range(calls // 4):
         call()
     start = now()
@@ -104,7 +104,7 @@ def read(call: Callable[[], Any], calls: int = 1) -> Reading:
 
 
 def in_turn(sides: Sequence[Callable[[], Any]], rounds: int) -> list[list[Reading]]:
-    """Measure calls by turns, the first of them last every other time; all have run before."""
+    """Measure calls by turns, in reverse order every other time; all have run before."""
     once = [read(call).wall for call in sides]
     once = [
         read(call, min(20, max(1, round(READING / wall)))).wall
@@ -131,7 +131,7 @@ def row(
     ours: Sequence[Reading],
     ratio_is: str = PLAIN_OVER_OURS,
 ) -> Row:
-    """Make a line of the table of readings taken in pairs, or of ours alone."""
+    """Make a table row of readings taken in pairs, or of ours alone."""
     line = Row(
         job=job,
         threads=torch.get_num_threads(),
@@ -155,7 +155,7 @@ def row(
 
 
 def in_words(duration: float | None) -> str:
-    """Write seconds so that they can be read.
+    """Write seconds in a readable unit.
 
     Example:
         >>> in_words(0.00034), in_words(0.25), in_words(2.5), in_words(None)
@@ -167,7 +167,7 @@ def in_words(duration: float | None) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Render what a person wants to see."""
+    """Render the table for readers."""
     header = [
         "job", "threads", "plain", "ours", "by the clock", "of processor time", "plain MiB", "our MiB", "target", "",
     ]  # fmt: skip
@@ -186,7 +186,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def short_table(rows: Sequence[Row]) -> str:
-    """Render what the page shows: one ratio, of processor time; some rows, with fewer threads."""
+    """Render the short table of the page: one ratio, of processor time; some rows, with fewer threads."""
     fewest = min(line.threads for line in rows)
     header = ["", "threads", "plain", "ours", "ours is", "MiB, plain", "MiB, ours"]
     lines = []

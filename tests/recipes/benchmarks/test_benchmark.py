@@ -96,7 +96,7 @@ def test_a_cell_says_what_was_measured_and_how(benchmark, results):
     assert set(known) == {"accuracy", "auroc", "brier", "ece", "confusion_error", "matrices"}
     assert known["matrices"] == "counted"
     assert known["confusion_error"] == result["confusion_error"]
-    assert known["auroc"] > 0.55  # seniors and juniors can be told apart
+    assert known["auroc"] > 0.55  # seniors and juniors can be distinguished
     assert result["seconds"] > 0
     assert result["peak_memory_mib"] > 100
     assert result["versions"]["torch"] == torch.__version__
@@ -240,15 +240,15 @@ def test_confusion_error_is_the_labels_mean_of_total_variations(benchmark):
     assert benchmark.confusion_distance(truth.float(), gold, who, said, 10) == 0
     own = trainer.crowd_model.confusion()
     voted = benchmark.judged(trainer, recipe.test)
-    told = benchmark.of_annotators(trainer, judged, voted)
+    known = benchmark.of_annotators(trainer, judged, voted)
     squares = [
         float(((voted.posterior[i] * own[m].diagonal()).sum() - int(said == voted.gold[i])) ** 2)
         for i, row in enumerate(zip(voted.annotators, voted.annotations, strict=True))
         for m, said in zip(*row, strict=True)
     ]
     assert len(squares) > 1000
-    assert told["brier"] == pytest.approx(sum(squares) / len(squares), abs=1e-5)
-    assert told["confusion_error"] == pytest.approx(
+    assert known["brier"] == pytest.approx(sum(squares) / len(squares), abs=1e-5)
+    assert known["confusion_error"] == pytest.approx(
         benchmark.matrices_distance(own, gold, who, said), abs=1e-5
     )
 
