@@ -133,6 +133,10 @@ class DataArguments(ItemColumns):
     test_split: str | None = field(
         default=None, metadata={"help": "Split with gold labels to measure on."}
     )
+    show_columns: list[str] | None = field(
+        default=None,
+        metadata={"help": "Columns of an item that the report shows, in this order."},
+    )
 
 
 @dataclass
@@ -570,6 +574,7 @@ def recipe(
         test=splits.get("test"),
         processor=processor,
         report=True,
+        show=data.show_columns,
         setting={
             "votes": Path(data.votes).name,
             "annotators": len(annotators),

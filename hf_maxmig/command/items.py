@@ -72,6 +72,13 @@ class VotesForm:
     votes_gold: str | None = field(
         default=None, metadata={"help": "Column of the votes with gold labels."}
     )
+    votes_weight: str | None = field(
+        default=None,
+        metadata={
+            "help": "Column of the votes that says how much each counts, from 0 to 1. A usual name, such as `confidence`, "
+            "is detected; `none` counts all votes in full."
+        },
+    )
 
     def read(self, source: str) -> Dataset:
         """Read the votes of a file or a folder.
@@ -85,10 +92,13 @@ class VotesForm:
             return read_annotations(
                 source, self.votes_format, item=self.votes_item, annotator=self.votes_annotator,
                 annotation=self.votes_annotation, gold=self.votes_gold,
+                weight=False if self.votes_weight == "none" else self.votes_weight,
             )  # fmt: skip
         except ValueError as error:  # in the words of the flags
             told = re.sub(
-                r"`(item|annotator|annotation|gold|format)=`", r"`--votes_\1`", str(error)
+                r"`(item|annotator|annotation|gold|weight|format)(=`|`(?= must ))",
+                r"`--votes_\1`",
+                str(error),
             )
             raise ValueError(told) from error
 

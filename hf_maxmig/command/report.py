@@ -1,5 +1,6 @@
 """`maxmig report`: the page on which annotators to trust and which items to check again, by a saved model."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,26 @@ USAGE = Usage(
     description="Write report.html, annotators.csv and the cleaned labels for data with votes. For the data that a model "
     "was trained on, the report of `maxmig train` is better: it judges each item by networks that have not seen it. "
     "Needs matplotlib.",
-    sections=[("model and data", ["model", "data", "votes"]), ("result", ["output_dir"])],
+    sections=[
+        ("model and data", ["model", "data", "votes"]),
+        ("result", ["output_dir", "show_columns"]),
+    ],
     rest="more about model, data and votes",
     words=("model", "data"),
 )
 
 
-def report(arguments: SavedArguments) -> None:
+@dataclass
+class ReportArguments(SavedArguments):
+    """A saved model, and the items to report on."""
+
+    show_columns: list[str] | None = field(
+        default=None,
+        metadata={"help": "Columns of an item that the report shows, in this order."},
+    )
+
+
+def report(arguments: ReportArguments) -> None:
     """Write the report, and print its first lines.
 
     It shows accuracies if the data have gold labels, and the curve of the gain if `trainer_state.json` is in the
@@ -47,7 +61,8 @@ def report(arguments: SavedArguments) -> None:
     log_history = _log_history(arguments.model)
     with trainer_of(arguments, model) as trainer:
         trainer.state.log_history = log_history
-        print(trainer.report(dataset, folder, title=Path(arguments.model).resolve().name))
+        title = Path(arguments.model).resolve().name
+        print(trainer.report(dataset, folder, title=title, show=arguments.show_columns))
     print(f"The report is in {folder / 'report.html'}.")
 
 

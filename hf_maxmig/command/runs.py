@@ -35,6 +35,7 @@ class Recipe:
             only.
         held_out: items with crowd columns kept from training; their gain is then reported.
         report: also relabel the training items and judge the annotators.
+        show: columns of an item that the report shows; None shows all but inputs and votes.
         setting: further entries of the results.
     """
 
@@ -45,6 +46,7 @@ class Recipe:
     processor: Any = None
     held_out: Dataset | None = None
     report: bool = False
+    show: list[str] | None = None
     setting: dict[str, Any] = field(default_factory=dict)
 
 
@@ -98,7 +100,7 @@ def run(recipe: Recipe) -> dict[str, float]:
     trainer.save_model()
     judged = None
     if recipe.report and plots:
-        judged = trainer.report(recipe.train, metrics=test_metrics)
+        judged = trainer.report(recipe.train, metrics=test_metrics, show=recipe.show)
     elif recipe.report:
         trainer.relabel(recipe.train)
     trainer.create_model_card()

@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset
 from PIL import Image as Picture
 from torch import nn
-from transformers import AutoModel, ViTImageProcessor, pipeline
+from transformers import AutoModel, AutoTokenizer, ViTImageProcessor, pipeline
 
 from hf_maxmig.cli import main
 from hf_maxmig.command import classification as recipe
@@ -185,3 +185,41 @@ def test_items_that_do_not_fit_are_refused_in_a_line(refused, tmp_path):
         ({"text_column": "nothing"}, "must have a column 'nothing', got id, text, label"),
     ):  # fmt: skip
         assert message in refused(**changes), changes
+
+
+@pytest.mark.slow
+def test_pairs_of_texts_go_from_files_to_answers(tmp_path):
+    """A second text that is dropped on the way leaves a classifier of halves."""
+    texts = write_texts(tmp_path, 60)
+    with texts.open(newline="", encoding="utf-8") as file:
+        rows = [*csv.DictReader(file)]
+    pairs = [(r["id"], "film film", r["text"], f"remark {r['id']}") for r in rows]
+    items = write_rows(tmp_path / "pairs.csv", ("id", "first", "second", "remark"), pairs)
+    ids, truths = [r["id"] for r in rows], [r["label"] for r in rows]
+    votes = write_rows(
+        tmp_path / "votes.csv", ("item", "who", "said", "sure"), [(*row, 0.9) for row in voted(ids, truths)]
+    )  # fmt: skip
+    out = tmp_path / "out"
+    typed(
+        "train", "--train_file", items, "--votes", votes, "--votes_item", "item", "--votes_annotator", "who",
+        "--votes_annotation", "said", "--votes_weight", "sure", "--text_column", "first", "--text_pair_column", "second",
+        "--model_name_or_path", write_text_model(tmp_path / "model"), "--freeze_backbone", "--show_columns", "id", "second",
+        "--output_dir", out, "--use_cpu", "--report_to", "none",
+    )  # fmt: skip
+    labels = Dataset.from_parquet(
+        str(out / "_report" / "relabelled.parquet"), cache_dir=str(tmp_path / "cache")
+    )
+    said = dict(zip(labels["id"], labels["forecast"], strict=True))
+    assert np.mean([said[name] == truth for name, truth in zip(ids, truths, strict=True)]) > 0.9
+    page = (out / "_report" / "report.html").read_text(encoding="utf-8")
+    assert any(row[2] in page for row in pairs)
+    assert "film film" not in page
+    assert "remark t" not in page
+    ask, tokens = pipeline("crowd-forecast", model=str(out)), AutoTokenizer.from_pretrained(out)
+    model = AutoModel.from_pretrained(out).eval()
+    for _, first, second, _ in pairs[:3]:
+        answer = ask({"text": first, "text_pair": second}, top_k=3)["forecast"]
+        with torch.no_grad():
+            h = model(**tokens(first, second, return_tensors="pt")).logits.softmax(-1)[0]
+        expected = {model.config.id2label[c]: float(p) for c, p in enumerate(h)}
+        assert {a["label"]: a["score"] for a in answer} == pytest.approx(expected, abs=1e-5)

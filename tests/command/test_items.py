@@ -167,3 +167,18 @@ def test_columns_of_votes_are_asked_for_by_their_flags(tmp_path):
     with pytest.raises(ValueError, match="name them by `--votes_item`, `--votes_annotator`"):
         VotesForm().read(votes)
     assert VotesForm(votes_item="thing", votes_annotator="person", votes_annotation="said").read(votes).num_rows == 2  # fmt: skip
+
+
+def test_column_of_weights_is_named_or_left_out_by_its_flag(tmp_path):
+    """A column with an unusual name would not be read, and votes that should count in full would count less."""
+    votes = written(
+        tmp_path / "votes.csv", "thing,person,said,sure,confidence\nx1,ann,yes,0.5,0.2\nx2,bob,no,1,0.4\n"
+    )  # fmt: skip
+    columns = {"votes_item": "thing", "votes_annotator": "person", "votes_annotation": "said"}
+    for name, expected in (("sure", [0.5, 1.0]), (None, [0.2, 0.4]), ("none", None)):
+        read = VotesForm(**columns, votes_weight=name).read(votes)
+        assert ("weight" in read.column_names) == (expected is not None)
+        if expected is not None:
+            assert read["weight"][:] == pytest.approx(expected, abs=1e-6)
+    with pytest.raises(ValueError, match="`--votes_weight`"):
+        VotesForm(**columns, votes_weight="said").read(votes)

@@ -11,6 +11,7 @@ import pytest
 from hf_maxmig.cli import main
 from hf_maxmig.command import classification, describe, relabel, report
 from hf_maxmig.command.flags import parse
+from hf_maxmig.command.report import ReportArguments
 from hf_maxmig.command.saved import SavedArguments
 from tests.written_items import (
     truth_of,
@@ -37,7 +38,7 @@ KINDS = {
         classification.ClassificationTrainingArguments,
     ),
     "describe": (describe.DescribeArguments,),
-    "report": (SavedArguments,),
+    "report": (ReportArguments,),
     "relabel": (SavedArguments,),
 }
 WORDS_OF = {"describe": describe.USAGE, "report": report.USAGE, "relabel": relabel.USAGE}
