@@ -1,4 +1,4 @@
-"""Rivals with a network beside the classifier, all of their numbers drawn; and plain functions to redo it."""
+"""Rivals with a network beside the classifier, with random parameters, and plain functions to recompute them."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ M, C = 4, 3
 
 
 def drawn(name, num_items=11, **fields):
-    """A rival in training mode with random weights, and a batch for it."""
+    """Return a rival in training mode with random weights, and a batch for it."""
     who, said = random_votes(num_items)
     model = peer(name, small_head(), num_annotators=M, **fields).train()
     model.initialize_crowd([(who, said)])
@@ -29,7 +29,7 @@ def loss_of(model, batch):
 
 
 def weights(model):
-    """All weights beside the classifier in float64, by name."""
+    """Return all weights beside the classifier in float64, by name."""
     return {
         name: value.double().numpy()
         for name, value in model.state_dict().items()
@@ -38,14 +38,14 @@ def weights(model):
 
 
 def hidden_and_logits(model, features):
-    """What the classifier's output layer reads and gives, in float64."""
+    """Return the input and the output of the classifier's output layer, in float64."""
     with torch.no_grad():
         hidden = model.classifier.fc(features).relu()
         return hidden.double().numpy(), model.classifier.output(hidden).double().numpy()
 
 
 def given(batch):
-    """List (item, annotator, class) of each vote."""
+    """Return (item, annotator, class) of each vote."""
     table = zip(batch["annotators"].tolist(), batch["annotations"].tolist(), strict=True)
     return [
         (i, m, y)
@@ -60,7 +60,7 @@ def linear(w, name, x):
 
 
 def normed(w, name, rows):
-    """Batch normalisation of training mode, column by column."""
+    """Apply batch normalisation of training mode, column by column."""
     rows = np.array(rows)
     centred = (rows - rows.mean(axis=0)) / np.sqrt(rows.var(axis=0) + 1e-5)
     return centred * w[f"{name}.weight"] + w[f"{name}.bias"]

@@ -1,4 +1,4 @@
-"""The rivals against independent implementations, and against what theory says of small worlds."""
+"""The rivals compared with independent implementations, and with theory on small worlds."""
 
 import itertools
 import warnings
@@ -27,7 +27,7 @@ from tests.networks import small_head
 
 
 def simulated(num_items=300, num_annotators=6, num_classes=3, seed=0):
-    """Votes of annotators with random confusion matrices, some missing, and the truth."""
+    """Draw votes of annotators with random confusion matrices, some of them missing, and the truth."""
     rng = np.random.default_rng(seed)
     truth = rng.choice(
         num_classes, size=num_items, p=np.arange(1, num_classes + 1) / sum(range(num_classes + 1))
@@ -80,7 +80,7 @@ def finite_world(num_classes=3, num_annotators=2, num_features=4, seed=0):
 
 
 def test_e_step_of_the_true_matrices_is_bayes_posterior():
-    """The prior counted twice, or a matrix read by its columns, still gives probabilities."""
+    """With the prior counted twice, or a matrix read by its columns, the result would still be probabilities."""
     prior, x_given_c, matrices = finite_world()
     num_classes = len(prior)
     answers = list(itertools.product(range(num_classes), repeat=len(matrices)))
@@ -116,7 +116,7 @@ def aggnet_and_batch(num_items=9):
 
 
 def test_loss_has_the_gradient_of_the_cross_entropy_against_the_posterior():
-    """EM's M-step for the network: with q let loose, or h in place of q, it still learns something."""
+    """EM's M-step for the network: with a gradient through q, or h in place of q, it would still learn something."""
     model, batch = aggnet_and_batch()
     out = model(**batch)
     loss, _ = model.crowd_loss(out, batch)
@@ -130,7 +130,7 @@ def test_loss_has_the_gradient_of_the_cross_entropy_against_the_posterior():
 
 
 def test_loss_is_minus_the_likelihood_up_to_the_crowds_own_part():
-    """Log-likelihood in loops over annotators: what EM must never decrease."""
+    """The log-likelihood in loops over annotators, which EM must never decrease."""
     model, batch = aggnet_and_batch()
     out = model(**batch)
     loss, _ = model.crowd_loss(out, batch)
@@ -151,7 +151,7 @@ def test_loss_is_minus_the_likelihood_up_to_the_crowds_own_part():
 
 
 def em(model, who, said, rounds):
-    """EM with a classifier that knows nothing but the prior: posterior of each item."""
+    """Run EM with a classifier that only knows the prior; return the posterior of each item."""
     model.initialize_crowd([(who, said)], smoothing=1e-9)
     for _ in range(rounds):
         log_p = model.prior().expand(len(who), -1)
@@ -162,20 +162,20 @@ def em(model, who, said, rounds):
 
 @pytest.mark.parametrize("num_classes", [3, 7])
 def test_em_without_a_classifier_is_dawid_and_skene(num_classes):
-    """Against crowd-kit: M-step, prior and E-step at once, with more classes than annotators too."""
+    """Compared with crowd-kit: M-step, prior and E-step at once, also with more classes than annotators."""
     who, said, truth = simulated(num_items=1500, num_classes=num_classes)
     model = AggNetModel.from_classifier(small_head(num_classes), num_annotators=6, smoothing=1e-9)
-    ours = em(model, who, said, rounds=5)  # and one more E-step
+    ours = em(model, who, said, rounds=5)  # plus one more E-step
     theirs = torch.from_numpy(
         aggregate_labels_quietly("DawidSkene", who, said, num_classes, n_iter=6, tol=-1.0)
     )
     votes = MajorityVoteModel.from_classifier(small_head(num_classes), num_annotators=6).targets(
         {"annotators": who, "annotations": said}
     )
-    assert (ours.argmax(1) != votes.argmax(1)).sum() > 5  # it is not the vote that agrees
+    assert (ours.argmax(1) != votes.argmax(1)).sum() > 5  # or majority vote would agree as well
     assert (ours.argmax(1) == truth).float().mean() > 0.7
     assert (ours.argmax(1) == theirs.argmax(1)).float().mean() > 0.99
-    # What is left is the pseudo-item of our prior.
+    # The remaining difference is the pseudo-item of our prior.
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0.01)
 
 
@@ -185,7 +185,7 @@ def aggregate_labels_quietly(name, who, said, num_classes, **options):
 
 
 def test_m_step_is_the_naive_count_and_does_not_look_at_unlabelled_items():
-    """An item nobody labelled must not move the prior."""
+    """An item that nobody labelled must not move the prior."""
     who, said, _ = simulated(9)
     who[0] = said[0] = -1
     posterior = torch.rand(9, 3, generator=torch.Generator().manual_seed(0)).softmax(-1)
@@ -202,7 +202,7 @@ def test_m_step_is_the_naive_count_and_does_not_look_at_unlabelled_items():
 
 
 def test_fixed_prior_stays_and_a_learned_one_is_refused():
-    """A gradient for the prior through the normaliser of g would be no likelihood's."""
+    """A gradient for the prior through the normaliser of g would not be that of a likelihood."""
     who, said, _ = simulated(9)
     for prior in ("uniform", [0.5, 0.3, 0.2]):
         model = AggNetModel.from_classifier(small_head(3), num_annotators=6, prior=prior)
@@ -217,27 +217,27 @@ def test_fixed_prior_stays_and_a_learned_one_is_refused():
 
 
 def test_mbem_counts_with_the_classifiers_answers_once_a_round():
-    """Counted in each epoch, an untrained classifier would judge the annotators."""
+    """If votes were counted in each epoch, an untrained classifier would judge the annotators."""
     who, said, truth = simulated(60)
     model = MBEMModel.from_classifier(small_head(3), num_annotators=6, rounds=3, smoothing=0.1)
     model.initialize_crowd([(who, said)])
     before = model.aggregator.table.clone()
     sure = torch.nn.functional.one_hot(truth, 3).float()
     log_h = (0.6 * sure + 0.4 / 3).log()
-    told = [((log_h, torch.zeros_like(log_h), torch.zeros_like(log_h)), who, said)]
-    model.end_epoch(told, progress=0.2)
+    outputs = [((log_h, torch.zeros_like(log_h), torch.zeros_like(log_h)), who, said)]
+    model.end_epoch(outputs, progress=0.2)
     torch.testing.assert_close(model.aggregator.table, before)
-    model.end_epoch(told, progress=1 / 3)
+    model.end_epoch(outputs, progress=1 / 3)
     expected = reference.confusion(reference.confusion_counts(sure.double(), who, said, 6), 0.1)
     torch.testing.assert_close(model.aggregator.weight.exp().double(), expected, rtol=0, atol=1e-6)
-    model.end_epoch([], progress=0.5)  # the round goes on: nothing is counted, not even nothing
+    model.end_epoch([], progress=0.5)  # the round continues, so nothing is counted
     torch.testing.assert_close(model.aggregator.weight.exp().double(), expected, rtol=0, atol=1e-6)
     with pytest.raises(ValueError, match="`rounds` must be at least 1"):
         MBEMConfig(rounds=0)
 
 
 def test_mbem_trains_on_what_the_labels_say():
-    """With the forecast in place of g the classifier would teach itself."""
+    """With the forecast in place of g, the classifier would teach itself."""
     who, said, _ = simulated(9)
     model = MBEMModel.from_classifier(small_head(3), num_annotators=6)
     model.initialize_crowd([(who, said)])
@@ -252,13 +252,13 @@ def test_mbem_trains_on_what_the_labels_say():
 
 @pytest.mark.parametrize("model_class", [AggNetModel, MBEMModel])
 def test_em_starts_from_the_vote_share(model_class):
-    """From the first matrices' posterior instead, a naive majority merges two classes for good."""
+    """Started from the first matrices' posterior, a naive majority would merge two classes for good."""
     who, said, _ = simulated(9)
     said[0, -1] = who[0, -1] = -1
     model = model_class.from_classifier(small_head(3), num_annotators=6)
     model.end_epoch([(torch.full((3, 9, 3), 1 / 3).log().unbind(), who, said)], progress=1.0)
     assert model.rounds_done == (1 if model_class is AggNetModel else 2)
-    model.initialize_crowd([(who, said)])  # another run begins
+    model.initialize_crowd([(who, said)])  # another run starts
     batch = {"features": torch.randn(9, 5), "annotators": who, "annotations": said}
     out = model(**batch)
     loss, _ = model.crowd_loss(out, batch)
@@ -268,7 +268,7 @@ def test_em_starts_from_the_vote_share(model_class):
 
 
 def test_output_layer_is_the_last_linear_one_as_wide_as_the_classes():
-    """A convolution has no features of an item below it, and a hidden layer is not where it ends."""
+    """A convolution has no feature vector of an item as its input, and a hidden layer is not the last."""
     last, mixer = nn.Linear(4, 3), nn.Conv2d(3, 3, 1)
     classifier = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 4), last, mixer)
     assert output_layers(classifier, 3)[-1] is mixer
@@ -278,7 +278,7 @@ def test_output_layer_is_the_last_linear_one_as_wide_as_the_classes():
 
 
 def test_raykar_trains_the_output_layer_only(tmp_path):
-    """A body that moves makes it AggNet; from_pretrained gives every parameter a gradient."""
+    """Training the body too would make it AggNet, and `from_pretrained` gives every parameter a gradient."""
     model = peer("raykar", small_head(3), num_annotators=6)
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path)
@@ -292,7 +292,7 @@ def test_raykar_trains_the_output_layer_only(tmp_path):
 
 
 def test_crowd_layer_is_crowd_kits_module():
-    """A transposed matrix still learns: identity and its transpose are the same at first."""
+    """A transposed matrix would still learn: the identity and its transpose are equal at first."""
     module = pytest.importorskip("crowdkit.learning").CrowdLayer(num_labels=5, n_workers=4)
     ours = AnnotatorMatrices(num_annotators=4, num_classes=5)
     who = torch.tensor([[0, 3], [2, 1], [1, 1]])
@@ -307,7 +307,7 @@ def test_crowd_layer_is_crowd_kits_module():
 
 
 def test_crowd_layer_at_equation_2_says_the_confusion_row_of_a_sure_classifier():
-    """The log in equation 2 is what makes it so; without it the layer knows nearly nothing."""
+    """This follows from the log in equation 2; without it the layer knows almost nothing."""
     who, said, _ = simulated(60)
     layer = peer("crowd_layer_vote_share", small_head(3), num_annotators=6)
     layer.initialize_crowd([(who, said)])
@@ -318,7 +318,7 @@ def test_crowd_layer_at_equation_2_says_the_confusion_row_of_a_sure_classifier()
 
 
 def test_crowd_layer_loss_is_the_mean_over_all_labels():
-    """In naive loops: one label, one term."""
+    """Compared with naive loops in which each label is one term."""
     who, said, _ = simulated(9)
     model = peer("crowd_layer", small_head(3), num_annotators=6)
     torch.nn.init.normal_(model.crowd_layer.table)
@@ -342,7 +342,7 @@ def test_crowd_layer_loss_is_the_mean_over_all_labels():
 @pytest.mark.parametrize("few", [0, doctor_net.FEW], ids=["heads read", "all heads"])
 @pytest.mark.parametrize("average", ["equal", "learned"])
 def test_doctor_net_is_the_average_of_its_heads(average, few, monkeypatch):
-    """In loops: the average of probabilities, not of logits, over who has labels."""
+    """Compared with loops: the average is of probabilities, not of logits, over the annotators with labels."""
     monkeypatch.setattr(doctor_net, "FEW", few)
     who, said, _ = simulated(9, num_annotators=4)
     said = torch.where(who == 2, -1, said)
@@ -376,7 +376,7 @@ def test_doctor_net_is_the_average_of_its_heads(average, few, monkeypatch):
 
 
 def test_doctor_net_has_the_same_gradients_from_all_heads_and_from_those_that_are_read(monkeypatch):
-    """Which of the two is sooner depends on the size of the crowd only."""
+    """Which of the two is faster only depends on the size of the crowd."""
     who, said, _ = simulated(9, num_annotators=4)
     who[0, 0] = said[0, 0] = -1
     features = torch.randn(9, 5)
@@ -392,7 +392,7 @@ def test_doctor_net_has_the_same_gradients_from_all_heads_and_from_those_that_ar
 
 
 def test_doctor_net_starts_as_the_classifier_and_leaves_it_its_mean_head():
-    """A pretrained output layer must not be lost, and the classifier alone must predict something."""
+    """A pretrained output layer must not be lost, and the classifier alone must predict something useful."""
     plain = small_head(3)
     features = torch.randn(4, 5)
     before = plain(features=features).logits.log_softmax(-1).detach()
@@ -406,7 +406,7 @@ def test_doctor_net_starts_as_the_classifier_and_leaves_it_its_mean_head():
 
 
 def test_doctor_net_needs_training_mode_for_its_loss():
-    """In evaluation mode there is only the average."""
+    """In evaluation mode only the average of the heads is computed."""
     who, said, _ = simulated(9)
     model = peer("doctor_net", small_head(3), num_annotators=6).eval()
     with pytest.raises(ValueError, match="in training mode"):
@@ -417,7 +417,7 @@ def test_doctor_net_needs_training_mode_for_its_loss():
 
 
 def test_majority_vote_shares_ties_and_does_not_count_strangers():
-    """The first class winning every tie is a bias that no accuracy shows."""
+    """A first class that wins every tie is a bias that no accuracy shows."""
     model = peer("majority_vote", small_head(3), num_annotators=6)
     who = torch.tensor([[0, 1, 2, 3], [0, 1, 2, -1], [0, 1, -1, -1], [-1, 1, 0, 3]])
     said = torch.tensor([[2, 0, 2, 0], [1, 1, 0, -1], [-1, -1, 2, 2], [0, 1, 1, -1]])
@@ -435,7 +435,7 @@ def test_majority_vote_shares_ties_and_does_not_count_strangers():
     ],
 )
 def test_label_only_methods_give_crowd_kits_answer_to_the_right_item(name):
-    """Rows shifted by an item without labels, or classes by one that nobody named."""
+    """Rows could be shifted by an item without labels, or classes by one that nobody named."""
     who, said, _ = simulated(40)
     who[[0, 13]] = said[[0, 13]] = -1
     kind = crowd_kit(ALGORITHMS[name])
@@ -456,7 +456,7 @@ def test_label_only_methods_give_crowd_kits_answer_to_the_right_item(name):
 
 
 def test_kos_takes_two_classes():
-    """It is defined for no other number."""
+    """KOS is defined only for two classes."""
     who, said, truth = simulated(60, num_classes=2)
     posterior = aggregate_labels_quietly("KOS", who, said, num_classes=2)
     assert (posterior.argmax(axis=1) == truth.numpy()).mean() > 0.75
@@ -467,7 +467,7 @@ def test_kos_takes_two_classes():
 
 
 def test_missing_crowd_kit_is_told_by_the_name_of_the_extra(monkeypatch):
-    """An ImportError of a module nobody has heard of."""
+    """Otherwise the user gets an ImportError about an unknown module."""
     monkeypatch.setitem(__import__("sys").modules, "crowdkit.aggregation", None)
     who, said, _ = simulated(9)
     with pytest.raises(ImportError, match=r"hf_maxmig\[peers\]"):
@@ -488,7 +488,7 @@ def test_label_only_method_needs_labels_and_a_length():
 
 
 def test_every_label_only_method_of_the_table_exists():
-    """A row whose class crowd-kit does not have fails only when training starts."""
+    """A row whose class crowd-kit lacks would fail only when training starts."""
     assert {fields["algorithm"] for _, fields in PEERS.values() if "algorithm" in fields} == set(
         ALGORITHMS
     )

@@ -1,4 +1,4 @@
-"""annot-mix against plain loops in float64, and what is blended with what."""
+"""annot-mix compared with plain loops in float64, and the choice of partners to blend with."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ from tests.worlds import ANNOTATORS, CLASSES
 
 
 def fixed(model, batch, seed=5):
-    """Let the model blend by given shares and partners, and return them."""
+    """Make the model blend with given shares and partners, and return them."""
     generator = torch.Generator().manual_seed(seed)
     votes = len(given(batch))
     mixed = Mixed(
@@ -36,7 +36,7 @@ def fixed(model, batch, seed=5):
 
 
 def in_loops(model, batch, mixed):
-    """The loss as the authors' program has it; row c of a matrix is the true class c."""
+    """Return the loss as in the authors' program; row c of a matrix is the true class c."""
     w, votes = weights(model), given(batch)
     weight = batch.get("annotation_weights")
     table, shares = w["network.annotator.table"], mixed.share.double().tolist()
@@ -44,7 +44,7 @@ def in_loops(model, batch, mixed):
         (s, votes[v], votes[p])
         for v, (s, p) in enumerate(zip(shares, mixed.partner.tolist(), strict=True))
     ]
-    assert any(one[0] == other[0] for _, one, other in pairs)  # of one item too
+    assert any(one[0] == other[0] for _, one, other in pairs)  # also of one item
     blends = [
         s * batch["features"][one[0]] + (1 - s) * batch["features"][other[0]]
         for s, one, other in pairs
@@ -70,7 +70,7 @@ def in_loops(model, batch, mixed):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_loss_is_that_of_the_authors(weighted):
-    """With another partner's class or annotator, it would learn from noise and still fall."""
+    """With another partner's class or annotator it would learn from noise, while the loss still falls."""
     model, batch = drawn("annot_mix", num_items=9, dropout=0.0, embedding_size=6)
     if weighted:
         batch["annotation_weights"] = (
@@ -86,7 +86,7 @@ def test_loss_is_that_of_the_authors(weighted):
 
 
 def test_each_vote_gets_its_own_share_and_partner():
-    """One share for a batch, or partners by items, is mixup and another method."""
+    """One share per batch, or partners per item, would be mixup, which is another method."""
     model, _ = drawn("annot_mix")
     torch.manual_seed(0)
     mixed = model.draw(400, torch.device("cpu"))
@@ -100,13 +100,13 @@ def test_each_vote_gets_its_own_share_and_partner():
 
 
 def test_gradient_of_the_network_stops_at_the_features():
-    """The classifier must learn from its answers only, not from what explains them."""
+    """The classifier must learn through its answers only, not through the features that explain them."""
     model, batch = drawn("annot_mix", dropout=0.0)
     fixed(model, batch)
     loss_of(model, batch)[0].backward()
     found = model.classifier.fc.weight.grad.clone()
     assert found.abs().sum() > 0
-    with torch.no_grad():  # an output layer of zeros lets nothing through
+    with torch.no_grad():  # an output layer of zeros would pass no gradient
         model.classifier.output.weight.zero_()
     model.zero_grad()
     loss_of(model, batch)[0].backward()
@@ -114,17 +114,17 @@ def test_gradient_of_the_network_stops_at_the_features():
 
 
 def test_nothing_is_blended_in_evaluation():
-    """Predictions with votes must be those without."""
+    """Predictions with votes must equal those without."""
     model, batch = drawn("annot_mix")
     model.eval()
-    told = model(**batch)
-    torch.testing.assert_close(told.logits, model(features=batch["features"]).logits)
+    output = model(**batch)
+    torch.testing.assert_close(output.logits, model(features=batch["features"]).logits)
     with pytest.raises(ValueError, match="in training mode"):
-        model.crowd_loss(told, batch)
+        model.crowd_loss(output, batch)
 
 
 def test_mixup_of_the_trainer_and_whole_numbers_are_refused(crowd, make_args):
-    """Blends of blends, or means of words."""
+    """They would give blends of blends, or means of token ids."""
     model = peer(
         "annot_mix", small_head(), annotators=ANNOTATORS, id2label=dict(enumerate(CLASSES))
     )
@@ -139,7 +139,7 @@ def test_mixup_of_the_trainer_and_whole_numbers_are_refused(crowd, make_args):
 
 
 def test_impossible_settings_are_refused():
-    """Shares of no distribution, or a network that is dropped whole."""
+    """Shares would not form a distribution, or the network would be dropped entirely."""
     for fields, message in (
         ({"alpha": 0.0}, "`alpha` must be positive and finite, got 0"),
         ({"eta": 0.0}, "`eta` must lie between 0 and 1, got 0"),
@@ -150,7 +150,7 @@ def test_impossible_settings_are_refused():
 
 
 def test_weights_of_single_votes_count_in_both_blends():
-    """A vote of weight 0 is none, also as a partner."""
+    """A vote of weight 0 must not count, not even as a partner."""
     model, batch = drawn("annot_mix", dropout=0.0)
     first = loss_of(model, batch)[0]
     votes = Votes.of(batch)

@@ -1,4 +1,4 @@
-"""COINNet against plain loops in float64, and the life of what it learns about single votes."""
+"""COINNet compared with plain loops in float64, and how long its outliers of single votes are kept."""
 
 import math
 
@@ -19,7 +19,7 @@ M, C = 4, 3
 
 
 def in_loops(model, outliers, logits, who, said):
-    """The loss of the authors' code, with E[i][k] the outlier of the vote at place k of item i."""
+    """Return the loss of the authors' code, with E[i][k] the outlier of the vote at place k of item i."""
     softmax = lambda s: np.exp(s) / np.exp(s).sum()  # noqa: E731
     scores = model.matrices.table.detach().double().numpy()
     terms, sizes, answers = [], [], []
@@ -36,14 +36,14 @@ def in_loops(model, outliers, logits, who, said):
         if voted:
             sizes.append((size + 1e-10) ** 0.2)
             answers.append(h)
-    least = 1e-6 * len(answers) * np.eye(C)  # what keeps it finite
+    least = 1e-6 * len(answers) * np.eye(C)  # keeps it finite
     volume = np.linalg.slogdet(np.array(answers).T @ np.array(answers) + least)[1]
     config = model.config
     return np.mean(terms) - config.lam1 * volume + config.lam2 * np.mean(sizes)
 
 
 def made(**fields):
-    """A model that has met its crowd, with random outliers, and the batch of all items."""
+    """Return a model that is initialised on its crowd, with random outliers, and the batch of all items."""
     who, said = random_votes(13)
     model = peer("coin_net", small_head(), num_annotators=M, **fields).train()
     torch.manual_seed(0)
@@ -59,7 +59,7 @@ def loss_of(model, batch):
 
 @pytest.mark.parametrize("scale", [0.0, 0.05, 2.0])
 def test_loss_is_that_of_the_authors(scale):
-    """The outlier of another vote, or one that is not cut, still lets the loss fall."""
+    """With the outlier of another vote, or one that is not truncated, the loss would still fall."""
     model, batch = made(lam1=0.02, lam2=0.3)
     torch.nn.init.normal_(model.outliers.rows, std=scale)
     who, said = batch["annotators"], batch["annotations"]
@@ -80,7 +80,7 @@ def test_loss_is_that_of_the_authors(scale):
 
 
 def test_only_votes_of_the_batch_move_their_outliers():
-    """A row off by one teaches the neighbour, and nothing says so."""
+    """A row off by one would silently train the neighbour's outlier."""
     model, batch = made()
     torch.nn.init.normal_(model.outliers.rows, std=0.01)
     items = [3, 7]
@@ -110,7 +110,7 @@ def test_at_zero_the_penalty_has_no_gradient_and_the_likelihood_has():
 
 @pytest.fixture(scope="module")
 def odd():
-    """A crowd with eight items whose annotators all name the same wrong class."""
+    """Draw a crowd with eight items on which all annotators name the same wrong class."""
     crowd = make_crowd(num_items=120)
     rows = [i for i, votes in enumerate(crowd["annotations"]) if len(votes) > 1][:80:10]
     annotations = [list(votes) for votes in crowd["annotations"]]
@@ -128,7 +128,7 @@ def train(dataset, args, **fields):
 
 @pytest.mark.slow
 def test_items_that_no_matrix_explains_are_found(odd, make_args):
-    """What the method is for; outliers that stay at zero make it GeoCrowdNet-F."""
+    """This is the purpose of the method; outliers that stay at zero make it GeoCrowdNet-F."""
     dataset, rows = odd
     args = make_args(num_train_epochs=20, aggregator_learning_rate=0.04)
     trainer = train(dataset, args)
@@ -139,7 +139,7 @@ def test_items_that_no_matrix_explains_are_found(odd, make_args):
     assert sizes.shape == (120,)
     rest = [i for i, votes in enumerate(dataset["annotations"]) if votes and i not in rows]
     assert len(rows) == 8
-    # How often an odd item has the larger outlier of the two.
+    # The share of pairs in which the odd item has the larger outlier.
     assert (sizes[rows][:, None] > sizes[rest][None]).float().mean() > 0.85
     unvoted = [i for i, votes in enumerate(dataset["annotations"]) if not votes]
     assert unvoted
@@ -148,7 +148,7 @@ def test_items_that_no_matrix_explains_are_found(odd, make_args):
 
 @pytest.mark.slow
 def test_outliers_are_in_checkpoints_and_in_no_saved_model(crowd, make_args, tmp_path):
-    """They are about single votes of people; and resumed at zero, a training would be another."""
+    """A training must not resume with outliers of zero, but a shared model must not hold facts about single votes of people."""
     settings = {"aggregator_learning_rate": 0.02, "num_train_epochs": 4}
     args = make_args(**settings, save_strategy="steps", save_steps=9)
     whole = train(crowd, args)
@@ -161,7 +161,7 @@ def test_outliers_are_in_checkpoints_and_in_no_saved_model(crowd, make_args, tmp
     found = [trainer.crowd_model.outliers.found for trainer in (whole, again)]
     torch.testing.assert_close(*found, rtol=0, atol=0)
     assert found[0].abs().max() > 0.01
-    save_votes(whole.crowd_model, tmp_path)  # after the training there are no parameters left
+    save_votes(whole.crowd_model, tmp_path)  # after the training these parameters are removed
     assert torch.equal(load_file(tmp_path / FILE)["outliers"], found[0])
     whole.save_model(str(tmp_path / "shared"))
     assert not list((tmp_path / "shared").rglob(FILE))
@@ -176,7 +176,7 @@ def test_outliers_are_in_checkpoints_and_in_no_saved_model(crowd, make_args, tmp
 
 
 def test_second_training_begins_anew(crowd, make_args):
-    """The optimizer of the first training still has its parameter: another would not be trained."""
+    """The first training's optimizer still holds its parameter, so a new one would not be trained."""
     trainer = train(crowd, make_args(num_train_epochs=3, aggregator_learning_rate=0.02))
     found = []
     for _ in range(2):
@@ -187,7 +187,7 @@ def test_second_training_begins_anew(crowd, make_args):
 
 
 def test_what_it_cannot_do_is_refused(crowd, make_args):
-    """Each would leave the outliers at zero without a word."""
+    """Each case would silently leave the outliers at zero."""
     with pytest.raises(TypeError, match="must have a length for CoinNetModel, got IterableDataset"):
         train(crowd.to_iterable_dataset(), make_args(max_steps=2)).train()
     with pytest.raises(ValueError, match=r"`mixup_alpha` must be 0 for COINNet, got 0\.4"):

@@ -1,4 +1,4 @@
-"""CoNAL against plain loops in float64, and what its two kinds of confusion are for."""
+"""CoNAL compared with plain loops in float64, and the purpose of its two kinds of confusion."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ from tests.worlds import random_votes
 
 
 def in_loops(model, batch, lam):
-    """The loss as the paper writes it; row c of a matrix is the true class c."""
+    """Return the loss as in the paper; row c of a matrix is the true class c."""
     w, terms = weights(model), []
     own, common = w["matrices.table"].transpose(0, 2, 1), w["network.matrix"].T
     _, logits = hidden_and_logits(model, batch["features"])
@@ -42,7 +42,7 @@ def in_loops(model, batch, lam):
 
 @pytest.mark.parametrize("lam", [1e-5, 0.01])
 def test_loss_is_that_of_the_paper(lam):
-    """A transposed matrix, a share that weighs the other one, or a dropped term still learn."""
+    """A transposed matrix, exchanged shares or a dropped term would still learn."""
     model, batch = drawn("conal", lam=lam)
     loss, empty = loss_of(model, batch)
     assert not empty
@@ -52,7 +52,7 @@ def test_loss_is_that_of_the_paper(lam):
 
 
 def test_matrices_start_at_twice_the_identity_and_all_of_them_move():
-    """Matrices that are only read as copies of themselves never do, and the loss falls all the same."""
+    """Matrices that are only read as copies never move, while the loss still falls."""
     who, said = random_votes(11)
     model = peer("conal", small_head(), num_annotators=M).train()
     model.initialize_crowd([(who, said)])
@@ -61,7 +61,7 @@ def test_matrices_start_at_twice_the_identity_and_all_of_them_move():
         torch.testing.assert_close(table, 2 * torch.eye(C))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     batch = {"features": torch.randn(11, 5), "annotators": who, "annotations": said}
-    for _ in range(3):  # the share has no gradient while G and W are the same
+    for _ in range(3):  # the share has no gradient while G and W are equal
         optimizer.zero_grad()
         loss_of(model, batch)[0].backward()
         optimizer.step()
@@ -70,7 +70,7 @@ def test_matrices_start_at_twice_the_identity_and_all_of_them_move():
 
 
 def test_votes_start_the_common_matrix_from_all_annotators_together():
-    """The mean of their matrices would count whoever voted once as much as whoever voted always."""
+    """In the mean of their matrices, an annotator with one vote would count as much as one with all."""
     who, said = random_votes(30)
     model = peer("conal", small_head(), num_annotators=M, start="vote_share")
     model.initialize_crowd(iter([Votes(who[:10], said[:10]), Votes(who[10:], said[10:])]))
@@ -83,7 +83,7 @@ def test_votes_start_the_common_matrix_from_all_annotators_together():
 
 
 def test_confusion_is_that_of_scores_half_common_and_half_own():
-    """Of one's own matrix alone, it would leave out half of what explains the votes."""
+    """An annotator's own matrix alone would leave out half of what explains the votes."""
     model, _ = drawn("conal")
     own, common = model.matrices.table.transpose(1, 2), model.network.matrix.T
     expected = (0.5 * (torch.eye(C) @ own) + 0.5 * (torch.eye(C) @ common)).softmax(dim=-1)
@@ -91,7 +91,7 @@ def test_confusion_is_that_of_scores_half_common_and_half_own():
 
 
 def test_network_reads_given_features_or_those_of_the_last_layer():
-    """Below the output layer of a head, the classifier has already thrown away what is hard about an item."""
+    """Below a head's output layer, the classifier has already discarded what makes an item hard."""
     head = peer("conal", small_head(), num_annotators=M)
     assert head.network.hidden.in_features == 5
     features = torch.randn(3, 5)
@@ -106,7 +106,7 @@ def test_network_reads_given_features_or_those_of_the_last_layer():
 
 
 def test_impossible_settings_are_refused():
-    """They would train, and fit another loss."""
+    """They would train, but with another loss."""
     with pytest.raises(ValueError, match="`lam` must be a finite number of 0 or more, got -1"):
         CoNALConfig(lam=-1)
     with pytest.raises(ValueError, match="`start` must be one of authors, vote_share, got 'eye'"):

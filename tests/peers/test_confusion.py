@@ -1,4 +1,4 @@
-"""The likelihood of confusion matrices, and what is added to it, against plain loops in float64."""
+"""The likelihood of confusion matrices and its regularisers, compared with plain loops in float64."""
 
 import math
 
@@ -23,7 +23,7 @@ def softmax(scores, axis):
 
 
 def in_loops(name, lam, scores, logits, who, said):
-    """The loss as the papers write it; row c of a matrix is the true class c.
+    """Return the loss as in the papers; row c of a matrix is the true class c.
 
     Args:
         name: of the rival.
@@ -54,7 +54,7 @@ def in_loops(name, lam, scores, logits, who, said):
 
 
 def made(name, num_items=11, seed=0, **fields):
-    """A rival with random matrices, a batch for it, and its classifier's logits."""
+    """Return a rival with random matrices, a batch for it, and its classifier's logits."""
     who, said = random_votes(num_items)
     model = peer(name, small_head(), num_annotators=M, **fields).train()
     model.initialize_crowd([(who, said)])
@@ -76,7 +76,7 @@ def numbers(model, batch):
     [*((name, None) for name in ROWS), *((name, 0.3) for name in ROWS if name != "spee_lfc")],
 )
 def test_loss_is_that_of_the_paper(name, lam):
-    """A transposed matrix or a softmax over the wrong axis still learns; a dropped term is not seen."""
+    """A transposed matrix or a softmax over the wrong axis would still learn, and a dropped term would not show."""
     model, batch = made(name, lam=lam)
     scores, logits = numbers(model, batch)
     strength = ROWS[name] if lam is None else lam
@@ -94,7 +94,7 @@ def test_loss_is_that_of_the_paper(name, lam):
 
 @pytest.mark.parametrize("name", ["trace", "geo_w"])
 def test_annotators_without_votes_have_no_part(name):
-    """Matrices that nothing explains would satisfy the term in place of the others."""
+    """Matrices without votes to explain would satisfy the regulariser in place of the others."""
     model, batch = made(name, lam=0.3)
     batch["annotations"] = torch.where(batch["annotators"] == 2, -1, batch["annotations"])
     model.config.start = "authors"
@@ -113,7 +113,7 @@ def test_annotators_without_votes_have_no_part(name):
 
 @pytest.mark.parametrize("num_items", [1, 2])
 def test_volume_of_fewer_answers_than_classes_is_finite_and_spreads_them(num_items):
-    """Log det of a singular matrix: one small batch, and every weight is NaN."""
+    """With log det of a singular matrix, one small batch would make every weight NaN."""
     model, batch = made("geo_f", lam=0.01)
     batch = {n: t[1 : 1 + num_items] for n, t in batch.items()}
     loss, empty = model.crowd_loss(model(**batch), batch)
@@ -121,7 +121,7 @@ def test_volume_of_fewer_answers_than_classes_is_finite_and_spreads_them(num_ite
     plain = peer("spee_lfc", model.classifier, num_annotators=M).train()
     plain.matrices.load_state_dict(model.matrices.state_dict())
     added = loss - plain.crowd_loss(plain(**batch), batch)[0]
-    # What the missing directions add is a constant.
+    # The missing directions add a constant.
     assert added.item() == pytest.approx(
         -0.01 * math.log(num_items * JITTER) * (C - num_items), abs=0.1
     )
@@ -137,7 +137,7 @@ def test_volume_of_fewer_answers_than_classes_is_finite_and_spreads_them(num_ite
 
 
 def test_volume_of_equal_answers_has_a_finite_gradient():
-    """At an untrained network all answers are nearly the same."""
+    """In an untrained network all answers are nearly the same."""
     logits = torch.zeros(9, C, requires_grad=True)
     minus_log_volume(logits.softmax(dim=-1), torch.tensor(9)).backward()
     assert logits.grad.isfinite().all()
@@ -171,7 +171,7 @@ def test_starts_of_the_authors_and_the_strengths():
 
 @pytest.mark.parametrize("name", ROWS)
 def test_matrices_move_towards_the_annotators(name, crowd, make_args):
-    """Matrices that stay at their start make it soft vote."""
+    """With matrices that stay at their start, the method would be soft vote."""
     model = peer(name, small_head(), annotators=ANNOTATORS)
     args = make_args(num_train_epochs=15, aggregator_learning_rate=0.05)
     trainer = CrowdTrainer(model=model, args=args, train_dataset=crowd)
@@ -184,12 +184,12 @@ def test_matrices_move_towards_the_annotators(name, crowd, make_args):
     right = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
     start = peer(name, small_head(), annotators=ANNOTATORS).matrices.of_active()
     before, after = ((found - right).abs().mean() for found in (start, model.matrices.of_active()))
-    assert after < (0.9 if name == "trace" else 0.6) * before  # a sure start moves slowly
+    assert after < (0.9 if name == "trace" else 0.6) * before  # a confident start moves slowly
 
 
 @pytest.mark.parametrize("name", ["trace", "geo_w"])
 def test_term_of_all_matrices_reads_them_once(name):
-    """Any tensor of items by annotators: gigabytes at a hundred thousand."""
+    """A tensor of items by annotators would take gigabytes for a hundred thousand annotators."""
     who, said = random_votes(12)
     sizes = []
 
@@ -208,7 +208,7 @@ def test_term_of_all_matrices_reads_them_once(name):
 
 
 def test_votes_of_one_class_only_are_trained_on(make_args):
-    """The volume pulls apart what the votes do not; nothing may become infinite."""
+    """The volume pushes apart what the votes do not, and nothing may become infinite."""
     who = torch.tensor([[0, 1], [1, 2]] * 6)
     model = peer("geo_f", small_head(), num_annotators=M, lam=0.1).train()
     model.initialize_crowd([Votes(who, torch.zeros_like(who))])

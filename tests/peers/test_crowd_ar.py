@@ -1,4 +1,4 @@
-"""CrowdAR against plain loops in float64, and what its reliabilities say."""
+"""CrowdAR compared with plain loops in float64, and its reliabilities."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def reliability(w, hidden, p, m):
 
 
 def in_loops(model, batch, lam):
-    """The loss as the paper writes it; row c of a matrix is the true class c."""
+    """Return the loss as in the paper; row c of a matrix is the true class c."""
     w, terms = weights(model), []
     hidden, logits = hidden_and_logits(model, batch["features"])
     for i, m, y in given(batch):
@@ -47,7 +47,7 @@ def in_loops(model, batch, lam):
 
 @pytest.mark.parametrize("lam", [0.9, 0.4])
 def test_loss_is_that_of_the_paper(lam):
-    """A target that does not soften, or a term that is left out, still learns."""
+    """A target that is not softened, or a missing term, would still learn."""
     model, batch = drawn("crowd_ar", lam=lam)
     loss, empty = loss_of(model, batch)
     assert not empty
@@ -56,7 +56,7 @@ def test_loss_is_that_of_the_paper(lam):
 
 
 def test_more_expertise_never_makes_a_vote_less_reliable():
-    """The weights of the last layer must not be negative, whatever the optimizer made of them."""
+    """The weights of the last layer must not be negative, whatever the optimizer does to them."""
     model, batch = drawn("crowd_ar")
     assert (model.network.output.weight < 0).any()
     votes, out = Votes.of(batch), model(**batch)
@@ -68,7 +68,7 @@ def test_more_expertise_never_makes_a_vote_less_reliable():
 
 
 def test_reliability_network_does_not_train_the_features():
-    """It would let the classifier make its items look easy."""
+    """Otherwise the classifier could make its items look easy."""
     model, batch = drawn("crowd_ar")
     features = model(**batch).features
     assert features.shape == (11, 16)
@@ -77,7 +77,7 @@ def test_reliability_network_does_not_train_the_features():
 
 @pytest.mark.slow
 def test_reliability_tells_the_annotator_who_answers_at_random(crowd, make_args):
-    """It is what the method is for; after a training it must not be a constant."""
+    """This is the purpose of the method; after training the reliability must not be constant."""
     model = peer("crowd_ar", small_head(), annotators=ANNOTATORS)
     start = model.network.expertise.detach().clone()
     args = make_args(num_train_epochs=20, aggregator_learning_rate=0.2)
@@ -94,7 +94,7 @@ def test_reliability_tells_the_annotator_who_answers_at_random(crowd, make_args)
 
 
 def test_impossible_settings_are_refused():
-    """At 0 or 1 one of the two losses is gone, and parameters are without a gradient."""
+    """At 0 or 1 one of the two losses vanishes, and parameters get no gradient."""
     for lam in (0.0, 1.0):
         with pytest.raises(ValueError, match=f"`lam` must lie between 0 and 1, got {lam}"):
             CrowdARConfig(lam=lam)

@@ -1,4 +1,4 @@
-"""CROWDLAB: against loops written from its formulas, and against cleanlab itself."""
+"""CROWDLAB compared with loops written from its formulas, and with cleanlab itself."""
 
 import warnings
 
@@ -21,7 +21,7 @@ N, M, C = 60, 5, 3
 
 
 def world(seed=0, alone=True):
-    """Votes of good and bad annotators, one to four on an item, and a classifier that is often right.
+    """Draw votes of good and bad annotators, one to four per item, and a classifier that is often right.
 
     Args:
         seed: of all.
@@ -48,7 +48,7 @@ def flat(who, said):
 
 
 def by_loops(who, said, p):
-    """The posterior and the weights, vote by vote, without calibration."""
+    """Return the posterior and the weights, vote by vote, without calibration."""
     votes = [[(m, r) for m, r in zip(who[i], said[i], strict=True) if m >= 0] for i in range(N)]
     consensus = []
     for i in range(N):
@@ -87,7 +87,7 @@ def by_loops(who, said, p):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_posterior_and_weights_are_those_of_loops(seed):
-    """A weight of the wrong annotator, or a mean over the wrong items, still gives probabilities."""
+    """The weight of another annotator, or a mean over other items, would still give probabilities."""
     who, said, log_h = world(seed)
     found = crowdlab(log_h, flat(who, said), M, calibrated=False)
     posterior, consensus, weight, own = by_loops(who, said, np.exp(log_h))
@@ -96,15 +96,16 @@ def test_posterior_and_weights_are_those_of_loops(seed):
     np.testing.assert_allclose(found.annotator_weight, weight, atol=1e-12)
     assert found.classifier_weight == pytest.approx(own)
     np.testing.assert_allclose(found.posterior.sum(axis=1), 1)
-    assert weight.max() > 1.5 * weight[:-1].min()  # else annotators could be exchanged
+    assert weight.max() > 1.5 * weight[:-1].min()  # otherwise annotators could be exchanged
 
 
 @pytest.mark.parametrize("calibrated", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_posterior_is_cleanlabs(seed, calibrated):
-    """Whoever knows CROWDLAB knows it from there.
+    """Users of CROWDLAB know it from cleanlab.
 
-    Its own search for a temperature (2.9.0) counts the votes for a class under another one, so it is given ours.
+    Cleanlab's search for a temperature (2.9.0) counts the votes for a class under another one, so it is
+    given ours.
     """
     multiannotator = pytest.importorskip("cleanlab.multiannotator")
     who, said, log_h = world(seed)
@@ -119,18 +120,18 @@ def test_posterior_is_cleanlabs(seed, calibrated):
     p /= p.sum(axis=1, keepdims=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        told = multiannotator.get_label_quality_multiannotator(
+        theirs = multiannotator.get_label_quality_multiannotator(
             table, p, consensus_method="majority_vote", return_weights=True, verbose=False
         )
-    assert found.classifier_weight == pytest.approx(told["model_weight"])
-    np.testing.assert_allclose(found.annotator_weight, told["annotator_weight"])
-    quality = told["label_quality"]
+    assert found.classifier_weight == pytest.approx(theirs["model_weight"])
+    np.testing.assert_allclose(found.annotator_weight, theirs["annotator_weight"])
+    quality = theirs["label_quality"]
     np.testing.assert_array_equal(found.consensus, quality["consensus_label"])
     rows = np.arange(N)
     np.testing.assert_allclose(
         found.posterior[rows, found.consensus], quality["consensus_quality_score"]
     )
-    each = told["detailed_label_quality"].to_numpy()
+    each = theirs["detailed_label_quality"].to_numpy()
     for i in range(N):
         for m in range(M):
             if not np.isnan(table[i, m]):
@@ -138,7 +139,7 @@ def test_posterior_is_cleanlabs(seed, calibrated):
 
 
 def test_items_without_votes_take_no_part():
-    """Counted in a mean they would make every weight smaller."""
+    """If they counted in a mean, every weight would be smaller."""
     who, said, log_h = world()
     found = crowdlab(log_h, flat(who, said), M)
     more = crowdlab(
@@ -152,14 +153,14 @@ def test_items_without_votes_take_no_part():
 
 
 def test_ties_go_to_the_classifier_then_to_the_rarer_class():
-    """The first of tied classes would always be class 0."""
+    """If the first of the tied classes won, it would always be class 0."""
     counts = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 3.0, 0.0], [2.0, 0.0, 1.0]])
     p = np.array([[0.2, 0.3, 0.5], [0.4, 0.4, 0.2], [0.9, 0.1, 0.0], [0.1, 0.1, 0.8]])
     assert majority(counts, p).tolist() == [1, 0, 1, 0]
 
 
 def test_temperature_is_the_best_of_a_fine_grid():
-    """A classifier that is too sure would overrule the votes."""
+    """An overconfident classifier would overrule the votes."""
     rng = np.random.default_rng(1)
     honest = rng.dirichlet(np.ones(C), size=500)
     votes = np.stack([rng.multinomial(4, p) for p in honest]).astype(float)
@@ -170,7 +171,7 @@ def test_temperature_is_the_best_of_a_fine_grid():
 
 
 def test_crowd_without_a_second_vote_is_refused():
-    """There is no agreement to weigh annotators by: 0 / 0 would be the posterior."""
+    """Without agreement to weigh annotators by, the posterior would be 0 / 0."""
     who, said, log_h = world()
     with pytest.raises(ValueError, match="an item must have two votes or more for CROWDLAB"):
         crowdlab(log_h, flat(who[:, :1], said[:, :1]), M)
@@ -215,7 +216,7 @@ def test_no_classifier_judges_an_item_that_it_has_learned_from(crowd, make_args)
 
 
 def test_classifier_learns_the_posterior_and_a_checkpoint_holds_it(crowd, make_args, tmp_path):
-    """Resumed from a trained classifier, a new cross-validation would say something else."""
+    """A new cross-validation from a trained classifier would give another posterior."""
     args = make_args(num_train_epochs=2, save_strategy="epoch")
     trainer = CrowdTrainer(model=model_of(folds=2), args=args, train_dataset=crowd)
     trainer.train()
@@ -237,7 +238,7 @@ def test_classifier_learns_the_posterior_and_a_checkpoint_holds_it(crowd, make_a
 
 
 def test_what_cannot_be_cross_validated_is_refused(crowd, make_args):
-    """Found out after the first fold, minutes are lost."""
+    """An error after the first fold would waste minutes."""
     with pytest.raises(ValueError, match="`folds` must be 2 or more, got 1"):
         model_of(folds=1)
     few = crowd.select(range(3))

@@ -13,7 +13,7 @@ NAMES = [
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    """What two processes come to, by the name of the rival: one launch trains them all."""
+    """Return the outcome of two processes by rival; one launch trains them all."""
     out = tmp_path_factory.mktemp("two")
     together(out, 2, two_processes.train_all, out, NAMES)
     return {name: torch.load(out / f"{name}.pt", weights_only=True) for name in NAMES}
@@ -22,7 +22,7 @@ def two(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_two_processes_take_the_step_of_one(name, two, tmp_path):
-    """Means of means, or matrices counted by each device from its own share, only look right."""
+    """Means of means, or matrices counted per device from its own share, only look right."""
     two_processes.train(tmp_path, name)
     one = torch.load(tmp_path / f"{name}.pt", weights_only=True)
     assert one["parameters"].keys() == two[name]["parameters"].keys()

@@ -1,4 +1,4 @@
-"""What networks beside a classifier share: votes as rows, and their normalisation."""
+"""Code shared by networks beside a classifier: votes as rows, and their normalisation."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ NAMES = ["conal", "crowd_ar", "annot_mix", "madl"]
 
 
 def test_normalisation_is_torchs_but_for_a_single_vote():
-    """Torch's raises an error at one row, and a last batch may have one."""
+    """Torch raises an error for a single row, which a last batch may have."""
     ours, theirs = VoteNorm(3), nn.BatchNorm1d(3)
     rows = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(ours(rows), theirs(rows))
@@ -23,7 +23,7 @@ def test_normalisation_is_torchs_but_for_a_single_vote():
 
 
 def test_votes_without_weight_or_annotator_are_no_rows():
-    """Padding in a normalisation over votes changes all of them."""
+    """Padding in a normalisation over votes would change all of them."""
     votes = Votes(
         torch.tensor([[2, -1, 1], [0, 1, 2]]),
         torch.tensor([[1, 2, 0], [-1, 2, 2]]),
@@ -38,7 +38,7 @@ def test_votes_without_weight_or_annotator_are_no_rows():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_networks_start_as_torch_starts_them(name):
-    """Transformers would draw layers with a deviation of 0.02 or leave tables uninitialised."""
+    """Transformers would initialise layers with a deviation of 0.02, or leave tables uninitialised."""
     network = peer(name, small_head(), num_annotators=400).network
     for layer in network.modules():
         if isinstance(layer, nn.Linear) and layer.weight.numel() > 40:
@@ -53,7 +53,7 @@ def test_networks_start_as_torch_starts_them(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_loading_draws_nothing_anew(name, tmp_path):
-    """A table that is drawn after it was loaded forgets the annotators."""
+    """A table that is drawn again after loading would forget the annotators."""
     model = peer(name, small_head(), num_annotators=4)
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path)

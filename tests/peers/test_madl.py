@@ -1,4 +1,4 @@
-"""MaDL against plain loops in float64, and the weights of annotators who resemble each other."""
+"""MaDL compared with plain loops in float64, and the weights of similar annotators."""
 
 import math
 
@@ -23,14 +23,14 @@ from tests.peers.drawn_models import (
 
 
 def clique_weights(table, gamma):
-    """One over the sum of an annotator's similarities to all, on average 1."""
+    """Return one over the sum of an annotator's similarities to all, scaled to a mean of 1."""
     alike = [[math.exp(-gamma * ((a - b) ** 2).sum()) for b in table] for a in table]
     inverse = np.array([1 / sum(row) for row in alike])
     return inverse / inverse.mean()
 
 
 def in_loops(model, batch):
-    """The loss as the authors' program has it; row c of a matrix is the true class c."""
+    """Return the loss as in the authors' program; row c of a matrix is the true class c."""
     w = weights(model)
     hidden, logits = hidden_and_logits(model, batch["features"])
     known, who = [], []
@@ -54,7 +54,7 @@ def in_loops(model, batch):
 
 
 def test_loss_is_that_of_the_authors():
-    """Without the residual, the product or the weights it learns nearly as well."""
+    """Without the residual, the product or the weights it would learn almost as well."""
     model, batch = drawn("madl", embedding_size=5, hidden_size=7)
     loss, empty = loss_of(model, batch)
     assert not empty
@@ -62,7 +62,7 @@ def test_loss_is_that_of_the_authors():
 
 
 def test_starts_at_matrices_of_eta_for_each_class():
-    """Transposed or flat at the start, classes would lose their names."""
+    """With a transposed or flat start, classes would lose their names."""
     model = peer("madl", small_head(), num_annotators=M, eta=0.7)
     bias = model.network.confusion.linear.bias.view(C, C).softmax(dim=1)
     torch.testing.assert_close(bias.diagonal(), torch.full((C,), 0.7))
@@ -80,7 +80,7 @@ def test_annotators_who_are_alike_share_one_weight():
 
 
 def test_bandwidth_is_trained_by_votes_and_prior():
-    """A parameter that the optimizer never gets, or one that its prior does not hold, is a constant."""
+    """A parameter that the optimizer never gets, or that its prior does not hold, would be a constant."""
     model, batch = drawn("madl")
     assert any(p is model.network.log_gamma for p in model.crowd_parameters())
     with torch.no_grad():
@@ -92,7 +92,7 @@ def test_bandwidth_is_trained_by_votes_and_prior():
 
 
 def test_large_crowd_is_compared_with_some_of_it(monkeypatch):
-    """All pairs of a hundred thousand annotators are 40 GB."""
+    """All pairs of a hundred thousand annotators would take 40 GB."""
     torch.manual_seed(0)
     model = peer("madl", small_head(), num_annotators=3000)
     asked = torch.arange(0, 3000, 7)
@@ -108,13 +108,13 @@ def test_large_crowd_is_compared_with_some_of_it(monkeypatch):
 
 
 def test_features_are_read_without_gradient():
-    """The classifier must not learn to be explained."""
+    """The classifier must not adapt its features to be explained."""
     model, batch = drawn("madl")
     assert not model(**batch).features.requires_grad
 
 
 def test_impossible_settings_are_refused():
-    """Logs of them are no numbers."""
+    """Their logs would not be finite."""
     with pytest.raises(ValueError, match="`eta` must lie between 0 and 1, got 1"):
         MaDLConfig(eta=1.0)
     with pytest.raises(ValueError, match=r"`gamma_shape` must be above 1 .* got 1\.0 and 0\.25"):
@@ -122,7 +122,7 @@ def test_impossible_settings_are_refused():
 
 
 def test_hidden_sizes_are_the_authors():
-    """A head of another size is another method in a table."""
+    """Results with a network of another size would be those of another method."""
     network = peer("madl", small_head(), num_annotators=M).network
     assert network.annotator.table.shape == (M, 16)
     assert network.hidden.weight.shape == (128, 48)

@@ -23,33 +23,33 @@ from tests.networks import small_head
 from tests.weights import assert_same, state
 from tests.worlds import ANNOTATORS, CLASSES, InOrder, make_crowd, random_votes
 
-METHODS = [name for name in PEERS if name != "kos"]  # it takes two classes, see test_aggregated
+METHODS = [name for name in PEERS if name != "kos"]  # KOS needs two classes, see test_agreement
 NEEDS_CROWD_KIT = {
     name for name, (_, fields) in PEERS.items() if "algorithm" in fields
 }  # the optional extra
 JOINT = [name for name in METHODS if name not in NEEDS_CROWD_KIT]
 
 
-# Of the rows that share a class, those that stand for it in CI: by default the first.
+# Of the rows that share a class, the ones that represent it in CI: by default the first.
 STAND_IN = {
     AggregatedModel: ["dawid_skene", "mace"],  # one of them starts at random
-    ConfusionModel: ["geo_f", "geo_w"],  # one adds a term of the batch, one a term of all matrices
-    DoctorNetModel: ["doctor_net_weighted"],  # it has all that the other has
+    ConfusionModel: ["geo_f", "geo_w"],  # one adds a term of the batch, one of all matrices
+    DoctorNetModel: ["doctor_net_weighted"],  # it covers everything that the other has
 }
 FURTHER = {
     name
     for name, (kind, _) in PEERS.items()
     if name not in STAND_IN.get(kind, [next(n for n in PEERS if PEERS[n][0] is kind)])
 }
-# Their loss has a term of the whole batch, so that the mean of two halves is another one; or they
-# normalise over it, or draw partners in it.
+# Their loss has a term over the whole batch, normalises over it, or draws partners in it, so the
+# mean of two halves differs.
 OF_A_BATCH = {"geo_f", "coin_net", "annot_mix", "madl"}
-# Its matrices depend on the item, and on 90 items explain some of what the classifier should.
+# Its matrices depend on the item: on 90 items they explain part of what the classifier should.
 LEAST_ACCURACY = {"madl": 0.8}
 
 
 def methods(names=METHODS, further_in_full=False):
-    """Parametrise over rivals; the label-only ones iterate for seconds, and need crowd-kit.
+    """Parametrise over rivals; the label-only ones run for seconds and need crowd-kit.
 
     Args:
         names: of the rivals.
@@ -98,7 +98,7 @@ def train(name, dataset, args, trainer_class=CrowdTrainer, **kwargs):
 
 
 def started(name, who, said, num_annotators=4, num_classes=3, seed=0):
-    """A model in training mode whose crowd has seen these votes, and the batch for its loss."""
+    """Return a model in training mode that is initialised on these votes, and the batch for its loss."""
     head = small_head(seed=seed, classes=[f"class {c}" for c in range(num_classes)])
     model = peer(name, head, num_annotators=num_annotators).train()
     model.initialize_crowd([(who, said)])
@@ -113,7 +113,7 @@ def batch_of_votes(who, said, num_classes=3):
         "features": features,
         "annotators": who,
         "annotations": said,
-        # What `prepare` adds, for the methods that look for it; zeros where there are no labels.
+        # Added by `prepare` for the methods that need it; zeros where there are no labels.
         "crowd_posterior": share / share.sum(dim=1, keepdim=True) * labelled,
         "labels": torch.where(labelled[:, 0], torch.arange(len(who)) % num_classes, -100),
     }
@@ -134,7 +134,7 @@ def gradients(model, batch):
 
 
 def test_every_row_is_tested_and_says_what_it_is():
-    """A rival without a name or a publication cannot be put in a table."""
+    """A rival without a name or a publication cannot appear in a table."""
     kinds = {model_class for model_class, _ in PEERS.values()}
     assert len({c.config_class.model_type for c in kinds}) == len(kinds)
     for name in METHODS:
@@ -145,14 +145,14 @@ def test_every_row_is_tested_and_says_what_it_is():
 
 
 def test_unknown_rival_is_refused_with_the_list():
-    """A misspelt name must not fall back to something."""
+    """A misspelt name must not fall back to another method."""
     with pytest.raises(ValueError, match=r"must be one of majority_vote.*got 'aggnett'"):
         peer("aggnett", small_head(), num_annotators=4)
 
 
 @methods()
 def test_training_learns_the_classes_from_the_crowd(name, crowd, make_args):
-    """Everything can run and nothing be learned."""
+    """Training could run without errors and learn nothing."""
     logged = make_args(num_train_epochs=15, logging_strategy="epoch")
     trainer = CrowdTrainer(model=make_peer(name), args=logged, train_dataset=crowd)
     held_out = make_crowd(seed=1)
@@ -167,7 +167,7 @@ def test_training_learns_the_classes_from_the_crowd(name, crowd, make_args):
 
 @methods(further_in_full=True)
 def test_saved_model_comes_back_through_both_auto_classes(name, crowd, make_args, tmp_path):
-    """A method whose state is not in the checkpoint predicts something else after loading."""
+    """A method whose state is not in the checkpoint would predict something else after loading."""
     trainer = train(name, crowd, make_args(num_train_epochs=2))
     batch = trainer.data_collator([crowd[i] for i in range(20)])
     batch.pop("labels")
@@ -189,13 +189,13 @@ def test_saved_model_comes_back_through_both_auto_classes(name, crowd, make_args
 
 @methods(further_in_full=True)
 def test_without_annotations_it_still_classifies(name, crowd, make_args):
-    """New pictures come without votes: the classifier must be the whole prediction."""
+    """New pictures come without votes, so the prediction must be the classifier's."""
     trainer = train(name, crowd, make_args(num_train_epochs=2))
-    told = trainer.predict(crowd).predictions
+    posteriors = trainer.predict(crowd).predictions
     bare = trainer.predict(crowd.select_columns("features")).predictions
-    np.testing.assert_allclose(bare[0], told[0], atol=1e-6)
+    np.testing.assert_allclose(bare[0], posteriors[0], atol=1e-6)
     np.testing.assert_allclose(bare[2], bare[0], atol=1e-6)
-    assert all(posterior.shape == (len(crowd), 3) for posterior in (*told, *bare))
+    assert all(posterior.shape == (len(crowd), 3) for posterior in (*posteriors, *bare))
     metrics = trainer.evaluate(crowd)
     has_g = hasattr(trainer.crowd_model, "aggregator")
     assert ("eval_gain" in metrics) == has_g == ("eval_forecast_accuracy" in metrics)
@@ -205,7 +205,7 @@ def test_without_annotations_it_still_classifies(name, crowd, make_args):
 @pytest.mark.slow
 @methods(further_in_full=True)
 def test_gold_labels_change_training_only_of_true_labels(name, crowd, make_args):
-    """The one leak that would make every comparison worthless; the ceiling must need them."""
+    """This is the one leak that would make every comparison worthless; only the ceiling may use gold labels."""
     wrong = crowd.map(lambda row: {"label": (row["label"] + 1) % 3}, load_from_cache_file=False)
     first, second = (
         state(train(name, dataset, make_args(num_train_epochs=2)).crowd_model)
@@ -224,7 +224,7 @@ def test_gold_labels_change_training_only_of_true_labels(name, crowd, make_args)
 @methods()
 @pytest.mark.parametrize(("num_items", "num_annotators", "num_classes"), [(7, 4, 3), (5, 3, 6)])
 def test_padding_and_unlabelled_items_change_nothing(name, num_items, num_annotators, num_classes):
-    """Padding read as annotator -1 or class -1 is the last of them; an unlabelled item has no say."""
+    """Padding read as annotator or class -1 would be the last one; an unlabelled item must not count."""
     who, said = random_votes(num_items, num_annotators, num_classes)
     assert (said[0] == -1).all()
     model = started(name, who, said, num_annotators, num_classes)
@@ -260,7 +260,7 @@ def test_padding_and_unlabelled_items_change_nothing(name, num_items, num_annota
     ]
 )
 def test_confusion_matrices_are_distributions_over_votes(name):
-    """A matrix transposed, or in logs, is a (M, C, C) table as well."""
+    """A transposed matrix, or one of logs, also has the shape (M, C, C)."""
     who, said = random_votes(40, 4, 3)
     model = started(name, who, said, 4, 3)
     matrices = model.confusion()
@@ -271,7 +271,7 @@ def test_confusion_matrices_are_distributions_over_votes(name):
 
 @methods()
 def test_every_trained_parameter_gets_a_gradient(name):
-    """DDP stops at the second step if one does not."""
+    """DDP fails at the second step if a parameter gets none."""
     who, said = random_votes(12)
     model = started(name, who, said)
     _, grads = gradients(model, batch_of_votes(who, said))
@@ -281,7 +281,7 @@ def test_every_trained_parameter_gets_a_gradient(name):
 
 @methods()
 def test_batch_without_labels_is_empty_with_zero_gradient(name):
-    """Zero divided by zero, and everything is NaN from then on."""
+    """Zero divided by zero would make everything NaN from then on."""
     who, said = random_votes(12)
     model = started(name, who, said)
     batch = {n: t[:1] for n, t in batch_of_votes(who, said).items()}
@@ -294,7 +294,7 @@ def test_batch_without_labels_is_empty_with_zero_gradient(name):
 
 @methods(further_in_full=True)
 def test_permuted_annotators_change_nothing(name, crowd, make_args):
-    """The order in which a table lists the annotators is an accident."""
+    """The order in which a table lists the annotators is arbitrary."""
     order = torch.tensor([2, 0, 3, 1])
     number = torch.argsort(order).tolist()
     bare = crowd.remove_columns("annotators").cast_column(
@@ -310,7 +310,7 @@ def test_permuted_annotators_change_nothing(name, crowd, make_args):
         model = peer(
             name, small_head(), num_annotators=4, id2label=dict(enumerate(CLASSES)), **options
         )
-        if dataset is permuted:  # vectors of annotators that start at random move with them
+        if dataset is permuted:  # annotators' random initial vectors move with them
             model.reorder_annotators(order)
         trainer = InOrder(model=model, args=make_args(num_train_epochs=2), train_dataset=dataset)
         trainer.train()
@@ -323,7 +323,7 @@ def test_permuted_annotators_change_nothing(name, crowd, make_args):
 
 @methods([name for name in JOINT if name != "crowdlab"])  # it needs prepared items
 def test_bf16_computes_the_loss_in_float32(name, crowd, make_args):
-    """In bfloat16 a loss has three digits; nothing would crash."""
+    """In bfloat16 a loss has three digits, without any error."""
     trainer = train(name, crowd, make_args(bf16=True, max_steps=4))
     model = trainer.crowd_model.train()
     batch = trainer.data_collator([crowd[i] for i in range(24)])
@@ -343,7 +343,7 @@ def test_bf16_computes_the_loss_in_float32(name, crowd, make_args):
 @pytest.mark.slow
 @methods(JOINT, further_in_full=True)
 def test_resumed_run_equals_uninterrupted(name, crowd, make_args, tmp_path):
-    """State kept outside the checkpoint, or a step between epochs taken twice or not at all."""
+    """State could be kept outside the checkpoint, or a step between epochs be taken twice or never."""
     whole = train(
         name, crowd, make_args(num_train_epochs=4, save_strategy="steps", save_steps=3), dropout=0.5
     )
@@ -360,7 +360,7 @@ def test_resumed_run_equals_uninterrupted(name, crowd, make_args, tmp_path):
 
 @methods([name for name in JOINT if name not in OF_A_BATCH])
 def test_accumulated_steps_take_the_mean_of_their_losses(name, crowd, make_args):
-    """A loss that Trainer scales again, or a state that is counted once a micro-batch."""
+    """Trainer could scale the loss again, or a state be counted once per micro-batch."""
     rows = crowd.filter(lambda row: len(row["annotations"]) == 2).select(range(16))
     settings = {
         "optim": "sgd", "learning_rate": 0.1, "aggregator_learning_rate": 0.1, "aggregator_warmup_ratio": 0.0,
@@ -401,7 +401,7 @@ def test_loss_on_request_is_the_crowd_loss(name):
 
 @methods(["aggnet", "mbem", "crowd_layer", "majority_vote", "doctor_net"])
 def test_streamed_data_set_trains(name, crowd, make_args):
-    """A stream has no length: an epoch's end must be seen all the same."""
+    """A stream has no length, but the end of an epoch must still be noticed."""
     trainer = train(name, crowd.to_iterable_dataset(), make_args(max_steps=18))
     assert trainer.state.global_step == 18
     assert trainer.evaluate(make_crowd(seed=1))["eval_accuracy"] > 0.6
@@ -409,7 +409,7 @@ def test_streamed_data_set_trains(name, crowd, make_args):
 
 @methods(["aggnet", "doctor_net", "crowd_layer", "spee_lfc", "geo_f", "coin_net"])
 def test_cost_of_a_step_does_not_grow_with_the_annotators(name):
-    """A dense tensor over M annotators: hours and gigabytes at a hundred thousand."""
+    """A dense tensor over a hundred thousand annotators would take hours and gigabytes."""
     who, said = random_votes(12)
     shapes = []
 
@@ -425,7 +425,7 @@ def test_cost_of_a_step_does_not_grow_with_the_annotators(name):
         shapes.clear()
         with Watch():
             loss_of(model, batch_of_votes(who, said))
-        # Views of the table (transposed, detached) are free; what is computed must be small.
+        # Views of the table (transposed, detached) are free; computed tensors must be small.
         made = [size for size, func in shapes if not any(f in func for f in FREE)]
         assert made
         assert max(made) < 12 * 3 * 3 * 17 + 1, num_annotators
@@ -436,7 +436,7 @@ FREE = ("transpose", "detach", "reshape", "alias", "clone")
 
 @pytest.mark.parametrize("name", ["crowd_layer", "true_labels"])
 def test_card_says_which_method_it_was(name, crowd, make_args, tmp_path):
-    """A rival's card that claims Max-MIG, or a ceiling's that claims to have seen no gold label."""
+    """A rival's card must not claim Max-MIG, nor the ceiling's card that no gold label was used."""
     trainer = train(name, crowd, make_args(max_steps=2))
     trainer.create_model_card(model_name="org/rival")
     card = ModelCard.load(tmp_path / "out" / "README.md")
@@ -449,7 +449,7 @@ def test_card_says_which_method_it_was(name, crowd, make_args, tmp_path):
 
 
 def test_epoch_ends_once_and_before_anything_is_saved(crowd, make_args):
-    """A checkpoint without the M-step of its own epoch would give another run when resumed."""
+    """A checkpoint without the M-step of its own epoch would resume to another run."""
     calls = []
 
     class Spy(TrainerCallback):
@@ -462,7 +462,7 @@ def test_epoch_ends_once_and_before_anything_is_saved(crowd, make_args):
         train_dataset=crowd,
         callbacks=[Spy()],
     )
-    trainer.crowd_model.end_epoch = lambda told, progress: calls.append(("ended", progress))
+    trainer.crowd_model.end_epoch = lambda outputs, progress: calls.append(("ended", progress))
     trainer.train()
     assert calls == [("ended", 0.5), ("saved", 6), ("ended", 1.0), ("saved", 12)]
 
@@ -470,7 +470,7 @@ def test_epoch_ends_once_and_before_anything_is_saved(crowd, make_args):
 @pytest.mark.slow
 @methods(["aggnet", "crowd_layer", "doctor_net"])
 def test_hub_classifiers_go_in(name):
-    """Anything that is hard-wired to our own heads would show here."""
+    """Anything that assumes our own heads would show here."""
     torch.manual_seed(0)
     resnet = ResNetForImageClassification(
         ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", num_labels=3)
@@ -504,7 +504,7 @@ def test_each_starts_as_its_authors_start_it(name, crowd, make_args):
 
 @methods(JOINT)
 def test_one_rate_for_all_unless_another_is_given(name, crowd, make_args):
-    """Max-MIG's tenfold rate, and its rise, cost Crowd Layer two points on digits of low expertise."""
+    """Max-MIG's tenfold rate with its warm-up costs Crowd Layer two points on digits of low expertise."""
     for given in (None, 0.5):
         args = make_args(
             aggregator_learning_rate=given, learning_rate=0.02, aggregator_warmup_ratio=0.3
@@ -520,7 +520,7 @@ def test_one_rate_for_all_unless_another_is_given(name, crowd, make_args):
 
 @methods(JOINT)
 def test_start_from_information_is_refused(name, crowd, make_args):
-    """It would be taken no notice of, or start an EM whose matrices are no probabilities."""
+    """It would be ignored, or start an EM whose matrices are not probabilities."""
     model = make_peer(name)
     trainer = CrowdTrainer(model=model, args=make_args(init="information"), train_dataset=crowd)
     with pytest.raises(ValueError, match=f"'vote_share' or 'keep' for {model.method}, got"):
@@ -528,7 +528,7 @@ def test_start_from_information_is_refused(name, crowd, make_args):
 
 
 def test_methods_with_a_matrix_start_from_equation_2(crowd):
-    """Left at zero, an EM learns nothing from the crowd for a whole epoch."""
+    """Starting from zero, an EM learns nothing from the votes for a whole epoch."""
     reference = make_peer("aggnet")
     reference.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)), scale=0.5)
     torch.testing.assert_close(reference.aggregator.weight.exp().sum(dim=2), torch.ones(4, 3))

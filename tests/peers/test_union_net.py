@@ -1,4 +1,4 @@
-"""Union-Net against plain loops over items, votes and all pairs of annotator and class, in float64."""
+"""Union-Net compared with plain loops over items, votes and all pairs of annotator and class, in float64."""
 
 import math
 
@@ -19,7 +19,7 @@ def softmax(scores):
 
 
 def in_loops(name, scores, logits, who, said):
-    """The loss, from T[m][r][c], the score of the pair (m, r) in class c."""
+    """Return the loss, from T[m][r][c], the score of the pair (m, r) in class c."""
     pairs = [(m, r) for m in range(M) for r in range(C)]
     of_items = []
     for i in range(len(who)):
@@ -37,7 +37,7 @@ def in_loops(name, scores, logits, who, said):
 
 @pytest.mark.parametrize("name", ["union_net", "union_net_b"])
 def test_loss_is_that_of_the_paper(name):
-    """A mean over votes, or a softmax per annotator, is another method and learns as well."""
+    """A mean over votes, or a softmax per annotator, would be another method that learns as well."""
     who, said = random_votes(11)
     model = peer(name, small_head(), num_annotators=M).train()
     torch.manual_seed(0)
@@ -56,7 +56,7 @@ def test_loss_is_that_of_the_paper(name):
 
 
 def test_columns_are_confusions_times_how_much_an_annotator_votes():
-    """What the docstring says of its relation to SpeeLFC."""
+    """The docstring states this relation to SpeeLFC."""
     union = peer("union_net_b", small_head(), num_annotators=M)
     alone = peer("spee_lfc", small_head(), num_annotators=M)
     torch.nn.init.normal_(union.matrices.table)
@@ -75,7 +75,7 @@ def test_columns_are_confusions_times_how_much_an_annotator_votes():
 
 
 def test_start_of_the_authors():
-    """T starts at the identity, a hundred-thousandth of it spread over the other classes."""
+    """T starts at the identity, of which a hundred-thousandth is spread over the other classes."""
     for name in ("union_net", "union_net_b"):
         model = peer(name, small_head(), num_annotators=M)
         for reset in (False, True):

@@ -14,7 +14,7 @@ GLOBAL_BATCH = 16
 
 
 def train(out: Path, name: str) -> InOrder:
-    """Train a rival; its parameters and the losses of the epochs go to a file of its name."""
+    """Train a rival; write its parameters and the losses of the epochs to a file named after it."""
     args = MaxMIGTrainingArguments(
         output_dir=str(out / f"{name}.run"), use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no",
         per_device_train_batch_size=GLOBAL_BATCH // int(os.getenv("WORLD_SIZE", "1")), per_device_eval_batch_size=8,
@@ -24,8 +24,8 @@ def train(out: Path, name: str) -> InOrder:
     trainer = InOrder(
         model=peer(name, small_head(), annotators=ANNOTATORS),
         args=args,
-        # Four global batches and six items over, which no batch may be filled up with; devices get
-        # unlike numbers of labels.
+        # Four global batches and six items left over, with which no batch may be padded; devices
+        # get different numbers of labels.
         train_dataset=make_crowd(num_items=70, unlabelled=20),
     )
     trainer.train()
@@ -33,7 +33,8 @@ def train(out: Path, name: str) -> InOrder:
         losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
         learned = {"parameters": trainer.crowd_model.state_dict(), "losses": losses}
         torch.save(learned, out / f"{name}.pt")
-    # Whoever leaves at once may leave while a thread of gloo still holds a tensor, and is aborted.
+    # A process that leaves at once may do so while a thread of gloo still holds a tensor, and is
+    # aborted.
     trainer.accelerator.wait_for_everyone()
     return trainer
 

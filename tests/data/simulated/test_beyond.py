@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.data.simulated.beyond`: rates of the drawn crowds, counted one vote at a time."""
+"""Tests of `hf_maxmig.data.simulated.beyond`: frequencies in the drawn crowds, counted one vote at a time."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def seeded(seed):
 
 
 def counted(true, said, num_classes=3):
-    """Count how often each class was said, by true class."""
+    """Count how often each class was reported, by true class."""
     counts = np.zeros((num_classes, num_classes))
     for c, r in zip(np.asarray(true), np.asarray(said), strict=True):
         counts[c, r] += 1
@@ -45,7 +45,7 @@ def counted(true, said, num_classes=3):
 
 
 def points(num_items, seed=0):
-    """Items of three classes on a line, around 0, 2 and 5, with their classes."""
+    """Return items of three classes on a line, around 0, 2 and 5, with their classes."""
     rng = np.random.default_rng(seed)
     true = np.arange(num_items) % 3
     return rng.normal(np.array([0.0, 2.0, 5.0])[true], 1.0)[:, None], true
@@ -56,7 +56,7 @@ def points(num_items, seed=0):
 
 @pytest.mark.parametrize(("case", "per_item"), [("sparse_one", 1), ("sparse_two", 2)])
 def test_sparse_crowd_has_few_votes_of_many_annotators(case, per_item):
-    """A crowd of which all annotators know the items one by one would not be sparse."""
+    """A crowd in which every annotator labels almost every item would not be sparse."""
     true = np.arange(6_000) % 3
     crowd = simulate_case(true, TWO, case, generator=seeded(0))
     assert crowd.names == [f"worker_{m}" for m in range(1, NUM_SPARSE + 1)]
@@ -64,14 +64,14 @@ def test_sparse_crowd_has_few_votes_of_many_annotators(case, per_item):
     assert crowd.annotators.shape == crowd.annotations.shape == (6_000, per_item)
     assert crowd.annotators.dtype == crowd.annotations.dtype == torch.int64
     if per_item == 2:
-        assert (crowd.annotators[:, 0] < crowd.annotators[:, 1]).all()  # nobody twice
+        assert (crowd.annotators[:, 0] < crowd.annotators[:, 1]).all()  # nobody votes twice
     votes = np.bincount(crowd.annotators.flatten(), minlength=300)
     mean = 6_000 * per_item / 300
-    assert abs(votes - mean).max() < 6 * mean**0.5  # Poisson: nobody is favoured
+    assert abs(votes - mean).max() < 6 * mean**0.5  # Poisson: all are equally likely
 
 
 def test_sparse_annotators_err_as_their_senior_does():
-    """Matrices dealt out to the wrong annotators, or mixed, have the right mean."""
+    """If matrices were given to the wrong annotators, or mixed, their mean would still be right."""
     true = np.arange(60_000) % 3
     crowd = simulate_sparse_crowd(
         true, TWO, labels_per_item=2, num_annotators=5, generator=seeded(1)
@@ -86,12 +86,12 @@ def test_sparse_annotators_err_as_their_senior_does():
 
 
 def test_sparse_votes_of_an_item_are_independent():
-    """One draw for both annotators of an item would be one vote under two names."""
+    """If both annotators of an item shared one draw, they would be one annotator under two names."""
     crowd = simulate_sparse_crowd(
         np.zeros(30_000, dtype=int), TWO, labels_per_item=2, num_annotators=2, generator=seeded(2)
     )
     first, second = (crowd.annotations[:, k].double() for k in range(2))
-    assert (second == 2).all()  # the second senior never says another class of class 0
+    assert (second == 2).all()  # for class 0 the second senior always says class 2
     same = simulate_sparse_crowd(
         np.zeros(30_000, dtype=int), Experts("same", TWO.classes, TWO.seniors[:1]),
         labels_per_item=2, num_annotators=2, generator=seeded(2),
@@ -102,7 +102,7 @@ def test_sparse_votes_of_an_item_are_independent():
 
 @pytest.mark.parametrize("wrong", [0, 8])
 def test_sparse_crowd_rejects_labels_per_item_out_of_range(wrong):
-    """More votes than annotators would come from nobody."""
+    """More votes than annotators would have to come from nobody."""
     with pytest.raises(ValueError, match=rf"must lie in 1\.\.M = 1\.\.7, got {wrong}"):
         simulate_sparse_crowd([0, 1], TWO, labels_per_item=wrong, num_annotators=7)
 
@@ -111,7 +111,7 @@ def test_sparse_crowd_rejects_labels_per_item_out_of_range(wrong):
 
 
 def shares_by_loops(features, true):
-    """Work out other class and share item by item, as the docstring has it."""
+    """Compute other class and share item by item, as in the docstring."""
     means = {c: features[true == c].mean(axis=0) for c in set(true.tolist())}
     classes, difficulty = [], []
     for x, c in zip(features, true, strict=True):
@@ -127,7 +127,7 @@ def shares_by_loops(features, true):
 
 @pytest.mark.parametrize("present", [(0, 1, 2), (0, 2)])
 def test_look_alikes_agree_with_loops(present):
-    """Ranks over all classes would make the class in the middle hard as a whole; absent classes have no mean."""
+    """Ranked over all classes, the class in the middle would be hard as a whole; absent classes have no mean."""
     features, true = points(90, seed=3)
     features = np.concatenate([features, np.random.default_rng(4).normal(size=(90, 1))], axis=1)
     kept = np.isin(true, present)
@@ -142,7 +142,7 @@ def test_look_alikes_agree_with_loops(present):
 
 
 def test_hard_items_have_the_rates_that_the_formula_says():
-    """The look-alike's row must be that of each annotator, and of the item's own other class."""
+    """Each annotator must use their own row, and the item's own other class."""
     features, true = points(60_000)
     votes = simulate_hard_items(true, TWO, features, generator=seeded(5)).annotations
     other, share = (each.numpy() for each in look_alikes(features, torch.tensor(true)))
@@ -169,11 +169,11 @@ def test_all_annotators_err_on_the_same_items():
     correlation = torch.corrcoef(wrong.T)[~torch.eye(4, dtype=torch.bool)]
     assert correlation.min() > 0.3
     both = (wrong[:, 0] * wrong[:, 1]).mean().item()
-    assert both == pytest.approx(1 / 9, abs=0.02)  # the mean of u^8, where 0.2^2 is independent
+    assert both == pytest.approx(1 / 9, abs=0.02)  # the mean of u^8; 0.2^2 if independent
 
 
 def test_hard_items_need_features_of_each_item_and_two_classes():
-    """Features of other items would make others hard than those that the classifier finds hard."""
+    """With other items' features, the items that the classifier finds hard would not be the hard ones."""
     with pytest.raises(ValueError, match=r"`features` must be \(N, D\) = \(2, D\) .*got \(3, 1\)"):
         simulate_hard_items([0, 1], TWO, np.zeros((3, 1)))
     with pytest.raises(ValueError, match="with NaN or infinity"):
@@ -190,7 +190,7 @@ def test_hard_items_need_features_of_each_item_and_two_classes():
 
 
 def test_tiring_annotators_have_the_mean_of_their_matrix_and_guessing():
-    """Tired from the first item on, or never, gives votes of the right shape."""
+    """Being tired from the first item on, or never, would give votes of the same shape."""
     true = np.arange(60_000) % 3
     crowd = simulate_tiring_crowd(true, TWO, generator=seeded(7))
     assert crowd.names == ["senior_A", "senior_B"]
@@ -200,7 +200,7 @@ def test_tiring_annotators_have_the_mean_of_their_matrix_and_guessing():
 
 
 def test_accuracy_falls_with_the_number_of_items_labelled(monkeypatch):
-    """The order is the annotator's own; put in the items' order, the fall can be seen."""
+    """The order is the annotator's own; sorted by it, the fall in accuracy is visible."""
     monkeypatch.setattr(torch, "randperm", lambda number, generator: torch.arange(number))
     true = np.arange(30_000) % 3
     right = simulate_tiring_crowd(true, NEVER_WRONG, generator=seeded(8)).annotations
@@ -210,7 +210,7 @@ def test_accuracy_falls_with_the_number_of_items_labelled(monkeypatch):
 
 
 def test_annotators_tire_each_in_an_order_of_their_own():
-    """In one order for all, the last items would be nobody's: that is the crowd of hard items."""
+    """With one order for all, the last items would be hard for everybody, as in the crowd of hard items."""
     true = np.zeros(30_000, dtype=int)
     right = (
         simulate_tiring_crowd(true, NEVER_WRONG, generator=seeded(9)).annotations == 0
@@ -225,7 +225,7 @@ def test_annotators_tire_each_in_an_order_of_their_own():
 
 @pytest.mark.parametrize("case", MORE_CASES)
 def test_a_case_is_a_function_of_the_seed_and_leaves_the_global_generator_alone(case):
-    """Results could not be repeated, or the network drawn afterwards would be another."""
+    """Otherwise results could not be repeated, and the network initialised afterwards would differ."""
     features, true = points(53)
     before = torch.get_rng_state()
     same, again, other = (
@@ -241,14 +241,14 @@ def test_a_case_is_a_function_of_the_seed_and_leaves_the_global_generator_alone(
 @pytest.mark.parametrize("case", MORE_CASES)
 @pytest.mark.parametrize("labels", [[0, 3, 1], [], [0.5, 1.0, 2.0]])
 def test_a_case_rejects_labels_that_are_no_classes(case, labels):
-    """A label of another numbering would pick another class's row."""
+    """A label of another numbering would select another class's row."""
     with pytest.raises((ValueError, TypeError), match="`labels` must"):
         simulate_case(labels, TWO, case, features=np.zeros((3, 1)))
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_papers_cases_are_those_of_simulate_crowd(case):
-    """One door for all names must not change the crowds of published results."""
+    """A common entry point for all cases must not change the crowds of published results."""
     true = np.arange(17) % 10
     paper = experts("cifar10", "low")
     found = simulate_case(true, paper, case, generator=seeded(1))
@@ -258,6 +258,6 @@ def test_the_papers_cases_are_those_of_simulate_crowd(case):
 
 
 def test_an_unknown_case_names_all_of_them():
-    """A misspelt case drawn as another one would be measured under a wrong name."""
+    """A misspelt case drawn as another one would be reported under a wrong name."""
     with pytest.raises(ValueError, match=r"independent, .*, sparse_one, .*, tiring, got 'tired'"):
         simulate_case([0, 1], TWO, "tired")

@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.data.simulated.experts`: the paper's Appendix B, written down a second time."""
+"""Tests of `hf_maxmig.data.simulated.experts` against a second transcription of the paper's Appendix B."""
 
 import pytest
 import torch
@@ -6,7 +6,8 @@ from torch import Tensor
 
 from hf_maxmig.data.simulated.experts import EXPERTS, Experts, experts, uniform_mistakes
 
-# Appendix B once more, by name. Two classes: P(right) in the paper's own order of the two names.
+# A second transcription of Appendix B, by name. Two classes: P(right) in the paper's own order of
+# the names.
 BINARY = {
     ("dogs_vs_cats", "high"): (
         ("dog", "cat"),
@@ -42,7 +43,7 @@ def right_on_cifar10(senior: str, truth: str) -> float:
 
 
 def three_classes(**changes: object) -> Experts:
-    """Two seniors on three classes, with one field or more changed."""
+    """Return two seniors on three classes, with one or more fields changed."""
     fields: dict[str, object] = {
         "name": "birds",
         "classes": ("crow", "raven", "rook"),
@@ -65,7 +66,7 @@ def changed(seniors: Tensor, where: tuple[int, int, int], value: float) -> Tenso
 
 @pytest.mark.parametrize("key", BINARY, ids="-".join)
 def test_experts_binary_confusions_are_the_papers(key: tuple[str, str]) -> None:
-    """The paper writes dogs/cats but class 0 is cat: swapped numbers look just as plausible."""
+    """The paper writes dogs/cats, but class 0 is cat. Swapped numbers would look just as plausible."""
     names, expected = BINARY[key]
     crowd = experts(*key)
     assert sorted(crowd.classes) == sorted(names)
@@ -78,7 +79,7 @@ def test_experts_binary_confusions_are_the_papers(key: tuple[str, str]) -> None:
 
 
 def test_experts_cifar10_high_mistakes_stay_in_hard_pairs() -> None:
-    """A pair, a direction or an expert mixed up makes another problem of the same difficulty."""
+    """With a pair, a direction or an expert mixed up, the problem would be another one of equal difficulty."""
     crowd = experts("cifar10", "high")
     assert crowd.seniors.shape == (5, 10, 10)
     for senior, confusion in zip("ABCDE", crowd.seniors, strict=True):
@@ -124,7 +125,7 @@ def test_experts_juniors_are_the_papers(
     num_naive: int,
     copied: str,
 ) -> None:
-    """The authors' code has other juniors in two places; the class order must fit the data sets."""
+    """The authors' code has other juniors in two places, and the class order must fit the data sets."""
     crowd = experts(dataset, expertise)
     assert crowd.classes == classes
     assert crowd.classes[crowd.naive_class] == naive
@@ -133,7 +134,7 @@ def test_experts_juniors_are_the_papers(
 
 
 def test_experts_table_holds_six_different_crowds() -> None:
-    """A key that returns its neighbour's row would pass every test that looks at one row only."""
+    """A key that returns its neighbour's row would pass every test of a single row."""
     expected = {(d, e) for d in ("dogs_vs_cats", "cifar10", "luna16") for e in ("high", "low")}
     assert set(EXPERTS) == expected
     assert len({crowd.name for crowd in EXPERTS.values()}) == 6
@@ -142,7 +143,7 @@ def test_experts_table_holds_six_different_crowds() -> None:
 
 
 def test_experts_custom_crowd_has_no_juniors_by_default() -> None:
-    """A user who writes only confusions must get float64 with the values untouched."""
+    """A user who only passes confusion matrices must get float64 with unchanged values."""
     crowd = three_classes()
     assert (crowd.num_naive, crowd.naive_class, crowd.copied) == (0, 0, ())
     assert crowd.seniors.dtype == torch.float64
@@ -151,14 +152,14 @@ def test_experts_custom_crowd_has_no_juniors_by_default() -> None:
 
 
 def test_experts_compare_by_identity() -> None:
-    """Equality by fields would ask a tensor for one truth value and raise."""
+    """Equality by fields would need the truth value of a tensor, and raise."""
     crowd = three_classes()
     assert crowd == crowd
     assert crowd != three_classes()
 
 
 def test_experts_reject_a_transposed_matrix() -> None:
-    """Crowd libraries with truth in columns exist; their matrices must not be taken for ours."""
+    """Some libraries have the truth in columns, and their matrices must not be taken for ours."""
     seniors = three_classes().seniors
     with pytest.raises(ValueError, match=r"sum to 1, got 1\.5 at senior 0, true class 1: rows are"):
         three_classes(seniors=seniors.mT)
@@ -186,7 +187,7 @@ def test_experts_reject_a_transposed_matrix() -> None:
     ],
 )
 def test_experts_reject_fields_that_do_not_fit(changes: dict[str, object], message: str) -> None:
-    """Negative and too large indices would otherwise pick some other class or senior, or nobody."""
+    """Negative or too large indices would otherwise select another class or senior, or nobody."""
     with pytest.raises(ValueError, match=message):
         three_classes(**changes)
 
@@ -201,7 +202,7 @@ def test_experts_reject_fields_that_do_not_fit(changes: dict[str, object], messa
     ],
 )
 def test_experts_reject_rows_that_are_no_distribution(value: float, message: str) -> None:
-    """Sampling would normalise such rows in silence: another crowd than the one written."""
+    """Sampling would silently normalise such rows and draw another crowd."""
     seniors = three_classes().seniors
     with pytest.raises(ValueError, match=message):
         three_classes(seniors=changed(seniors, (1, 2, 0), value))
@@ -218,7 +219,7 @@ def test_experts_reject_seniors_that_are_not_floating(seniors: object, actual: s
 
 
 def test_experts_reject_unknown_names() -> None:
-    """A typing error should show the options, not a bare key."""
+    """After a typing error, the message should list the options."""
     message = "`dataset` must be one of dogs_vs_cats, cifar10, luna16, got 'cifar100'"
     with pytest.raises(ValueError, match=message):
         experts("cifar100", "high")
@@ -227,7 +228,7 @@ def test_experts_reject_unknown_names() -> None:
 
 
 def test_uniform_mistakes_spreads_each_row_alone() -> None:
-    """The class whose probability is given is the true one: a row, not a column."""
+    """The given probability is that of the true class: a row, not a column."""
     expected = [[0.4, 0.3, 0.3], [0.0, 1.0, 0.0], [0.45, 0.45, 0.1]]
     torch.testing.assert_close(
         uniform_mistakes(0.4, 1.0, 0.1), torch.tensor(expected, dtype=torch.float64)
@@ -235,7 +236,7 @@ def test_uniform_mistakes_spreads_each_row_alone() -> None:
 
 
 def test_uniform_mistakes_rejects_what_is_no_probability() -> None:
-    """Percentages and a lone number are the likely slips."""
+    """Percentages and a lone number are the likely mistakes."""
     with pytest.raises(ValueError, match=r"`right` must lie in 0\.\.1, got 60 at class 1"):
         uniform_mistakes(0.5, 60)
     with pytest.raises(ValueError, match="`right` must be at least 2 probabilities.* got 1"):

@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.data.simulated.simulation`: the drawn crowds against their experts."""
+"""Tests of `hf_maxmig.data.simulated.simulation`: the drawn crowds compared with their experts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor
 from hf_maxmig.data.simulated.experts import EXPERTS, Experts, experts
 from hf_maxmig.data.simulated.simulation import CASES, simulate_crowd, simulate_latent_seniors
 
-# Four seniors on three classes; no two rows alike within a senior, some impossible answers.
+# Four seniors on three classes: no two rows of a senior are equal, and some answers are impossible.
 CUSTOM = Experts(
     name="custom",
     classes=("a", "b", "c"),
@@ -30,7 +30,7 @@ CUSTOM = Experts(
 
 
 def seeded(seed: int) -> torch.Generator:
-    """Return a generator of its own for each draw."""
+    """Return a separate generator for each draw."""
     return torch.Generator().manual_seed(seed)
 
 
@@ -40,7 +40,7 @@ def balanced(num_items: int, num_classes: int) -> Tensor:
 
 
 def empirical_confusion(true: Tensor, said: Tensor, num_classes: int) -> Tensor:
-    """How often each class was said, by true class: one count at a time in numpy."""
+    """Return how often each class was reported, by true class, counted one at a time in numpy."""
     counts = np.zeros((num_classes, num_classes))
     np.add.at(counts, (true.numpy(), said.numpy()), 1)
     return torch.from_numpy(counts / counts.sum(axis=1, keepdims=True))
@@ -48,7 +48,7 @@ def empirical_confusion(true: Tensor, said: Tensor, num_classes: int) -> Tensor:
 
 @pytest.mark.parametrize("crowd", [CUSTOM, *EXPERTS.values()], ids=lambda crowd: crowd.name)
 def test_simulate_crowd_seniors_follow_their_confusion(crowd: Experts) -> None:
-    """Truth in columns, or one senior's matrix used for another, would still give labels."""
+    """With truth in columns, or one senior's matrix used for another, there would still be labels."""
     num_classes = len(crowd.classes)
     true = balanced(30_000, num_classes)
     annotations = simulate_crowd(true, crowd, generator=seeded(0)).annotations
@@ -64,7 +64,7 @@ def test_simulate_crowd_seniors_follow_their_confusion(crowd: Experts) -> None:
 
 
 def test_simulate_crowd_seniors_err_independently() -> None:
-    """Seniors drawn from shared random numbers have the right confusion, but one opinion."""
+    """Seniors who share random numbers have the right confusion, but err together."""
     true = torch.zeros(30_000, dtype=torch.int64)
     annotations = simulate_crowd(true, experts("luna16", "low"), generator=seeded(1)).annotations
     correlation = torch.corrcoef(annotations.T.double())
@@ -75,7 +75,7 @@ def test_simulate_crowd_seniors_err_independently() -> None:
 
 @pytest.mark.parametrize("crowd", [CUSTOM, *EXPERTS.values()], ids=lambda crowd: crowd.name)
 def test_simulate_crowd_has_the_same_seniors_in_all_cases(crowd: Experts) -> None:
-    """The paper compares the cases at equal information; other seniors would make it a lottery."""
+    """The paper compares the cases at equal information, so all must have the same seniors."""
     true = balanced(97, len(crowd.classes))
     num_seniors = len(crowd.seniors)
     drawn = [simulate_crowd(true, crowd, case, generator=seeded(2)).annotations for case in CASES]
@@ -86,7 +86,7 @@ def test_simulate_crowd_has_the_same_seniors_in_all_cases(crowd: Experts) -> Non
 
 
 def test_simulate_crowd_naive_juniors_say_one_class() -> None:
-    """Juniors who say class 0 whatever `naive_class` is would pass with the paper's data sets."""
+    """The paper's data sets would not show juniors who say class 0 whatever `naive_class` is."""
     crowd = simulate_crowd(balanced(11, 3), CUSTOM, "naive_majority", generator=seeded(3))
     assert crowd.annotations.shape == (11, 6)
     assert (crowd.annotations[:, 4:] == 1).all()
@@ -94,12 +94,12 @@ def test_simulate_crowd_naive_juniors_say_one_class() -> None:
 
 
 def test_simulate_crowd_copies_are_exact() -> None:
-    """A junior drawn afresh from the senior's matrix would be a fifth senior, not a copy."""
+    """A junior drawn anew from the senior's matrix would be a fifth senior, not a copy."""
     annotations = simulate_crowd(
         balanced(53, 3), CUSTOM, "correlated", generator=seeded(4)
     ).annotations
     assert annotations.shape == (53, 7)
-    for first, second in [(0, 1), (0, 3), (1, 3)]:  # else a copy of the wrong senior would pass
+    for first, second in [(0, 1), (0, 3), (1, 3)]:  # or a copy of the wrong senior would pass
         assert not torch.equal(annotations[:, first], annotations[:, second])
     for junior, senior in [(4, 3), (5, 0), (6, 3)]:
         assert torch.equal(annotations[:, junior], annotations[:, senior])
@@ -114,14 +114,14 @@ def test_simulate_crowd_copies_are_exact() -> None:
     ],
 )
 def test_simulate_crowd_names_every_annotator(case: str, juniors: list[str]) -> None:
-    """Names one short of M would shift who is trusted in every report."""
+    """With one name too few, every report would attribute results to the wrong annotators."""
     crowd = simulate_crowd(balanced(5, 3), CUSTOM, case, generator=seeded(5))
     assert crowd.names == ["senior_A", "senior_B", "senior_C", "senior_D", *juniors]
     assert len(crowd.names) == crowd.annotations.shape[1]
 
 
 def test_simulate_crowd_names_more_seniors_than_letters() -> None:
-    """After Z the next characters of the code table are brackets."""
+    """In the code table, brackets follow after Z."""
     many = Experts("many", ("a", "b"), torch.eye(2).repeat(54, 1, 1))
     names = simulate_crowd([0, 1, 1], many, generator=seeded(6)).names
     assert names[24:29] == ["senior_Y", "senior_Z", "senior_AA", "senior_AB", "senior_AC"]
@@ -130,7 +130,7 @@ def test_simulate_crowd_names_more_seniors_than_letters() -> None:
 
 
 def test_simulate_crowd_keeps_all_labels_in_order_by_default() -> None:
-    """Column k is annotator k only as long as nobody is left out."""
+    """Column k is annotator k only if nobody is left out."""
     crowd = simulate_crowd(balanced(5, 3), CUSTOM, generator=seeded(7))
     assert crowd.annotators.tolist() == [[0, 1, 2, 3]] * 5
     assert crowd.annotators.dtype == crowd.annotations.dtype == torch.int64
@@ -139,7 +139,7 @@ def test_simulate_crowd_keeps_all_labels_in_order_by_default() -> None:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("labels_per_item", [1, 3])
 def test_simulate_crowd_labels_per_item_keeps_true_pairs(case: str, labels_per_item: int) -> None:
-    """Annotators and annotations permuted apart would be noise of the right shape."""
+    """If annotators and annotations were permuted separately, they would be noise of the right shape."""
     true = balanced(41, 3)
     full = simulate_crowd(true, CUSTOM, case, generator=seeded(8))
     some = simulate_crowd(true, CUSTOM, case, labels_per_item=labels_per_item, generator=seeded(8))
@@ -166,7 +166,7 @@ def test_simulate_crowd_labels_per_item_favours_nobody() -> None:
 
 
 def test_simulate_crowd_labels_per_item_of_all_is_everything() -> None:
-    """M is a legal number of labels, and must agree with None."""
+    """M is a valid number of labels, and must equal None."""
     full = simulate_crowd(balanced(13, 3), CUSTOM, generator=seeded(10))
     same = simulate_crowd(balanced(13, 3), CUSTOM, labels_per_item=4, generator=seeded(10))
     assert torch.equal(same.annotators, full.annotators)
@@ -174,7 +174,7 @@ def test_simulate_crowd_labels_per_item_of_all_is_everything() -> None:
 
 
 def test_simulate_crowd_is_a_function_of_the_seed() -> None:
-    """Results could not be repeated, or five seeds would be one experiment five times."""
+    """Otherwise results could not be repeated, or five seeds would be one experiment five times."""
     true = balanced(61, 3)
     draws = [
         simulate_crowd(true, CUSTOM, labels_per_item=3, generator=seeded(seed))
@@ -188,7 +188,7 @@ def test_simulate_crowd_is_a_function_of_the_seed() -> None:
 
 
 def test_simulate_crowd_leaves_the_global_generator_alone() -> None:
-    """A crowd that moves the global state would change the network's initialisation after it."""
+    """A crowd that advances the global state would change the network's initialisation."""
     before = torch.get_rng_state()
     simulate_crowd(balanced(7, 3), CUSTOM, labels_per_item=2, generator=seeded(13))
     assert torch.equal(torch.get_rng_state(), before)
@@ -219,7 +219,7 @@ def test_simulate_crowd_without_generator_uses_the_default_one() -> None:
 def test_simulate_crowd_takes_integers_of_any_kind(
     convert: Callable[[Tensor], Any],
 ) -> None:
-    """Torch reads an index of uint8, the usual type of image labels, as a mask."""
+    """Torch treats an index of uint8, the usual type of image labels, as a mask."""
     true = balanced(17, 3)
     expected = simulate_crowd(true, CUSTOM, generator=seeded(15)).annotations
     actual = simulate_crowd(convert(true), CUSTOM, generator=seeded(15)).annotations
@@ -246,13 +246,13 @@ def test_simulate_crowd_rejects_labels_that_are_no_classes(labels: object, messa
     ("labels", "dtype"), [([0.0, 1.0], "float32"), ([True, False], "bool"), ([1j], "complex64")]
 )
 def test_simulate_crowd_rejects_labels_that_are_no_integers(labels: object, dtype: str) -> None:
-    """Probabilities cut to integers are all class 0; an index of bool is a mask."""
+    """Probabilities truncated to integers are all class 0, and an index of bool is a mask."""
     with pytest.raises(TypeError, match=f"`labels` must be integers, got torch.{dtype}"):
         simulate_crowd(labels, CUSTOM)  # type: ignore[arg-type]
 
 
 def test_simulate_crowd_rejects_an_unknown_case() -> None:
-    """The options belong into the message."""
+    """The message must list the options."""
     message = "`case` must be one of independent, naive_majority, correlated, got 'naive'"
     with pytest.raises(ValueError, match=message):
         simulate_crowd([0, 1], CUSTOM, "naive")
@@ -274,7 +274,7 @@ def test_simulate_crowd_rejects_a_case_without_its_juniors(case: str, field: str
 def test_simulate_crowd_rejects_labels_per_item_out_of_range(
     case: str, num_annotators: int, excess: int | None
 ) -> None:
-    """Slicing would give M labels when more are asked for, and none for 0."""
+    """Slicing would give M labels if more are requested, and none for 0."""
     wrong = 0 if excess is None else num_annotators + excess
     message = rf"`labels_per_item` must lie in 1\.\.M = 1\.\.{num_annotators}, got {wrong}"
     with pytest.raises(ValueError, match=message):
@@ -286,7 +286,7 @@ def test_simulate_crowd_rejects_labels_per_item_out_of_range(
 
 
 def test_latent_seniors_answer_as_seniors_in_sight() -> None:
-    """The comparison is of what hiding them does; other seniors would make it a lottery."""
+    """The comparison is about hiding the seniors, so they must be the same."""
     true = balanced(97, 3)
     seen = simulate_crowd(true, CUSTOM, generator=seeded(2)).annotations
     hidden = simulate_latent_seniors(true, CUSTOM, generator=seeded(2))
@@ -297,7 +297,10 @@ def test_latent_seniors_answer_as_seniors_in_sight() -> None:
 
 
 def test_latent_seniors_names_say_which_juniors_belong_together() -> None:
-    """Numbered through, nobody reading a report would see the pairs; CUSTOM's own juniors play no part."""
+    """With consecutive numbers, readers of a report could not see the pairs.
+
+    CUSTOM's own juniors are not used.
+    """
     crowd = simulate_latent_seniors(balanced(5, 3), CUSTOM, generator=seeded(5))
     assert crowd.names[:3] == ["junior_A1", "junior_A2", "junior_B1"]
     assert len(set(crowd.names)) == 8
@@ -305,7 +308,7 @@ def test_latent_seniors_names_say_which_juniors_belong_together() -> None:
 
 
 def test_latent_seniors_leave_each_junior_and_each_two_of_two_seniors_uniform() -> None:
-    """One coin for all pairs would let juniors of two seniors tell something between them by chance."""
+    """With one coin for all pairs, juniors of two seniors could carry information together."""
     true = torch.ones(30_000, dtype=torch.int64)
     annotations = simulate_latent_seniors(true, CUSTOM, generator=seeded(1)).annotations
     for first, second in [(0, 2), (0, 3), (1, 3), (1, 2), (5, 6)]:
@@ -316,7 +319,7 @@ def test_latent_seniors_leave_each_junior_and_each_two_of_two_seniors_uniform() 
 
 
 def test_latent_seniors_are_a_function_of_the_seed() -> None:
-    """A draw from the global generator could not be repeated, and would change all that follows."""
+    """A draw from the global generator could not be repeated, and would change everything after it."""
     before = torch.get_rng_state()
     same, again, other = (
         simulate_latent_seniors(balanced(53, 3), CUSTOM, generator=seeded(seed)).annotations
@@ -328,6 +331,6 @@ def test_latent_seniors_are_a_function_of_the_seed() -> None:
 
 
 def test_latent_seniors_reject_labels_that_are_no_classes() -> None:
-    """An index out of range would be wrapped round by the modulo."""
+    """The modulo would wrap an index that is out of range."""
     with pytest.raises(ValueError, match=r"`labels` must lie in 0..C-1 = 0..2, got 3 at item 1."):
         simulate_latent_seniors([0, 3], CUSTOM)
