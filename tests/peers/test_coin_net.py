@@ -148,7 +148,7 @@ def test_items_that_no_matrix_explains_are_found(odd, make_args):
 
 @pytest.mark.slow
 def test_outliers_are_in_checkpoints_and_in_no_saved_model(crowd, make_args, tmp_path):
-    """A training must not resume with outliers of zero, but a shared model must not hold facts about single votes of people."""
+    """A resumed training needs them, but a shared model must not hold facts about single votes of people."""
     settings = {"aggregator_learning_rate": 0.02, "num_train_epochs": 4}
     args = make_args(**settings, save_strategy="steps", save_steps=9)
     whole = train(crowd, args)
