@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Gamma
 from transformers import initialization as init
 
 from ..model.configuration_maxmig import MaxMIGConfig
@@ -176,7 +175,8 @@ class AnnotatorPerformance(FeatureNetwork):
 
     def log_prior(self) -> Tensor:
         """Return the log density of gamma."""
-        return Gamma(self.shape, self.rate, validate_args=False).log_prob(self.log_gamma.exp())
+        constant = self.shape * math.log(self.rate) - math.lgamma(self.shape)
+        return constant + (self.shape - 1) * self.log_gamma - self.rate * self.log_gamma.exp()
 
 
 class MaDLModel(FeatureModel):

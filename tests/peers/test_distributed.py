@@ -7,7 +7,8 @@ from tests.children import together
 from tests.peers import two_processes
 
 NAMES = [
-    "aggnet", "mbem", "crowd_layer", "doctor_net_weighted", "geo_f", "geo_w", "coin_net", "crowdlab"
+    "aggnet", "mbem", "crowd_layer", "doctor_net_weighted", "geo_f", "geo_w", "coin_net", "crowdlab",
+    "conal",
 ]  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def in_loops(model, batch):
         scores = linear(w, "network.confusion.linear", np.maximum(row + a, 0))
         matrix = softmax(scores.reshape(C, C))
         terms.append(-cliques[m] * math.log(softmax(logits[i]) @ matrix[:, y]))
-    density = 1.25 * math.log(0.25) - math.lgamma(1.25) + 0.25 * math.log(gamma) - 0.25 * gamma
+    density = torch.distributions.Gamma(1.25, 0.25).log_prob(torch.tensor(gamma)).item()
     return np.mean(terms) - density
 
 
