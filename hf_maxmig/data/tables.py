@@ -107,7 +107,7 @@ def fitted_table_processor(
     if not columns:
         raise ValueError(
             f"a table must have a column that describes its items, got {listed(names) or 'none'} besides votes and "
-            "gold labels" + (", of no use" if names else "") + "."
+            "gold labels" + (", none of which can be a feature" if names else "") + "."
         )
     return TableProcessor(columns)
 

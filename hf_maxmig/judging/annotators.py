@@ -292,7 +292,7 @@ def judge_annotators(
       class r), by a tenth of that (`AVOIDS`) and more than shuffling their votes would give, and the
       interval lies below chance;
       or not useful, as below, though their votes depend on the class.
-    - *random*: shown to be of no use: their accuracy lies below chance and half (`USEFUL`) of what an
+    - *random*: shown not to be useful: their accuracy lies below chance and half (`USEFUL`) of what an
       ordinary annotator has beyond it, so does the upper end of the interval, and nothing (`HINT`)
       suggests more than chance.
     - *expert*: as ordinary, and a vote removes half of the uncertainty about the class, and three of

@@ -252,7 +252,7 @@ class ForecastPipeline(Pipeline):
                 }
             start += len(rows)
         if unheard:
-            why = "unknown to the model" if used else f"of no use to {self.model.method}"
+            why = "unknown to the model" if used else f"not used by {self.model.method}"
             logger.warning(
                 "%d of %d votes are %s and add nothing: by %s.",
                 unheard.total(), heard + unheard.total(), why, _some(list(unheard)),

@@ -1,8 +1,8 @@
 """Parameters about single votes of the training set: they live as long as a training.
 
-A method may learn something about each vote of each item, which is of no use for other items. The
-trainer meets the crowd before the first step, gives the method the rows of a batch's items, and writes the
-tables into checkpoints. A saved or shared model does not hold them.
+A method may learn parameters of each vote on each item, which do not apply to other items. Before the first
+step the trainer passes all votes to the method; then it gives it the rows of each batch's items, and writes
+the tables into checkpoints. A saved or shared model does not hold them.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Tests of `hf_maxmig.data.collator`: batches of crowd columns, gold labels and inputs."""
+"""Tests of `hf_maxmig.data.collator`: batches of votes, gold labels and inputs."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -45,7 +45,7 @@ def padded(rows: list[list[int]]) -> Tensor:
 
 
 def crowd(kind: Callable[[list[int]], Any] = list) -> list[dict[str, Any]]:
-    """Return the items as examples, each list turned into `kind`."""
+    """Return the items as examples, with each list converted by `kind`."""
     return [
         {"x": float(i), "annotators": kind(m), "annotations": kind(c)}
         for i, (m, c) in enumerate(zip(ANNOTATORS, ANNOTATIONS, strict=True))
@@ -61,11 +61,11 @@ def data(rows: list[dict[str, Any]] | None = None) -> Dataset:
 
 
 def ints(row: list[int]) -> np.ndarray:
-    """Return an array as NumPy's format does."""
+    """Return an array as NumPy's format gives it."""
     return np.array(row, dtype=np.int32)
 
 
-# The crowd in a batch
+# Votes in a batch
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def ints(row: list[int]) -> np.ndarray:
     ids=["lists", "tuples", "int32", "arrays", "tensors", "int32_tensors"],
 )
 def test_collator_pads_ragged_pairs(kind: Callable[[list[int]], Any]) -> None:
-    """A label moved to another place of its item would meet another annotator."""
+    """A label moved to another place of its item would belong to another annotator."""
     batch = COLLATE(crowd(kind))
     assert torch.equal(batch["annotators"], padded(ANNOTATORS))
     assert torch.equal(batch["annotations"], padded(ANNOTATIONS))
@@ -85,7 +85,7 @@ def test_collator_pads_ragged_pairs(kind: Callable[[list[int]], Any]) -> None:
 @pytest.mark.parametrize("form", [None, "numpy", "torch"])
 @pytest.mark.parametrize("batched", [False, True])
 def test_collator_takes_every_format(form: str | None, batched: bool) -> None:
-    """Formats give lists, arrays of arrays or tensors, and another type to empty lists."""
+    """Formats give lists, arrays of arrays or tensors, and another dtype for empty lists."""
     rows = data().with_format(form)
     examples = rows.__getitems__(list(range(6))) if batched else [rows[i] for i in range(6)]
     batch = COLLATE(examples)
@@ -95,7 +95,7 @@ def test_collator_takes_every_format(form: str | None, batched: bool) -> None:
 
 
 def test_collator_gives_one_empty_place_to_a_batch_without_labels() -> None:
-    """K = 0 would make reductions over an empty dimension."""
+    """K = 0 would lead to reductions over an empty dimension."""
     batch = COLLATE([{"annotators": [], "annotations": []} for _ in range(2)])
     assert torch.equal(batch["annotators"], torch.full((2, 1), -1))
     assert torch.equal(batch["annotations"], torch.full((2, 1), -1))
@@ -103,7 +103,7 @@ def test_collator_gives_one_empty_place_to_a_batch_without_labels() -> None:
 
 @pytest.mark.parametrize("kind", [list, ints, torch.tensor], ids=["lists", "arrays", "tensors"])
 def test_collator_takes_dense_annotations(kind: Callable[[list[int]], Any]) -> None:
-    """A place read as another annotator's, or a row of -1 that shifts its neighbours."""
+    """A label could be read as another annotator's, or a row of -1 shift its neighbours."""
     batch = COLLATE([{"annotations": kind(row)} for row in DENSE])
     assert torch.equal(batch["annotators"], torch.tensor([[0, 3, -1], [-1, -1, -1], [0, 1, 2]]))
     assert torch.equal(batch["annotations"], torch.tensor([[1, 2, -1], [-1, -1, -1], [0, 2, 1]]))
@@ -112,7 +112,7 @@ def test_collator_takes_dense_annotations(kind: Callable[[list[int]], Any]) -> N
 
 
 def test_collator_refuses_dense_annotations_of_another_length() -> None:
-    """Ragged labels whose column `annotators` is missing must not be read as dense ones."""
+    """Ragged labels without the column `annotators` must not be read as dense ones."""
     with pytest.raises(
         ValueError, match=r"one place per annotator, M = 4, got 3 at item 1: ragged ones need"
     ):
@@ -120,7 +120,7 @@ def test_collator_refuses_dense_annotations_of_another_length() -> None:
 
 
 def test_collator_without_crowd_columns_gives_none() -> None:
-    """A held-out set has gold labels only."""
+    """A held-out set may have only gold labels."""
     assert set(COLLATE([{"x": 1.0, "label": 2}, {"x": 2.0, "label": 0}])) == {"x", "labels"}
 
 
@@ -145,7 +145,7 @@ def test_collator_without_crowd_columns_gives_none() -> None:
     ids=str,
 )
 def test_collator_refuses_what_are_no_labels(name: str, wrong: Any, shown: str) -> None:
-    """Each of these would index another annotator or class, or be cast, in silence."""
+    """Each of these would silently be cast, or index another annotator or class."""
     examples = crowd()[:3]
     examples[2] = {"annotators": [0, 1], "annotations": [0, 1]} | {"x": 2.0, name: wrong}
     with pytest.raises(ValueError, match=f"`{name}`") as caught:
@@ -154,7 +154,7 @@ def test_collator_refuses_what_are_no_labels(name: str, wrong: Any, shown: str) 
 
 
 def test_collator_error_is_worded_as_documented() -> None:
-    """The text that users search for."""
+    """Users search for this exact text."""
     with pytest.raises(ValueError, match="annotations") as caught:
         CrowdCollator(5, 8)(
             [{"annotators": [0] * (i + 1), "annotations": [i + 5] * (i + 1)} for i in range(4)]
@@ -165,21 +165,21 @@ def test_collator_error_is_worded_as_documented() -> None:
 
 
 def test_collator_names_the_item_with_none_in_torch_format() -> None:
-    """Beside a None the torch format makes floats of the other items' labels too."""
+    """Beside a None, the torch format turns the other items' labels into floats as well."""
     rows = [{"annotators": [0], "annotations": [1]}, {"annotators": [1], "annotations": [None]}]
     examples = Dataset.from_list(rows).with_format("torch").__getitems__([0, 1])
-    assert examples[0]["annotations"].is_floating_point()  # else the test is vacuous
+    assert examples[0]["annotations"].is_floating_point()  # otherwise the test would be vacuous
     with pytest.raises(ValueError, match=r"`annotations` .* got tensor\(\[nan\]\) at item 1"):
         COLLATE(examples)
 
 
 def test_collator_refuses_pairs_of_unequal_length() -> None:
-    """Cut to the shorter list, or padded, labels would lose their annotator."""
+    """If lists were cut to the shorter one, or padded, labels would lose their annotator."""
     examples = crowd()
     examples[4]["annotations"].pop()
     with pytest.raises(ValueError, match="must have the same length, got 5 and 4 at item 4"):
         COLLATE(examples)
-    # Equal in total, so that only a comparison item by item sees it.
+    # Equal in total, so that only a comparison per item notices it.
     examples[0]["annotations"].append(0)
     with pytest.raises(ValueError, match="must have the same length, got 2 and 3 at item 0"):
         COLLATE(examples)
@@ -192,7 +192,7 @@ def test_collator_refuses_pairs_of_unequal_length() -> None:
 def test_collator_refuses_crowd_columns_in_part_of_the_examples(
     lacking: int, names: tuple[str, ...]
 ) -> None:
-    """A look at the first example only would drop the crowd of the others."""
+    """If only the first example were checked, the votes of the others would be lost."""
     examples = crowd()
     for name in names:
         del examples[lacking][name]
@@ -201,7 +201,7 @@ def test_collator_refuses_crowd_columns_in_part_of_the_examples(
 
 
 def test_collator_refuses_annotators_without_annotations() -> None:
-    """Who labelled without what they said is no crowd, and must not pass for a set without one."""
+    """Annotators without their labels are no votes, and must not pass for a data set without any."""
     with pytest.raises(ValueError, match="`annotations` must be a list, got None at item 0"):
         COLLATE([{"annotators": [0]}])
 
@@ -218,13 +218,13 @@ def test_collator_passes_gold_labels(column: str) -> None:
     assert batch["labels"].tolist() == [2, -100, -100, -100, 1, 0, -100, 2, 1]
     assert batch["labels"].dtype == torch.int64
     assert set(batch) == {"x", "labels"}
-    # Absent is the same as None, in the first example as in any.
+    # Absent equals None, in the first example as in any other.
     assert COLLATE([{"x": 1.0}, *examples])["labels"].tolist()[:3] == [-100, 2, -100]
     assert COLLATE([{column: None}] * 2)["labels"].tolist() == [-100, -100]
 
 
 def test_collator_takes_gold_labels_of_torch_format() -> None:
-    """One None makes the whole column of the batch floats."""
+    """A single None turns the whole column of the batch into floats."""
     rows = Dataset.from_dict({"label": [2, None, 1]}).with_format("torch")
     assert COLLATE(rows.__getitems__([0, 1, 2]))["labels"].tolist() == [2, -100, 1]
     assert COLLATE([rows[i] for i in range(3)])["labels"].tolist() == [2, -100, 1]
@@ -241,7 +241,7 @@ def test_collator_takes_labels_before_label() -> None:
     "wrong", [3, -2, 0.5, float("inf"), "1", [1], torch.tensor([1, 0])], ids=str
 )
 def test_collator_refuses_gold_labels_that_are_no_class(wrong: Any) -> None:
-    """A gold label of another set of classes would only lower the accuracy."""
+    """A gold label of another set of classes would merely lower the accuracy."""
     with pytest.raises(
         ValueError, match=r"`label` must lie in 0..2, or be None, -1 or -100 .* got .* at item 1\."
     ) as caught:
@@ -260,7 +260,7 @@ TEXT = PreTrainedTokenizerFast(
 
 
 def test_collator_processes_pictures_of_every_mode() -> None:
-    """Grey pictures, palettes and alpha channels stand beside each other in real folders."""
+    """Real folders mix grey pictures, palettes and alpha channels."""
     palette = PICTURE.convert("P")
     palette.info["transparency"] = bytes([0, 0, 0])
     pictures = [PICTURE, *(PICTURE.convert(mode) for mode in ("L", "RGBA", "P", "1")), palette]
@@ -275,7 +275,7 @@ def test_collator_processes_pictures_of_every_mode() -> None:
 
 
 def test_collator_names_what_pictures_lack() -> None:
-    """A picture skipped because the first example has none would give batches without inputs."""
+    """If pictures were skipped because the first example has none, batches would lack inputs."""
     process = CrowdCollator(4, 3, PROCESSOR)
     with pytest.raises(ValueError, match="one column of pictures, got photo, mask"):
         process([{"photo": PICTURE, "mask": PICTURE}])
@@ -292,14 +292,14 @@ def test_collator_names_what_pictures_lack() -> None:
 
 @pytest.mark.parametrize("mode", ["I;16", "I", "F"])
 def test_collator_refuses_pictures_that_rgb_would_cut_off(mode: str) -> None:
-    """Pillow clips 16 bits at 255: a scan would turn white."""
+    """Pillow clips 16 bits at 255, so a scan would turn white."""
     deep = Image.new(mode, (5, 6))
     with pytest.raises(ValueError, match=f"8 bits per channel, got mode '{mode}' at item 1"):
         CrowdCollator(4, 3, PROCESSOR)([{"image": PICTURE}, {"image": deep}])
 
 
 def test_collator_leaves_pictures_alone_where_pixel_values_are_given() -> None:
-    """A set that keeps its pictures beside what was computed from them needs no processor."""
+    """A data set that keeps its pictures beside their pixel values needs no processor."""
     given = torch.rand(2, 3, 4, 4)
     batch = COLLATE([{"image": PICTURE, "pixel_values": values} for values in given])
     assert set(batch) == {"pixel_values"}
@@ -307,7 +307,7 @@ def test_collator_leaves_pictures_alone_where_pixel_values_are_given() -> None:
 
 
 def test_collator_stacks_pixel_values_where_the_processor_can_pad() -> None:
-    """Some image processors have a `pad` of another meaning than a tokenizer's."""
+    """In some image processors `pad` means something else than in a tokenizer."""
 
     class Padding:
         model_input_names = ("pixel_values",)
@@ -321,13 +321,13 @@ def test_collator_stacks_pixel_values_where_the_processor_can_pad() -> None:
 
 
 def test_collator_leaves_pictures_alone_where_the_classifier_takes_none() -> None:
-    """A classifier of features would be handed `pixel_values`."""
+    """A classifier of features would be given `pixel_values`."""
     collate = CrowdCollator(4, 3, input_names=["features"])
     assert set(collate([{"image": PICTURE, "features": [1.0, 2.0]}])) == {"features"}
 
 
 def test_collator_passes_all_that_the_processor_gives() -> None:
-    """Processors of patches give a mask beside the pixels; without it padding counts as picture."""
+    """Processors of patches return a mask with the pixels; without it padding would count as picture."""
 
     def processor(pictures: list[Image.Image], return_tensors: str) -> dict[str, Tensor]:
         assert return_tensors == "pt"
@@ -350,7 +350,7 @@ def test_collator_passes_all_that_the_processor_gives() -> None:
 @pytest.mark.parametrize("kind", [list, np.array, torch.tensor], ids=["lists", "arrays", "tensors"])
 @pytest.mark.parametrize("first", ["input_ids", "attention_mask"])
 def test_collator_pads_text(kind: Callable[[list[int]], Any], first: str) -> None:
-    """Padding must be masked, and must not depend on which column stands first."""
+    """Padding must be masked, and must not depend on which column comes first."""
     rows = [{"input_ids": kind([1, 2, 1]), "attention_mask": kind([1, 0, 1])}]
     rows += [{"input_ids": kind([2]), "attention_mask": kind([1])}]
     rows = [{"text": "a", first: row[first], "n": 5} | row for row in rows]
@@ -362,7 +362,7 @@ def test_collator_pads_text(kind: Callable[[list[int]], Any], first: str) -> Non
 
 
 def test_collator_makes_the_mask_that_text_lacks() -> None:
-    """Without a mask the padding is read as text; a classifier that takes none must get none."""
+    """Without a mask the padding is read as text; a classifier that takes no mask must get none."""
     rows = [{"input_ids": [1, 2, 1]}, {"input_ids": [2]}]
     assert CrowdCollator(4, 3, TEXT)(rows)["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
     bare = CrowdCollator(4, 3, TEXT, input_names=["input_ids"])
@@ -370,14 +370,14 @@ def test_collator_makes_the_mask_that_text_lacks() -> None:
 
 
 def test_collator_pads_sound() -> None:
-    """A feature extractor pads as a tokenizer does."""
+    """A feature extractor pads like a tokenizer."""
     rows = [{"input_values": [1.0, 2.0, 3.0]}, {"input_values": [4.0]}]
     batch = CrowdCollator(4, 3, Wav2Vec2FeatureExtractor())(rows)
     assert batch["input_values"].tolist() == [[1, 2, 3], [4, 0, 0]]
 
 
 def test_collator_names_what_text_lacks() -> None:
-    """The tokenizer's own error speaks of nesting."""
+    """The tokenizer's own error is about nesting."""
     with pytest.raises(
         ValueError, match="'input_ids' must have a value in every example, got none at item 1"
     ):
@@ -414,7 +414,7 @@ def test_collator_names_what_text_lacks() -> None:
     ids=str,
 )
 def test_collator_stacks_numbers(values: list[Any], dtype: torch.dtype) -> None:
-    """float64 would not fit a classifier's weights; integers turned to floats no embedding."""
+    """float64 would not fit a classifier's weights, and integers turned to floats would not fit an embedding."""
     stacked = COLLATE([{"x": value} for value in values])["x"]
     assert stacked.dtype == dtype
     for row, value in zip(stacked, values, strict=True):
@@ -422,14 +422,14 @@ def test_collator_stacks_numbers(values: list[Any], dtype: torch.dtype) -> None:
 
 
 def test_collator_stacks_arrays_that_cannot_be_written() -> None:
-    """Arrow's memory is read-only; torch warns of tensors on it, and warnings are errors here."""
+    """Arrow's memory is read-only. Torch warns about tensors on it, and warnings are errors here."""
     array = np.arange(3.0)
     array.flags.writeable = False
     assert COLLATE([{"x": array}, {"x": array}])["x"].tolist() == [[0, 1, 2], [0, 1, 2]]
 
 
 def test_collator_leaves_out_what_are_no_numbers() -> None:
-    """File names, dates and structures have no tensor."""
+    """File names, dates and structures cannot become tensors."""
     example = {
         "x": 1.0,
         "file": "a.jpg",
@@ -447,7 +447,7 @@ def test_collator_leaves_out_what_are_no_numbers() -> None:
 
 
 def test_collator_takes_only_what_the_classifier_does() -> None:
-    """A number of a file handed to a classifier as an input is an error there, or worse, none."""
+    """A file number passed to a classifier as an input would be an error or, worse, accepted."""
     collate = CrowdCollator(4, 3, input_names=["x", "mask"])
     batch = collate([{"x": 1.0, "id": 7, "ragged": [1]}, {"x": 2.0, "id": 8, "ragged": [1, 2]}])
     assert set(batch) == {"x"}
@@ -479,7 +479,7 @@ def test_collator_names_a_ragged_column(values: list[Any]) -> None:
     "examples", [[{"x": 1.0, "y": 2}, {"x": 1.0}], [{"x": 1.0}, {"x": 1.0, "y": 2}]]
 )
 def test_collator_refuses_inputs_in_part_of_the_examples(examples: list[dict[str, Any]]) -> None:
-    """A column that only the first example lacks would be dropped without a word."""
+    """A column that only the first example lacks would silently be dropped."""
     item = 0 if "y" not in examples[0] else 1
     with pytest.raises(
         ValueError, match=f"'y' must have a value in every example, got none at item {item}"
@@ -493,7 +493,7 @@ def test_collator_refuses_inputs_in_part_of_the_examples(examples: list[dict[str
 
 
 class Rows(torch.utils.data.Dataset):
-    """A data set that knows nothing of Hugging Face's."""
+    """A data set that does not depend on Hugging Face's."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         self.rows = rows
@@ -506,7 +506,7 @@ class Rows(torch.utils.data.Dataset):
 
 
 class Flow(torch.utils.data.IterableDataset):
-    """A stream of torch's."""
+    """A stream as in torch."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(crowd())
@@ -518,7 +518,7 @@ def generate() -> Iterator[dict[str, Any]]:
 
 
 def fail(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Stand for a transform that decodes pictures."""
+    """Stand in for a transform that decodes pictures."""
     raise AssertionError("reading the crowd must not read the items")
 
 
@@ -548,7 +548,7 @@ SETS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("kind", SETS)
 @pytest.mark.parametrize("size", [1, 4, 99])
 def test_crowd_batches_reads_every_kind_of_set(kind: str, size: int) -> None:
-    """Rows of another order, lost between chunks or read twice, would start another aggregator."""
+    """Rows in another order, lost between chunks or read twice, would start another aggregator."""
     batches = list(crowd_batches(SETS[kind](), COLLATE, batch_size=size))
     assert [len(annotators) for annotators, _ in batches] == {1: [1] * 6, 4: [4, 2], 99: [6]}[size]
     starts = range(0, 6, size)
@@ -559,14 +559,14 @@ def test_crowd_batches_reads_every_kind_of_set(kind: str, size: int) -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_crowd_batches_reads_a_resumed_stream_from_its_start(known: bool) -> None:
-    """After a resume the crowd would be what is left of the epoch; and the epoch must go on."""
+    """After a resume, only the rest of the epoch would be read; and the epoch must still continue."""
     stream = data().to_iterable_dataset() if known else IterableDataset.from_generator(generate)
     assert (stream.features is not None) == known
     running = iter(stream)
     for _ in range(4):
         next(running)
     stream.load_state_dict(stream.state_dict())
-    assert len(list(stream)) == 2  # resumed indeed
+    assert len(list(stream)) == 2  # it was resumed
     ((annotators, _),) = crowd_batches(stream, COLLATE)
     assert torch.equal(annotators, padded(ANNOTATORS))
     assert len(list(stream)) == 2
@@ -575,7 +575,7 @@ def test_crowd_batches_reads_a_resumed_stream_from_its_start(known: bool) -> Non
 @pytest.mark.parametrize("length", [4, -1])
 @pytest.mark.parametrize("stream", [False, True])
 def test_crowd_batches_reads_dense_annotations(length: int, stream: bool) -> None:
-    """Arrow's lists of fixed length have no offsets; slices of them start elsewhere."""
+    """Arrow's fixed-length lists have no offsets, and slices of them start elsewhere."""
     features = Features(annotations=List(ClassLabel(names=["u", "v", "w"]), length=length))
     rows: Any = Dataset.from_dict({"annotations": [DENSE[2], *DENSE]}, features=features)
     rows = rows.select([1, 2, 3])
@@ -587,7 +587,7 @@ def test_crowd_batches_reads_dense_annotations(length: int, stream: bool) -> Non
 
 
 def test_crowd_batches_reads_a_dense_stream_without_features() -> None:
-    """Only its first item tells that such a stream has no annotators."""
+    """Only its first item shows that such a stream has no annotators."""
     stream = IterableDataset.from_generator(lambda: iter([{"annotations": row} for row in DENSE]))
     assert stream.column_names is None
     ((annotators, _),) = crowd_batches(stream, COLLATE)
@@ -599,7 +599,7 @@ def test_crowd_batches_reads_a_dense_stream_without_features() -> None:
 def test_crowd_batches_cuts_chunks_that_one_item_makes_wide(
     kind: str, cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An item that everyone labelled, beside a million with ten labels, would fill the memory."""
+    """One item that everyone labelled, among a million with ten labels, would fill the memory."""
     monkeypatch.setattr(collator, "_CELLS", cells)
     rows = data() if kind == "dataset" else crowd()
     batches = list(crowd_batches(rows, COLLATE))
@@ -618,7 +618,7 @@ def test_crowd_batches_cuts_chunks_that_one_item_makes_wide(
 
 @pytest.mark.parametrize("kind", ["dataset", "stream", "list"])
 def test_crowd_batches_checks_what_it_reads(kind: str) -> None:
-    """Errors must name the item of the set, not of the chunk."""
+    """Errors must name the item's position in the data set, not in the chunk."""
 
     def read(rows: list[dict[str, Any]]) -> None:
         whole: Any = rows
@@ -643,7 +643,7 @@ def test_crowd_batches_checks_what_it_reads(kind: str) -> None:
 
 
 def test_crowd_batches_of_nothing_are_none() -> None:
-    """An empty set has no first item to look at."""
+    """An empty data set has no first item to inspect."""
     empty = data().select([])
     streams = data().to_iterable_dataset().take(0), IterableDataset.from_generator(lambda: iter([]))
     for rows in (empty, *streams, []):
@@ -690,7 +690,7 @@ def typed(kind: Any, values: list[Any], gold: list[int | None] | None = None) ->
 def test_tables_give_the_batches_that_examples_do(
     kind: str, selected: bool, chosen: list[int]
 ) -> None:
-    """A faster way to the same tensors must not be a way to others."""
+    """The faster way must give the same tensors."""
     dataset = typed(*KINDS[kind], gold=[0, None, -1])
     dataset = dataset.select([2, 0, 1]) if selected else dataset
     rows = arrow_rows(dataset, COLLATE)
@@ -744,7 +744,7 @@ def test_tables_with_a_ragged_column_are_refused_as_examples_are(
 def test_tables_with_labels_out_of_range_are_refused(
     num_annotators: int, num_classes: int, name: str
 ) -> None:
-    """The faster way checks as the other does."""
+    """The faster way must do the same checks."""
     dataset = typed(Value("int64"), [1, 2, 3], gold=[0, 7 if name == "label" else 1, 1])
     small = CrowdCollator(num_annotators, num_classes)
     rows = arrow_rows(dataset, small).__getitems__([0, 1])
@@ -756,7 +756,7 @@ def test_tables_with_labels_out_of_range_are_refused(
 
 
 def test_tables_are_read_only_where_nothing_must_see_each_item() -> None:
-    """A transform, a picture to decode, another collator, other types: items stay what they were."""
+    """With transforms, pictures to decode, other collators or other types, items must be read one by one."""
     dataset = typed(Value("int64"), [1, 2, 3])
     plain = CrowdCollator(4, 3, input_names=["x"])
     pictures = dataset.add_column("image", [{"bytes": b"", "path": None}] * 3)
@@ -777,7 +777,7 @@ def test_tables_are_read_only_where_nothing_must_see_each_item() -> None:
 
 
 def test_parts_of_a_crowd_are_joined_to_the_widest():
-    """Batches of a crowd have as many places as their own item with most votes."""
+    """Each batch of votes is only as wide as its own item with the most votes."""
     parts = [(torch.tensor([[0, 2]]), torch.tensor([[1, 0]])), (torch.tensor([[3]]), torch.tensor([[1]]))]  # fmt: skip
     who, said = collator.padded(iter(parts))
     assert who.tolist() == [[0, 2], [3, -1]]
@@ -787,6 +787,6 @@ def test_parts_of_a_crowd_are_joined_to_the_widest():
 
 
 def test_votes_of_unknown_annotators_leave_no_place_in_the_table():
-    """A vote by nobody would count where votes are counted."""
+    """A vote by an unknown annotator would otherwise be counted."""
     parts = [(torch.tensor([[-1, 2, 1]]), torch.tensor([[2, 0, 1]])), (torch.tensor([[3]]), torch.tensor([[-1]]))]  # fmt: skip
     assert collator.padded_annotations(iter(parts))[0].tolist() == [[0, 1], [-1, -1]]

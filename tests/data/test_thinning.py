@@ -1,4 +1,4 @@
-"""Thinned votes: as many as asked for, the same that were there, and no gold label looked at."""
+"""Thinned votes: as many as requested, all from the original votes, chosen without gold labels."""
 
 import itertools
 
@@ -12,7 +12,7 @@ NAMES = ["ann", "bob", "cyd", "dan", "eve"]
 
 
 def crowd(num_items=200, seed=0, **more):
-    """Votes of five annotators, none to five per item; `dan` never votes; the vote says who gave it and where."""
+    """Return votes of five annotators, none to five per item. Votes encode annotator and item; `dan` never votes."""
     rng = np.random.default_rng(seed)
     who = [
         rng.permutation([m for m in (0, 1, 2, 4) if rng.random() < 0.55]).tolist()
@@ -31,7 +31,7 @@ def crowd(num_items=200, seed=0, **more):
 
 
 def votes(dataset):
-    """List the votes of each item, by the annotators' names."""
+    """Return the votes of each item, by the annotators' names."""
     names = dataset.features["annotators"].feature.names
     return [
         [(names[m], r) for m, r in zip(who, said, strict=True)]
@@ -41,7 +41,7 @@ def votes(dataset):
 
 @pytest.mark.parametrize("most", [1, 2, 3, 9])
 def test_an_item_keeps_its_own_votes_and_no_more_than_asked_for(most):
-    """Votes of another item, or in pairs that nobody gave, would be noise of the right shape."""
+    """Votes of another item, or pairs that never occurred, would be noise of the right shape."""
     before = crowd()
     after = thin_votes(before, votes_per_item=most, seed=3)
     assert min(map(len, before["annotators"])) == 0
@@ -57,12 +57,12 @@ def test_an_item_keeps_its_own_votes_and_no_more_than_asked_for(most):
 
 
 def test_annotators_who_are_drawn_keep_all_their_votes_and_the_others_no_name():
-    """Names of the others would make a model with rows that nothing trains."""
+    """With the names of the others, a model would have rows that nothing trains."""
     before = crowd()
     after = thin_votes(before, annotators=2, seed=1)
     names = after.features["annotators"].feature.names
     assert len(names) == 2
-    assert "dan" not in names  # of whom there is no vote to keep
+    assert "dan" not in names  # who has no votes to keep
     assert names == sorted(names)
     for old, new in zip(votes(before), votes(after), strict=True):
         assert new == [vote for vote in old if vote[0] in names]
@@ -78,7 +78,7 @@ def test_annotators_who_are_drawn_keep_all_their_votes_and_the_others_no_name():
 
 
 def test_of_few_annotators_each_item_keeps_the_votes_that_are_there():
-    """Drawn before the annotators are, a vote of somebody who is left out would be a vote lost."""
+    """If items were thinned before annotators are drawn, votes of left-out annotators would use up places."""
     before = crowd()
     after = thin_votes(before, annotators=3, votes_per_item=1, seed=2)
     names = after.features["annotators"].feature.names
@@ -88,7 +88,7 @@ def test_of_few_annotators_each_item_keeps_the_votes_that_are_there():
 
 
 def test_fewer_votes_are_a_part_of_more():
-    """Drawn anew at each step, a curve would jump up and down."""
+    """If votes were drawn anew at each step, a curve would jump up and down."""
     before = crowd()
     steps = [votes(thin_votes(before, votes_per_item=k, seed=5)) for k in (1, 2, 3)]
     for fewer, more in itertools.pairwise(steps):
@@ -101,7 +101,7 @@ def test_fewer_votes_are_a_part_of_more():
 
 
 def test_the_draw_is_a_function_of_the_seed_and_favours_nobody():
-    """The first vote of each item is that of whoever came first: another crowd."""
+    """Always keeping the first vote of an item would favour early annotators, and give another crowd."""
     before = crowd(4_000)
     first, again, other = (votes(thin_votes(before, votes_per_item=1, seed=s)) for s in (0, 0, 1))
     assert first == again
@@ -117,7 +117,7 @@ def test_the_draw_is_a_function_of_the_seed_and_favours_nobody():
 
 
 def test_gold_labels_are_not_looked_at():
-    """A draw that they change would let them choose the votes that a model learns from."""
+    """If gold labels changed the draw, they would choose the votes that a model learns from."""
     before = crowd()
     other = before.remove_columns("label").add_column("label", [0] * len(before))
     for options in ({"votes_per_item": 1}, {"annotators": 2}):
@@ -128,7 +128,7 @@ def test_gold_labels_are_not_looked_at():
 
 
 def test_parts_of_a_soft_vote_and_repeated_votes_stay_together():
-    """Half a soft vote is a vote for another class; the weights go with their votes."""
+    """Half a soft vote is a vote for another class, and weights belong to their votes."""
     columns = {
         "annotators": [[0, 0, 1], [1, 1, 0], [-1, 0, 1]], "annotations": [[0, 1, 1], [1, 1, 0], [-1, 2, 0]],
         "annotation_weights": [[0.75, 0.25, 1.0], [1.0, 0.5, 1.0], [0.0, 0.5, 1.0]],
@@ -151,13 +151,13 @@ def test_parts_of_a_soft_vote_and_repeated_votes_stay_together():
 
 
 def test_format_of_the_data_set_stays():
-    """Training on torch tensors would begin to read lists."""
+    """With a lost format, training on torch tensors would suddenly get lists."""
     after = thin_votes(crowd().with_format("numpy"), votes_per_item=1)
     assert after.format["type"] == "numpy"
 
 
 def test_what_cannot_be_thinned_is_refused():
-    """All votes in place of none, or everybody in place of too many."""
+    """Otherwise all votes would be kept in place of none, or everybody in place of too many."""
     for wrong in (0, -1):
         with pytest.raises(ValueError, match=f"`votes_per_item` must be at least 1, got {wrong}"):
             thin_votes(crowd(), votes_per_item=wrong)
@@ -175,7 +175,7 @@ def test_what_cannot_be_thinned_is_refused():
 
 
 def test_a_data_set_without_a_vote_stays_as_it_is():
-    """The last items of a stream may have none."""
+    """The last items of a stream may have no votes."""
     features = crowd_features(["ann"], ["a", "b"])
     empty = Dataset.from_dict({"annotators": [[]], "annotations": [[]]}, features=features)
     assert votes(thin_votes(empty, votes_per_item=1)) == [[]]

@@ -237,7 +237,7 @@ def test_method_without_a_forecaster_says_that_votes_are_of_no_use(make_model, f
     with caplog.at_level(logging.WARNING):
         answer = pipeline(TASK, model=model)({"features": features[0], "votes": {"ann": "cat"}})
     assert (answer["heard"], answer["unheard"]) == ([], [("ann", "cat")])
-    assert "1 of 1 votes are of no use to" in caplog.text
+    assert "1 of 1 votes are not used by" in caplog.text
     with torch.no_grad():
         h = model.eval()(features=features[:1]).logits.softmax(-1)
     names = model.config.class_names
