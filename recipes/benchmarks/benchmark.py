@@ -40,13 +40,13 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, ClassVar, NamedTuple, get_type_hints
 from unittest.mock import patch
 
 import above  # noqa: F401  the recipes can be imported
@@ -157,6 +157,8 @@ class Cell:
         seed: of crowd, network and batches.
     """
 
+    looks: ClassVar[int] = LOOKS
+
     dataset: str
     method: str
     case: str | None
@@ -182,6 +184,10 @@ class Cell:
         if held_out != HELD_OUT:
             words += ["--held_out", str(held_out)]
         return command(__file__, [*words, *shown(flags)])
+
+    def recipe(self, flags: list[str], held_out: float) -> Recipe:
+        """Make everything but the method."""
+        return build(self, flags, held_out)
 
 
 def cells(
@@ -212,10 +218,11 @@ class Looks(TrainerCallback):
 
     Args:
         recipe: what is measured on.
+        most: how often at the most.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
+    def __init__(self, recipe: Recipe, most: int = LOOKS) -> None:
+        self.recipe, self.most = recipe, most
         self.voted = has_votes(recipe.test, items=1)
         self.trainer: CrowdTrainer | None = None
         self.rows: list[dict[str, float]] = []
@@ -227,7 +234,7 @@ class Looks(TrainerCallback):
     ) -> None:
         """Measure in the last epoch, and at regular intervals before it."""
         epoch = round(state.epoch or 0)
-        if not looks_at(epoch, round(args.num_train_epochs)):
+        if not looks_at(epoch, round(args.num_train_epochs), self.most):
             return
         started = time.perf_counter()
         with torch.random.fork_rng():
@@ -273,9 +280,9 @@ class Looks(TrainerCallback):
         return self.rows[place] | self.strengthened[place]
 
 
-def looks_at(epoch: int, epochs: int) -> bool:
+def looks_at(epoch: int, epochs: int, most: int = LOOKS) -> bool:
     """Return whether to evaluate after an epoch: at regular intervals, and always after the last."""
-    return (epochs - epoch) % math.ceil(epochs / LOOKS) == 0
+    return (epochs - epoch) % math.ceil(epochs / most) == 0
 
 
 def measured(
@@ -415,8 +422,8 @@ def make_trainer(method: str, recipe: Recipe, callbacks: list[TrainerCallback]) 
 def run_cell(cell: Cell, flags: list[str], held_out: float, folder: Path) -> dict[str, Any]:
     """Train and measure one cell, and write its file."""
     reset_peak_memory()
-    recipe = build(cell, flags, held_out)
-    looks = Looks(recipe)
+    recipe = cell.recipe(flags, held_out)
+    looks = Looks(recipe, cell.looks)
     trainer = make_trainer(cell.method, recipe, [looks])
     looks.trainer = trainer
     started = time.perf_counter()
@@ -427,11 +434,7 @@ def run_cell(cell: Cell, flags: list[str], held_out: float, folder: Path) -> dic
     voted = judged(trainer, recipe.test) if looks.voted else train
     num_annotators = trainer.crowd_model.config.num_annotators
     result = {
-        "method": cell.method,
-        "dataset": cell.dataset,
-        "case": cell.case,
-        "expertise": cell.expertise,
-        "seed": cell.seed,
+        **asdict(cell),
         "last": rows[-1],
         "label_free": looks.label_free(),
         "best_on_test": max(rows, key=lambda row: row["accuracy"]),
@@ -504,7 +507,7 @@ def run_cells(
     Returns:
         What went wrong, by cell: one that fails does not stop the others.
     """
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, (os.cpu_count() or 1) // jobs))
     # Read when a worker starts and loads its libraries; the user's own settings stay.
     environment = {**KEEPS, "OMP_NUM_THREADS": str(threads), **os.environ}
     failed: dict[Cell, str] = {}
@@ -529,7 +532,9 @@ def run_cells(
     return failed
 
 
-def unfinished(wanted: list[Cell], flags: list[str], held_out: float, folder: Path) -> list[Cell]:
+def unfinished(
+    wanted: Sequence[Cell], flags: list[str], held_out: float, folder: Path
+) -> list[Cell]:
     """Return the cells that are still missing.
 
     Raises:
@@ -597,7 +602,11 @@ def main() -> None:
     arguments, flags = parser.parse_known_args()
     folder = arguments.output_dir
     if not (arguments.table or arguments.figure or arguments.collect):
-        run_missing(arguments, flags)
+        methods = known_methods(arguments.methods)
+        wanted = cells(
+            arguments.dataset, methods, arguments.cases, arguments.expertise, arguments.seeds
+        )
+        run_missing(list(wanted), flags, arguments.held_out, folder, arguments.jobs)
     elif flags:
         parser.error(f"unrecognized arguments: {' '.join(flags)}")
     found = read_cells(folder / arguments.dataset)
@@ -611,20 +620,25 @@ def main() -> None:
         print(latex(found))
 
 
-def run_missing(arguments: argparse.Namespace, flags: list[str]) -> None:
+def run_missing(
+    wanted: Sequence[Cell], flags: list[str], held_out: float, folder: Path, jobs: int | None
+) -> None:
     """Run the missing cells.
+
+    Args:
+        wanted: the cells.
+        flags: of the recipe.
+        held_out: share of the training items kept back.
+        folder: where their files go.
+        jobs: cells at once; None as many as cores, or one on an accelerator.
 
     Raises:
         SystemExit: if one failed.
     """
-    methods = known_methods(arguments.methods)
-    wanted = list(
-        cells(arguments.dataset, methods, arguments.cases, arguments.expertise, arguments.seeds)
-    )
-    todo = unfinished(wanted, flags, arguments.held_out, arguments.output_dir)
+    todo = unfinished(wanted, flags, held_out, folder)
     print(f"{len(wanted)} cells, {len(wanted) - len(todo)} of them are there.")
-    jobs = arguments.jobs or (1 if torch.accelerator.is_available() else os.cpu_count() or 1)
-    failed = run_cells(todo, flags, arguments.held_out, arguments.output_dir, jobs) if todo else {}
+    jobs = jobs or (1 if torch.accelerator.is_available() else os.cpu_count() or 1)
+    failed = run_cells(todo, flags, held_out, folder, jobs) if todo else {}
     if failed:
         for cell, error in failed.items():
             print(f"{cell.name} failed:\n{error}", file=sys.stderr)

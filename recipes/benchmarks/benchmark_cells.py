@@ -65,7 +65,9 @@ PICKS = {
 }
 ITEMS = {"test": "test", "train": "training"}
 BFLOAT16 = re.compile(r"--bf16\b(?![ =]False)")  # in the command of a cell
-KEYS = {"method", "dataset", "case", "expertise", "seed", "last"}  # what makes a cell
+KEY = ("dataset", "method", "case", "expertise", "seed")  # which cell it is
+THINNED = ("votes_per_item", "num_annotators")  # and of those of `thinned.py`
+KEYS = {*KEY, "last"}  # what makes a cell
 
 DATASETS = {
     "digits": "Digits",
@@ -211,7 +213,7 @@ def read_cells(*places: Path) -> list[Cell]:
     found: dict[tuple[Any, ...], tuple[Path, Cell]] = {}
     for file, named in files.items():
         for cell in _cells_of(file, named):
-            key = (cell["dataset"], cell["method"], cell["case"], cell["expertise"], cell["seed"])
+            key = tuple(cell[name] for name in (*KEY, *THINNED) if name in cell)
             if key in found:
                 raise ValueError(
                     f"`places` must hold each cell once, got {', '.join(map(str, key))} in "
@@ -347,7 +349,7 @@ def _results(dataset: str, cells: list[Cell], pick: str) -> Results:
         dataset=dataset,
         crowds=crowds,
         methods=ordered({cell["method"] for cell in cells} - {CEILING}, METHODS),
-        numbers={key: _average(several) for key, several in values.items()},
+        numbers={key: average(several) for key, several in values.items()},
         items=" and ".join(sorted(items)) or "test",
         cells=len(cells),
         in_bfloat16=sum(bool(BFLOAT16.search(cell.get("command", ""))) for cell in cells),
@@ -366,7 +368,8 @@ def _measured(cell: Cell, pick: str) -> dict[str, float]:
     return found
 
 
-def _average(values: list[float]) -> Number:
+def average(values: list[float]) -> Number:
+    """Average over seeds."""
     deviation = statistics.stdev(values) if len(values) > 1 else None
     return Number(statistics.mean(values), deviation, len(values))
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Colours after P. Tol's colour-blind safe schemes, the paper's methods as in its figure (Max-MIG
 # red); hatched where two would look alike without colour.
-_STYLES = {
+STYLES = {
     "majority_vote": ("#BBBBBB", ""),
     "crowd_layer": ("#4477AA", "////"),
     "crowd_layer_vote_share": ("#88BBDD", "\\\\\\\\"),
@@ -48,7 +48,7 @@ _OTHERS = ("#332288", "#88CCEE", "#999933", "#AA4499", "#661100", "#DDCC77", "#4
 _HATCHES = ("", "\\\\\\\\", "xxxx")
 _INK = "#333333"
 _DASHES = (0, (4, 2))
-_SETTINGS: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "benchmark",
     "text.parse_math": False,
@@ -107,7 +107,7 @@ def figure(
             f"`methods` must be some of {', '.join(ordered(there, METHODS))} (the line of "
             f"{CEILING} is always drawn), got {', '.join(chosen) or 'none of the paper'}."
         )
-    settings: list[Any] = ["default", _SETTINGS]  # whatever the user's settings are
+    settings: list[Any] = ["default", SETTINGS]  # whatever the user's settings are
     with matplotlib.style.context(settings):
         drawing = Figure(layout="constrained")
         _draw(drawing, found, chosen, pick)
@@ -142,12 +142,12 @@ def _draw(drawing: "Figure", found: list[Results], methods: list[str], pick: str
 
 
 def _styles(methods: list[str]) -> dict[str, tuple[str, str]]:
-    others = [method for method in methods if method not in _STYLES]
+    others = [method for method in methods if method not in STYLES]
     made = {
         method: (_OTHERS[i % len(_OTHERS)], _HATCHES[i // len(_OTHERS) % len(_HATCHES)])
         for i, method in enumerate(others)
     }
-    return {method: {**_STYLES, **made}[method] for method in methods}
+    return {method: {**STYLES, **made}[method] for method in methods}
 
 
 def _panel(axes: "Axes", result: Results, styles: dict[str, tuple[str, str]]) -> None:

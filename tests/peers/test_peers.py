@@ -15,7 +15,7 @@ from transformers import (
     TrainerCallback,
 )
 
-from hf_maxmig import CrowdCollator, CrowdTrainer
+from hf_maxmig import CrowdCollator, CrowdTrainer, thin_votes
 from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.peers import PEERS, AggregatedModel, ConfusionModel, DoctorNetModel, peer
 from hf_maxmig.peers.annotator_matrices import MatricesModel
@@ -219,6 +219,35 @@ def test_gold_labels_change_training_only_of_true_labels(name, crowd, make_args)
         assert_same(first, second)
         without = train(name, crowd.remove_columns("label"), make_args(num_train_epochs=2))
         assert_same(first, state(without.crowd_model))
+
+
+@methods(further_in_full=True)
+@pytest.mark.parametrize(
+    "votes",
+    [{"votes_per_item": 1}, pytest.param({"annotators": 1}, marks=pytest.mark.full)],
+    ids=str,
+)
+def test_one_vote_per_item_and_items_without_votes_are_enough_to_train(name, votes, make_args):
+    """Two votes that agree or not are what most methods begin with; with one each, nothing shows who errs."""
+    everyone = make_crowd()
+    silent = [
+        {"annotators": [], "annotations": []} if i % 3 == 0 else {} for i in range(len(everyone))
+    ]
+    some = everyone.map(lambda row, i: silent[i], with_indices=True, load_from_cache_file=False)
+    thin = thin_votes(some, **votes)
+    given = [len(row) for row in thin["annotations"]]
+    assert (min(given), max(given)) == (0, 1)
+    names = thin.features["annotators"].feature.names
+    fields = {"algorithm_options": FEWER_ROUNDS[name]} if name in FEWER_ROUNDS else {}
+    model = peer(name, small_head(), annotators=names, **fields)
+    trainer = CrowdTrainer(model=model, args=make_args(num_train_epochs=2), train_dataset=thin)
+    before = state(trainer.crowd_model)
+    trainer.train()
+    after = state(trainer.crowd_model)
+    assert all(torch.isfinite(tensor).all() for tensor in after.values())
+    assert any(not torch.equal(before[key], after[key]) for key in before)
+    for log_posterior in trainer.predict(thin).predictions:
+        assert np.allclose(np.exp(log_posterior).sum(axis=1), 1, atol=1e-4)
 
 
 @methods()
