@@ -45,7 +45,7 @@ STYLES = {
     "max_mig_vote_share": ("#EE8866", "////"),
 }
 _OTHERS = ("#332288", "#88CCEE", "#999933", "#AA4499", "#661100", "#DDCC77", "#44BB99", "#882255")
-_HATCHES = ("", "\\\\\\\\", "xxxx")
+_HATCHES = ("", "\\\\\\\\", "xxxx", "++++")
 _INK = "#333333"
 _DASHES = (0, (4, 2))
 SETTINGS: dict[str, Any] = {
