@@ -109,7 +109,7 @@ def test_log_probabilities_and_probabilities_are_told_apart(metric, labels):
 
 
 def test_likelihood_is_of_the_logs_that_were_given(metric):
-    """Through probabilities, e^-800 is zero, and one wrong item makes the mean infinite."""
+    """As a probability, e^-800 is zero, so a single wrong item would make the mean infinite."""
     far = metric.compute(predictions=[[0.0, -800.0], [0.0, -800.0]], references=[1, 0])
     assert far["negative_log_likelihood"] == pytest.approx(400)
     never = metric.compute(predictions=[[1.0, 0.0], [1.0, 0.0]], references=[1, 0])
@@ -181,7 +181,7 @@ def test_confusion_error_is_the_benchmarks(metric, load):
 
 @pytest.fixture
 def voted(labels):
-    """Votes of one to three annotators on each item, and matrices that are roughly theirs."""
+    """Return votes of one to three annotators per item, and matrices that roughly match them."""
     rng = np.random.default_rng(8)
     skill = np.array([0.9, 0.5, 0.1])[:, None, None]
     matrices = (1 - skill) * rng.dirichlet(np.ones(C), size=(M, C)) + skill * np.eye(C)
@@ -194,7 +194,7 @@ def voted(labels):
 
 @pytest.mark.parametrize("with_forecast", [False, True])
 def test_annotators_are_measured_as_the_package_does(metric, labels, voted, with_forecast):
-    """The tables of the project and the metric must speak of the same number; items without gold have none."""
+    """The project's tables and the metric must mean the same number; items without a gold label have none."""
     hidden = np.where(np.arange(N) % 4 > 0, labels, -1)
     given = {"predictions": posterior(0)}
     if with_forecast:
@@ -226,7 +226,7 @@ def test_annotators_are_measured_as_the_package_does(metric, labels, voted, with
 
 
 def test_annotators_who_are_all_right_have_no_ranking(metric):
-    """scikit-learn gives NaN, which is no JSON."""
+    """scikit-learn returns NaN, which is not valid JSON."""
     scores = metric.compute(
         predictions=[[0.75, 0.25]], references=[0], confusion=[np.eye(2)], annotators=[[0]],
         annotations=[[0]],

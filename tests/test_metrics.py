@@ -70,7 +70,7 @@ def test_accuracies_are_absent_where_nothing_can_be_measured():
 
 
 def test_certainty_is_that_of_scikit_learn_on_items_with_gold_labels():
-    """Another base of the logarithm, or a Brier score halved, is a number as plausible."""
+    """Another base of the logarithm, or half a Brier score, would give numbers just as plausible."""
     rng = np.random.default_rng(3)
     p = rng.dirichlet(np.ones(4), size=60)
     labels = np.where(rng.random(60) < 0.5, p.argmax(axis=1), rng.integers(4, size=60))
@@ -85,14 +85,14 @@ def test_certainty_is_that_of_scikit_learn_on_items_with_gold_labels():
 
 
 def test_certainty_of_a_class_of_hardly_any_probability_stays_finite():
-    """Clipped, as scikit-learn does, a memorised mistake at e^-200 would cost 36 nats."""
+    """With scikit-learn's clipping, a memorised mistake at e^-200 would cost only 36 nats."""
     sure = np.array([[0.0, -200.0]])
     assert certainty(sure, np.array([1]))["nll"] == pytest.approx(200)
     assert certainty(sure, np.array([1]))["brier"] == pytest.approx(2)
 
 
 def test_chance_of_right_and_its_measures_are_those_of_loops():
-    """The matrix transposed, or the vote read into the claim, still gives probabilities."""
+    """With a transposed matrix, or the vote itself in the claim, the result would still be a probability."""
     rng = np.random.default_rng(4)
     N, M, C, K = 30, 4, 3, 2
     p, matrices = rng.dirichlet(np.ones(C), size=N), rng.dirichlet(np.ones(C), size=(M, C))
@@ -123,7 +123,7 @@ def test_chance_of_right_and_its_measures_are_those_of_loops():
 
 @pytest.mark.filterwarnings("error")
 def test_claims_about_votes_that_are_all_right_have_no_ranking():
-    """scikit-learn warns and gives NaN, which is no JSON."""
+    """scikit-learn warns and returns NaN, which is not valid JSON."""
     found = claims_of_right(np.array([0.75, 0.5]), np.array([True, True]))
     assert found.keys() == {"accuracy", "brier", "ece"}
     assert found["brier"] == pytest.approx((0.25**2 + 0.5**2) / 2)

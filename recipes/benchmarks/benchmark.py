@@ -288,7 +288,7 @@ def looks_at(epoch: int, epochs: int, most: int = LOOKS) -> bool:
 def measured(
     trainer: CrowdTrainer, output: PredictionOutput, order: Tensor, strength: float = 1.0
 ) -> dict[str, float]:
-    """Measure h, and g and the forecast where the method has a g and the items votes.
+    """Measure h, and also g and the forecast if the method has a g and the items have votes.
 
     Returns:
         `accuracy`, `aggregator_accuracy`, `forecast_accuracy`; `nll`, `brier`, `ece` of h, and as
@@ -343,7 +343,7 @@ def judged(trainer: CrowdTrainer, dataset: datasets.Dataset) -> Judged:
 
 
 def of_annotators(trainer: CrowdTrainer, train: Judged, voted: Judged) -> dict[str, Any]:
-    """Measure what the method knows of its annotators, against gold labels.
+    """Measure what the method knows about its annotators, against gold labels.
 
     Args:
         trainer: at the end of the training.

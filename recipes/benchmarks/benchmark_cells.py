@@ -317,7 +317,7 @@ def _crowd(cell: Cell) -> Crowd:
 
 
 def _paper_and_beyond(dataset: str, cells: list[Cell]) -> dict[str, list[Cell]]:
-    """Take the cells of crowds beyond the paper's cases out; the ceiling is that of all crowds."""
+    """Separate the cells of crowds beyond the paper's cases; the ceiling belongs to all crowds."""
     compared = [cell for cell in cells if cell["method"] != CEILING]
     ceiling = [cell for cell in cells if cell["method"] == CEILING]
     of_crowd = {_crowd(cell) for cell in compared}

@@ -94,7 +94,7 @@ class Row(NamedTuple):
 
     Args:
         name: in the first column.
-        numbers: one a column, None where nothing was measured.
+        numbers: one per column, None where nothing was measured.
         ours: whether it takes part in the choice of the best; the paper's and the ceiling do not.
         paper: whether it is the paper's.
     """
@@ -106,10 +106,10 @@ class Row(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Rows of one measure, or of one a column.
+    """Rows of one measure, or of one measure per column.
 
     Args:
-        heading: what stands above the methods.
+        heading: text above the methods.
         rows: of them.
         ceiling: the number of gold labels, which need no crowd.
         lower: the columns in which the lowest number is the best.
@@ -357,7 +357,7 @@ def markdown(cells: Iterable[Cell], pick: str = "last", aggregator: bool = False
 
 
 def further(cells: Iterable[Cell], pick: str = "last") -> str:
-    """Write what cells say beyond accuracies in Markdown: how certain a method is, what it knows of annotators.
+    """Write measures beyond accuracies in Markdown: how certain a method is, and what it knows about annotators.
 
     A cell of an earlier version does not say it, and has no row.
 

@@ -189,7 +189,7 @@ def test_items_that_do_not_fit_are_refused_in_a_line(refused, tmp_path):
 
 @pytest.mark.slow
 def test_pairs_of_texts_go_from_files_to_answers(tmp_path):
-    """A second text that is dropped on the way leaves a classifier of halves."""
+    """If the second text got lost on the way, the classifier would only see half of each pair."""
     texts = write_texts(tmp_path, 60)
     with texts.open(newline="", encoding="utf-8") as file:
         rows = [*csv.DictReader(file)]

@@ -170,7 +170,7 @@ def test_columns_of_votes_are_asked_for_by_their_flags(tmp_path):
 
 
 def test_column_of_weights_is_named_or_left_out_by_its_flag(tmp_path):
-    """A column with an unusual name would not be read, and votes that should count in full would count less."""
+    """An unusually named column would not be read, or votes that should count in full would count less."""
     votes = written(
         tmp_path / "votes.csv", "thing,person,said,sure,confidence\nx1,ann,yes,0.5,0.2\nx2,bob,no,1,0.4\n"
     )  # fmt: skip

@@ -376,7 +376,7 @@ def one_of_each_file(names):
 
 
 def plain(names):
-    """Return the models without arguments; every other file, and a file's second model, only run in full."""
+    """Return the models without arguments; every other file, and a file's second model, run only in the full suite."""
     always = sorted(one_of_each_file(names))[::2]
     return [
         pytest.param(name, {}, marks=[] if name in always else pytest.mark.full) for name in names

@@ -120,7 +120,7 @@ def test_recipe_lets_the_papers_experts_label_train_and_test(name, parsed, data_
     ("case", "annotators", "per_item"), [("sparse_one", 300, 1), ("hard_items", 10, 10)]
 )
 def test_recipe_takes_cases_beyond_the_papers(name, case, annotators, per_item, parsed, data_dir):
-    """A case that the flag lists and the page cannot draw; hard items are found in the pictures."""
+    """The flag must not list a case that the recipe cannot draw. Hard items are found from the pictures."""
     page, *given = parsed(name, "--data_dir", data_dir(name), "--case", case, "--expertise", "low")
     made = page.recipe(*given)
     for part in (made.train, made.test):
@@ -130,13 +130,13 @@ def test_recipe_takes_cases_beyond_the_papers(name, case, annotators, per_item, 
 
 
 def test_every_case_is_a_flag_of_the_recipes(load):
-    """A case that is drawn but cannot be asked for, or the other way round."""
+    """A case could be drawn but not be requested, or the other way round."""
     flag = get_type_hints(load("recipe").SimulatedCrowdArguments)["case"]
     assert get_args(flag) == (*CASES, *MORE_CASES)
 
 
 def test_items_are_alike_by_what_they_show(load, data_dir):
-    """Pictures stretched to other rows, or columns of votes read as features, would make others hard."""
+    """If pictures were matched with other rows, or columns of votes read as features, other items would be hard."""
     numbers = load("recipe").item_numbers
     rows = [[0.5, 2.0, 3.0], [1.0, 0.0, 7.0]]
     assert numbers(Dataset.from_dict({"label": [1, 0], "features": rows})).tolist() == rows

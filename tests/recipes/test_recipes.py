@@ -38,7 +38,7 @@ def check_digits(folder, printed):
 @pytest.mark.full  # `.ci/run` runs the command itself
 @needs_fork
 def test_digits_does_its_job_in_one_process(root, tmp_path):
-    """The first thing that a newcomer sees."""
+    """This is the first thing that a newcomer sees."""
     script = root / "recipes" / "digits.py"
     check_digits(tmp_path, printed_by(tmp_path / "log", script, "--output_dir", tmp_path))
 
@@ -104,7 +104,7 @@ def digits_settings(digits, folder, case, expertise, *more):
     [("independent", "high", 5), ("naive_majority", "high", 10), ("independent", "low", 10)],
 )
 def test_flags_of_digits_reach_the_crowd(case, expertise, annotators, load, tmp_path):
-    """A flag that is read and not used gives the default crowd under another name."""
+    """A flag that is read but not used would give the default crowd under another name."""
     digits = load("digits")
     arguments, training = digits_settings(digits, tmp_path, case, expertise)
     assert (arguments.case, arguments.expertise) == (case, expertise)
@@ -123,7 +123,7 @@ def test_flags_of_digits_reach_the_crowd(case, expertise, annotators, load, tmp_
     ],
 )
 def test_digits_learns_from_the_other_crowds(case, expertise, seed, epochs, least, load, tmp_path):
-    """The defaults must not be good for one crowd only.
+    """The defaults must suit more than one crowd.
 
     With seed 1 the start from the vote share merges two classes of independent experts (accuracy 0.87),
     as with two of ten seeds; the start from information keeps them apart.

@@ -178,7 +178,7 @@ def test_hashed_rival_says_the_same_of_the_same_votes(method):
 
 
 def kept(model):
-    """What a forward pass in training mode leaves as it was: all but running means."""
+    """Return the state that a forward pass in training mode leaves unchanged: everything but running means."""
     return {n: t for n, t in model.state_dict().items() if "norm." not in n}
 
 

@@ -116,7 +116,7 @@ def test_a_method_without_aggregator_claims_none(results):
 
 
 def test_a_cell_of_a_sparse_crowd_has_its_votes(benchmark, tmp_path):
-    """300 annotators, of whom some have no vote, and one vote per item."""
+    """The crowd has one vote per item and 300 annotators, some of them without votes."""
     cell = digits(benchmark, "aggnet", "sparse_one", "high")
     recipe = benchmark.build(cell, SHORT, 0.1)
     assert {len(votes) for votes in recipe.train["annotations"]} == {1}
@@ -127,7 +127,7 @@ def test_a_cell_of_a_sparse_crowd_has_its_votes(benchmark, tmp_path):
 
 
 def test_matrices_are_the_methods_own_where_it_has_some(results):
-    """Counted with the forecast, those of another step would be measured."""
+    """Matrices counted with the forecast would be those of another step."""
     _, found = results
     assert found["aggnet"]["annotators"]["matrices"] == "own"
     assert found["majority_vote"]["annotators"]["matrices"] == "counted"

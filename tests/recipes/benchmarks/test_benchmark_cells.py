@@ -102,7 +102,7 @@ def test_real_and_simulated_crowds_of_one_data_set_are_refused(numbers):
 
 
 def test_crowds_beyond_the_paper_stand_in_a_table_of_their_own(numbers):
-    """Six empty columns beside one that was measured, or a paper's table of fourteen columns."""
+    """Otherwise six columns would be empty, or the paper's table would have fourteen columns."""
     beyond = [
         cell("max_mig", "tiring", "low", accuracy=0.5),
         cell("max_mig", "sparse_one", "high", accuracy=0.7),

@@ -208,7 +208,7 @@ def test_aggregator_is_a_block_if_asked(tables):
 
 
 def certain():
-    """A real crowd with what newer cells measure; one cell is older, and one method has no forecaster."""
+    """Return a real crowd with the measures of newer cells; one cell is older, and one method has no forecaster."""
     shared = {"dataset": "labelme", "items": "train"}
     rows = [
         cell("max_mig", accuracy=0.9, forecast_accuracy=0.9, nll=0.43, forecast_nll=0.3004, **shared),
@@ -223,7 +223,7 @@ def certain():
 
 
 def test_what_is_beyond_accuracy_has_tables_of_its_own(tables):
-    """Lower is better but for two columns; what an older cell did not measure is blank, or has no row."""
+    """Lower is better in all columns but two. What an older cell did not measure stays blank, or has no row."""
     certainty, annotators = tables.further(certain()).strip().split("\n\n### LabelMe: annotators\n")
     assert certainty.startswith("### LabelMe: certainty\n")
     assert (
@@ -255,7 +255,7 @@ def test_what_is_beyond_accuracy_has_tables_of_its_own(tables):
 
 
 def test_what_is_beyond_accuracy_of_simulated_crowds_is_a_block_a_measure(tables):
-    """What gold labels' training says of annotators belongs to one crowd, and must not stand below six."""
+    """The measures of annotators for training on gold labels are of one crowd, and must not appear below six."""
     cells = small()
     for one in cells:
         one["last"] = one["last"] | {"ece": 0.2 if one["method"] == "max_mig" else 0.1}
@@ -271,7 +271,7 @@ def test_what_is_beyond_accuracy_of_simulated_crowds_is_a_block_a_measure(tables
 
 
 def test_cells_of_an_older_version_have_no_further_tables(tables):
-    """Columns of blanks, or zeros, for what nobody measured."""
+    """Columns of blanks or zeros would show what nobody measured."""
     older = [*small(), *real()]
     assert tables.further(older) == ""
     assert "Beyond accuracy" not in tables.page(older)
