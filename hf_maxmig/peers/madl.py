@@ -203,8 +203,8 @@ class MaDLModel(FeatureModel):
 
     References:
         M. Herde, D. Huseljic, B. Sick. Multi-annotator Deep Learning: A Probabilistic Framework for
-        Classification. Transactions on Machine Learning Research, 2023, variant X-W (features of the
-        classifier, weights); github.com/ies-research/multi-annotator-deep-learning. There gamma itself
+        Classification. Transactions on Machine Learning Research, 2023, with features that the classifier
+        has learned and with weights; github.com/ies-research/multi-annotator-deep-learning. There gamma itself
         is trained, and read as 0.001 at the least; here its log.
 
     Relations:

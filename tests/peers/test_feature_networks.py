@@ -3,12 +3,14 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_maxmig.model.votes import Votes
-from hf_maxmig.peers import peer
+from hf_maxmig.peers import madl, peer
 from hf_maxmig.peers.feature_networks import VoteNorm, vote_rows
 from tests.networks import small_head
 from tests.weights import state
+from tests.worlds import random_votes
 
 NAMES = ["conal", "crowd_ar", "annot_mix", "madl"]
 
@@ -59,3 +61,33 @@ def test_loading_draws_nothing_anew(name, tmp_path):
     again = type(model).from_pretrained(tmp_path)
     for key, tensor in state(model).items():
         assert torch.equal(state(again)[key], tensor), key
+
+
+FREE = ("view", "transpose", "detach", "alias", "aten.t.")  # no numbers are computed
+
+
+class Largest(TorchDispatchMode):
+    """Notes how many numbers the largest tensor has that is computed."""
+
+    found = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and not any(free in str(func) for free in FREE):
+            self.found = max(self.found, out.numel())
+        return out
+
+
+@pytest.mark.parametrize("name", ["crowd_ar", "annot_mix", "madl"])
+def test_cost_of_a_loss_does_not_grow_with_the_annotators(name, monkeypatch):
+    """Matrices or similarities of all annotators take gigabytes for a hundred thousand of them."""
+    monkeypatch.setattr(madl, "MOST_COMPARED", 40)
+    who, said = random_votes(12)
+    batch = {"features": torch.randn(12, 5), "annotators": who, "annotations": said}
+    sizes = []
+    for num_annotators in (50, 20_000):
+        model = peer(name, small_head(), num_annotators=num_annotators).train()
+        with Largest() as largest:
+            model.crowd_loss(model(**batch), batch)
+        sizes.append(largest.found)
+    assert sizes[0] == sizes[1] < 20_000

@@ -41,6 +41,9 @@ FURTHER = {
     for name, (kind, _) in PEERS.items()
     if name not in STAND_IN.get(kind, [next(n for n in PEERS if PEERS[n][0] is kind)])
 }
+# `conal` stands for those with matrices and a network on the features, `annot_mix` for those that
+# normalise over votes.
+FURTHER |= {"crowd_ar", "madl"}
 # Their loss has a term over the whole batch, normalises over it, or draws partners in it, so the
 # mean of two halves differs.
 OF_A_BATCH = {"geo_f", "coin_net", "annot_mix", "madl"}
