@@ -28,6 +28,7 @@ from .raykar import RaykarConfig, RaykarModel
 from .soft_vote import SoftVoteConfig, SoftVoteModel
 from .true_labels import TrueLabelsConfig, TrueLabelsModel
 from .union_net import UnionNetConfig, UnionNetModel
+from .waum import waum_filter, waum_scores
 
 PEERS: dict[str, tuple[type[CrowdModel], dict[str, Any]]] = {
     # name: the model, and the fields of its config that make it this method
@@ -137,4 +138,6 @@ __all__ = [
     "UnionNetConfig",
     "UnionNetModel",
     "peer",
+    "waum_filter",
+    "waum_scores",
 ]

@@ -42,7 +42,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -54,7 +54,7 @@ import accelerate
 import datasets
 import torch
 import transformers
-from benchmark_cells import LEVELS, read_cells
+from benchmark_cells import AFTER_WAUM, LEVELS, read_cells
 from benchmark_figure import figure
 from benchmark_tables import further, latex, markdown, summary
 from machine import KEEPS, machine, peak_memory, reset_peak_memory
@@ -77,7 +77,7 @@ from hf_maxmig.data.simulated.simulation import CASES
 from hf_maxmig.metrics import accuracies, certainty, chance_of_right, claims_of_right
 from hf_maxmig.model.functional import forecast
 from hf_maxmig.model.whole_files import staged
-from hf_maxmig.peers import PEERS, peer
+from hf_maxmig.peers import PEERS, peer, waum_filter
 from hf_maxmig.peers.aggregated import ALGORITHMS
 from hf_maxmig.training.strength import best_strength, voted_posteriors, with_strength
 
@@ -155,6 +155,7 @@ class Cell:
         case: of a simulated crowd, else None; None too where the crowd plays no part.
         expertise: likewise.
         seed: of crowd, network and batches.
+        waum: share of the training items that `waum_filter` leaves out before the method; None for no filter.
     """
 
     looks: ClassVar[int] = LOOKS
@@ -164,11 +165,17 @@ class Cell:
     case: str | None
     expertise: str | None
     seed: int
+    waum: float | None = field(default=None, kw_only=True)
+
+    @property
+    def row(self) -> str:
+        """The name of its row in a table."""
+        return self.method if self.waum is None else f"{self.method}{AFTER_WAUM}"
 
     @property
     def name(self) -> str:
         """The name of its file."""
-        parts = [self.method, self.case, self.expertise, f"seed{self.seed}"]
+        parts = [self.row, self.case, self.expertise, f"seed{self.seed}"]
         return "-".join(part for part in parts if part is not None)
 
     def file(self, folder: Path) -> Path:
@@ -183,6 +190,8 @@ class Cell:
         words += ["--seeds", str(self.seed + 1)]
         if held_out != HELD_OUT:
             words += ["--held_out", str(held_out)]
+        if self.waum is not None:
+            words += ["--waum", str(self.waum)]
         return command(__file__, [*words, *shown(flags)])
 
     def recipe(self, flags: list[str], held_out: float) -> Recipe:
@@ -191,7 +200,12 @@ class Cell:
 
 
 def cells(
-    dataset: str, methods: list[str], cases: list[str], expertise: list[str], seeds: int
+    dataset: str,
+    methods: list[str],
+    cases: list[str],
+    expertise: list[str],
+    seeds: int,
+    waum: float | None = None,
 ) -> Iterator[Cell]:
     """List the cells seed by seed, so that a stopped run is a whole table with fewer seeds."""
     source = DATASETS[dataset]
@@ -205,8 +219,8 @@ def cells(
             if method == "crowdlab" and case == "sparse_one":
                 continue  # it weighs annotators by their agreement on an item
             if method != "true_labels":
-                yield Cell(dataset, method, case, level, seed)
-        if "true_labels" in methods:
+                yield Cell(dataset, method, case, level, seed, waum=waum)
+        if "true_labels" in methods and waum is None:  # no vote can mislead it
             yield Cell(dataset, "true_labels", None, None, seed)
 
 
@@ -435,6 +449,7 @@ def run_cell(cell: Cell, flags: list[str], held_out: float, folder: Path) -> dic
     num_annotators = trainer.crowd_model.config.num_annotators
     result = {
         **asdict(cell),
+        "method": cell.row,
         "last": rows[-1],
         "label_free": looks.label_free(),
         "best_on_test": max(rows, key=lambda row: row["accuracy"]),
@@ -479,6 +494,8 @@ def build(cell: Cell, flags: list[str], held_out: float) -> Recipe:
             name: part if part is None else encoded(part, recipe.processor, flat)
             for name, part in parts.items()
         }
+    if cell.waum is not None:
+        parts["train"] = waum_filter(parts["train"], recipe.classifier, cell.waum, training)
     return replace(recipe, **parts)
 
 
@@ -588,6 +605,11 @@ def main() -> None:
     add("--expertise", nargs="+", choices=LEVELS, default=list(LEVELS))
     add("--seeds", type=int, default=5, help="runs, with seeds 0, 1, ...")
     add("--held_out", type=float, default=HELD_OUT, help="share of the training items kept back")
+    add(
+        "--waum",
+        type=float,
+        help="leave out this share of the training items before any method, the most ambiguous by WAUM",
+    )
     add("--output_dir", type=Path, default=Path("out/benchmark"), help="a file a cell goes here")
     add(
         "--jobs",
@@ -604,8 +626,8 @@ def main() -> None:
     if not (arguments.table or arguments.figure or arguments.collect):
         methods = known_methods(arguments.methods)
         wanted = cells(
-            arguments.dataset, methods, arguments.cases, arguments.expertise, arguments.seeds
-        )
+            arguments.dataset, methods, arguments.cases, arguments.expertise, arguments.seeds, arguments.waum
+        )  # fmt: skip
         run_missing(list(wanted), flags, arguments.held_out, folder, arguments.jobs)
     elif flags:
         parser.error(f"unrecognized arguments: {' '.join(flags)}")

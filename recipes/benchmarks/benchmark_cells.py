@@ -83,6 +83,7 @@ DATASETS = {
     "cifar10n_features": "CIFAR-10N, given features",
 }
 BEYOND_PAPER = ", beyond the paper's cases"  # behind a data set's name
+AFTER_WAUM = "_waum"  # behind a method's name, where `waum_filter` has left out items before it
 BELOW = 1.0  # points by which a number must be lower to count as clearly lower
 CEILING = "true_labels"
 METHODS = {
@@ -396,7 +397,9 @@ def clearly_below(
 
 def method_name(method: str) -> str:
     """Return a method's display name."""
-    return METHODS.get(method, method)
+    plain = method.removesuffix(AFTER_WAUM)
+    name = METHODS.get(plain, plain)
+    return name if plain == method else f"{name}, after WAUM"
 
 
 def crowd_name(crowd: Crowd) -> str:

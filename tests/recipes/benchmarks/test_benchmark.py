@@ -133,6 +133,27 @@ def test_matrices_are_the_methods_own_where_it_has_some(results):
     assert found["majority_vote"]["annotators"]["matrices"] == "counted"
 
 
+def test_a_cell_after_waum_is_a_row_of_its_own(benchmark, monkeypatch, tmp_path):
+    """Filtered and unfiltered cells lie in one folder, and the ceiling is not filtered."""
+    plain, *others = benchmark.cells(
+        "digits", ["aggnet", "true_labels"], ["correlated"], ["high"], 1, waum=0.1
+    )
+    assert not others
+    asked = []
+
+    def keep_half(dataset, classifier, alpha, args):
+        asked.append((alpha, len(dataset), args.seed))
+        return dataset.select(range(len(dataset) // 2))
+
+    monkeypatch.setattr(benchmark, "waum_filter", keep_half)
+    result = benchmark.run_cell(plain, SHORT, 0.1, tmp_path)
+    assert asked == [(0.1, 970, 0)]
+    assert result["method"] == "aggnet_waum"
+    assert "--waum 0.1 " in result["command"]
+    assert (tmp_path / "digits/aggnet_waum-correlated-high-seed0.json").is_file()
+    assert "| AggNet, after WAUM |" in benchmark.markdown([result])
+
+
 def test_flags_that_say_where_things_lie_are_not_written(benchmark):
     """A results file is public."""
     cell = benchmark.Cell("labelme", "aggnet", None, None, 3)
