@@ -146,7 +146,7 @@ def test_columns_of_no_use_are_left_out_with_a_word(dataset, caplog):
     assert kept.column_names == ["number", "id"]
     assert kept.size == 1 + rows
     with pytest.raises(
-        ValueError, match="got 'unit', 'empty' besides votes and gold labels, of no"
+        ValueError, match="got 'unit', 'empty' besides votes and gold labels, none of which can be"
     ):
         fitted_table_processor(dataset, ["unit", "empty"])
 
