@@ -190,7 +190,8 @@ def curves(found: Sequence[dict[str, Any]], measure: str) -> Curves:
 def methods_of(numbers: Curves, world: str) -> list[str]:
     """Name the methods measured in a world, in the usual order, without the ceiling."""
     there = {method for name, method, _ in numbers if name == world}
-    return [name for name in (*COMPARED, *METHODS) if name in there - {CEILING}]
+    usual = dict.fromkeys((*COMPARED, *METHODS))
+    return [name for name in usual if name in there - {CEILING}]
 
 
 def swept(world: World, by: int) -> list[tuple[str, Thinned]]:
@@ -209,7 +210,7 @@ def table(numbers: Curves, by: int) -> str:
     )
     lines = []
     for name in worlds:
-        for method in dict.fromkeys(methods_of(numbers, name)):
+        for method in methods_of(numbers, name):
 
             def text(place: Thinned, name: str = name, method: str = method) -> str:
                 number = numbers.get((name, method, place))
@@ -243,15 +244,15 @@ def picture(numbers: Curves, path: Path) -> None:
     panels = [
         (name, by) for by in (0, 1) for name in WORLDS if name in names and swept(WORLDS[name], by)
     ]
-    columns = 3
+    columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     settings: list[Any] = ["default", SETTINGS]
     with matplotlib.style.context(settings):
-        drawing = Figure(figsize=(7.2, 0.5 + 2.1 * rows), layout="constrained")
-        axes = drawing.subplots(rows, columns, squeeze=False).flat
+        drawing = Figure(figsize=(max(5.0, 2.4 * columns), 0.5 + 2.1 * rows), layout="constrained")
+        axes = list(drawing.subplots(rows, columns, squeeze=False).flat)
         for each, (name, by) in zip(axes, panels, strict=False):
             _panel(each, numbers, name, by)
-        for each in list(axes)[len(panels) :]:
+        for each in axes[len(panels) :]:
             each.remove()
         handles: dict[str, Any] = {}
         for each in drawing.axes:
@@ -265,9 +266,11 @@ def picture(numbers: Curves, path: Path) -> None:
 
 def _panel(axes: "Axes", numbers: Curves, name: str, by: int) -> None:
     places = swept(WORLDS[name], by)
-    for method in dict.fromkeys(methods_of(numbers, name)):
+    methods = methods_of(numbers, name)
+    for k, method in enumerate(methods):
         colour, marker = STYLE.get(method, (None, "x"))
-        points = [(x, numbers.get((name, method, place))) for x, (_, place) in enumerate(places)]
+        aside = 0.06 * (k - (len(methods) - 1) / 2)  # deviations would hide each other
+        points = [(x + aside, numbers.get((name, method, p))) for x, (_, p) in enumerate(places)]
         there = [(x, number) for x, number in points if number is not None]
         axes.errorbar(
             [x for x, _ in there], [number.mean for _, number in there],

@@ -202,3 +202,12 @@ def test_recipe_runs_by_its_flags_and_leaves_out_what_is_not_there(
     )
     with pytest.raises(SystemExit):
         typed("--collect", str(tmp_path / "all.json"), *SHORT)
+
+
+def test_page_shows_the_committed_results(thinned, root):
+    """Numbers typed by hand go stale."""
+    numbers = thinned.read_cells(thinned.RESULTS)
+    page = (root / "docs" / "how_many_votes.md").read_text(encoding="utf-8")
+    for by in (0, 1):
+        assert thinned.table(thinned.curves(numbers, "accuracy"), by) in page
+    assert thinned.PICTURE.is_file()
