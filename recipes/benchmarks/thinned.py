@@ -1,17 +1,17 @@
-r"""How many votes do I need? Votes taken away, by item and by annotator, and what each method learns from the rest.
+r"""How many votes do I need? Votes are removed, by item or by annotator, and each method learns from the rest.
 
     python recipes/benchmarks/thinned.py --data_dir DIR --seeds 3 --output_dir out/thinned
 
 runs what is missing of worlds x votes x methods x seeds, as `benchmark.py` does: the data set's recipe, the same rates and
-epochs for every method, a file a cell. DIR has a folder for each data set, `labelme/`, `sentiment/`, `cifar10/` and
-`cifar10n/`; those that are not there are left out, and the digits need nothing. Nothing is kept back from training.
+epochs for every method, one file per cell. DIR has a folder for each data set, `labelme/`, `sentiment/`, `cifar10/` and
+`cifar10n/`; missing ones are left out, and the digits need none. No training items are held out.
 `thin_votes` draws the votes, with the seed of the cell, and looks at no gold label. Test items have no votes here.
 
     python recipes/benchmarks/thinned.py --output_dir out/thinned --collect results.json
 
-brings the cells together; `--write_docs` writes the tables and the picture of `docs/how_many_votes.md` anew, from the
-committed results. What is no flag of this page goes to the recipes: `--worlds digits_high --num_train_epochs 2` takes
-seconds a cell. Expect what the page shows.
+collects the cells; `--write_docs` writes the tables and the picture of `docs/how_many_votes.md` from the committed
+results. Other flags are passed to the recipes: `--worlds digits_high --num_train_epochs 2` takes seconds per cell.
+Expect the figures of that page.
 """
 
 import argparse
@@ -49,7 +49,7 @@ STYLE = {  # colour and marker; the others have those of matplotlib
     "crowd_layer": (STYLES["crowd_layer"][0], "D"),
     "dawid_skene": (STYLES["doctor_net"][0], "v"),
 }
-Thinned = tuple[int | None, int | None]  # the most votes per item, and how many annotators
+Thinned = tuple[int | None, int | None]  # the most votes per item, and the number of annotators
 WHOLE: Thinned = (None, None)
 
 
@@ -79,7 +79,7 @@ class World(NamedTuple):
         return [WHOLE, *by_votes, *((None, number) for number in self.annotators)]
 
     def flags(self, data_dir: Path | None) -> list[str] | None:
-        """Say to the recipe where the data is; None if it is not there."""
+        """Return the flags that tell the recipe where the data is; None if it is missing."""
         found = [(flag, (data_dir or Path()) / place) for flag, place in self.places]
         if found and (data_dir is None or not all(path.exists() for _, path in found)):
             return None
@@ -129,7 +129,7 @@ class ThinnedCell(Cell):
 
     @property
     def name(self) -> str:
-        """What its file is called."""
+        """The name of its file."""
         parts = [
             f"votes{self.votes_per_item or 'all'}",
             f"annotators{self.num_annotators or 'all'}",
@@ -137,11 +137,11 @@ class ThinnedCell(Cell):
         return "-".join([self.method, *parts, f"seed{self.seed}"])
 
     def file(self, folder: Path) -> Path:
-        """Where its result lies."""
+        """The path of its result."""
         return folder / self.world / f"{self.name}.json"
 
     def command(self, flags: list[str], held_out: float) -> str:
-        """Say what runs this cell again, with the method's others of the world."""
+        """Return the command that repeats this cell and the method's others in the world."""
         words = ["--worlds", self.world, "--methods", self.method, "--seeds", str(self.seed + 1)]
         of_recipe = [*flags]
         for flag, _ in WORLDS[self.world].places:
@@ -151,7 +151,7 @@ class ThinnedCell(Cell):
         return command(__file__, [*words, *places, *shown(of_recipe)])
 
     def recipe(self, flags: list[str], held_out: float) -> Recipe:
-        """Make everything but the method, and take votes away."""
+        """Build everything but the method, and remove votes."""
         whole = build(self, flags, held_out)
         train = thin_votes(
             whole.train, votes_per_item=self.votes_per_item, annotators=self.num_annotators, seed=self.seed
@@ -162,7 +162,7 @@ class ThinnedCell(Cell):
 
 
 def cells(world: str, methods: Sequence[str], seeds: int) -> Iterator[ThinnedCell]:
-    """List the cells of a world: seed by seed; the ceiling knows nothing of votes."""
+    """List the cells of a world seed by seed; the ceiling does not depend on votes."""
     dataset, case, level = WORLDS[world].crowd
     for seed in range(seeds):
         for votes, annotators in WORLDS[world].thinned:
@@ -195,14 +195,14 @@ def methods_of(numbers: Curves, world: str) -> list[str]:
 
 
 def swept(world: World, by: int) -> list[tuple[str, Thinned]]:
-    """Name what a world is thinned to, by votes (0) or by annotators (1), all there are last."""
+    """Return what a world is thinned to, by votes (0) or by annotators (1), the full number last."""
     places = [place for place in world.thinned if place[by] is not None]
     named = [(str(place[by]), place) for place in places]
     return [*named, (f"all, {world.whole[by]}", WHOLE)] if named else []
 
 
 def table(numbers: Curves, by: int) -> str:
-    """Write one curve a row; the numbers of votes or of annotators that some world has are the columns."""
+    """Write one curve per row, with a column for each number of votes or of annotators in any world."""
     names = {name for name, _, _ in numbers}
     worlds = [name for name in WORLDS if name in names and swept(WORLDS[name], by)]
     columns = sorted(
@@ -230,13 +230,13 @@ def table(numbers: Curves, by: int) -> str:
 
 
 def percent(number: Number) -> str:
-    """One decimal, and the deviation if there are several seeds."""
+    """Write one decimal, and the deviation if there are several seeds."""
     spread = "" if number.deviation is None else f" ± {number.deviation:.1f}"
     return f"{number.mean:.1f}{spread}"
 
 
 def picture(numbers: Curves, path: Path) -> None:
-    """Draw the classifier's accuracy over the votes, a panel for each world and each way to thin it."""
+    """Draw the classifier's accuracy over the number of votes, one panel per world and way of thinning."""
     import matplotlib.style
     from matplotlib.figure import Figure
 

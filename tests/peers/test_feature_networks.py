@@ -67,7 +67,7 @@ FREE = ("view", "transpose", "detach", "alias", "aten.t.")  # no numbers are com
 
 
 class Largest(TorchDispatchMode):
-    """Notes how many numbers the largest tensor has that is computed."""
+    """Records the number of elements of the largest tensor that is computed."""
 
     found = 0
 
@@ -80,7 +80,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", ["crowd_ar", "annot_mix", "madl"])
 def test_cost_of_a_loss_does_not_grow_with_the_annotators(name, monkeypatch):
-    """Matrices or similarities of all annotators take gigabytes for a hundred thousand of them."""
+    """Matrices or similarities of all annotators would take gigabytes for a hundred thousand of them."""
     monkeypatch.setattr(madl, "MOST_COMPARED", 40)
     who, said = random_votes(12)
     batch = {"features": torch.randn(12, 5), "annotators": who, "annotations": said}

@@ -1,4 +1,4 @@
-"""WAUM: scores against loops, and items that the filter leaves out."""
+"""WAUM: scores compared with loops, and the items that the filter leaves out."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def arguments(tmp_path, **more):
 
 
 def test_scores_are_those_of_loops(head, tmp_path, monkeypatch):
-    """A margin from the largest, the trust of another annotator, or of the first epoch, looks alike."""
+    """A margin to the largest class, another annotator's trust, or that of the first epoch would look similar."""
     crowd = make_crowd(num_items=40, unlabelled=5)
     noted = []
     plain = package.MarginsModel.end_epoch
@@ -71,7 +71,7 @@ def test_scores_are_those_of_loops(head, tmp_path, monkeypatch):
 
 
 def test_every_vote_is_an_item_of_its_own(head):
-    """Votes of an item in another order, or of another item, train as well."""
+    """Votes in another order than their items, or of other items, would train as well."""
     crowd = make_crowd(num_items=12, unlabelled=3)
     rows = crowd.select([0, 0, 2])
     model = package.MarginsModel.from_classifier(head, num_annotators=4)
@@ -85,7 +85,7 @@ def test_every_vote_is_an_item_of_its_own(head):
 
 @pytest.mark.slow
 def test_filter_leaves_out_items_whose_votes_mislead(head, tmp_path):
-    """That is what it is for; gold labels have no part in it."""
+    """This is the purpose of the method; gold labels take no part in it."""
     crowd = make_crowd(num_items=200, unlabelled=10)
     right = [
         np.mean([r == label for r in row]) if row else np.nan
@@ -110,7 +110,7 @@ def test_filter_leaves_out_items_whose_votes_mislead(head, tmp_path):
 
 
 def test_nonsense_is_refused_before_the_training(head, tmp_path):
-    """A share in percent would leave out all items."""
+    """A share given in percent would leave out all items."""
     crowd = make_crowd(num_items=12)
     with pytest.raises(ValueError, match="`alpha` must be a share of the items, .* got 5"):
         waum_filter(crowd, head, 5, arguments(tmp_path))

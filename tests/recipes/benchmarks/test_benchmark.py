@@ -134,7 +134,7 @@ def test_matrices_are_the_methods_own_where_it_has_some(results):
 
 
 def test_a_cell_after_waum_is_a_row_of_its_own(benchmark, monkeypatch, tmp_path):
-    """Filtered and unfiltered cells lie in one folder, and the ceiling is not filtered."""
+    """Filtered and unfiltered cells share a folder, and the ceiling is never filtered."""
     plain, *others = benchmark.cells(
         "digits", ["aggnet", "true_labels"], ["correlated"], ["high"], 1, waum=0.1
     )

@@ -1,4 +1,4 @@
-"""The curves over votes: what is taken away, which cells there are, and what the page shows of them."""
+"""The curves over numbers of votes: how votes are removed, which cells there are, and what the page shows."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ def cell(thinned, method="aggnet", votes=1, annotators=None, seed=0, world="digi
 
 
 def test_every_method_meets_every_number_of_votes_and_the_ceiling_all_of_them(thinned):
-    """A curve with a hole in it, or gold labels measured once per number of votes."""
+    """A curve must have no gap, and gold labels need not be measured again for each number of votes."""
     found = list(thinned.cells("sentiment", ["aggnet", "true_labels"], 2))
     assert len(set(found)) == len({c.name for c in found}) == len(found) == 2 * (8 + 1)
     of_seed = [
@@ -44,7 +44,7 @@ def test_every_method_meets_every_number_of_votes_and_the_ceiling_all_of_them(th
 
 
 def test_votes_are_thinned_and_items_are_not(thinned, monkeypatch):
-    """Fewer items with as many votes would be another question; the draw is that of the seed."""
+    """Fewer items with as many votes would answer another question. The draw depends on the seed."""
     built = thinned.build(cell(thinned), SHORT, 0.0)
     monkeypatch.setattr(thinned, "build", lambda cell, flags, held_out: built)  # it takes a second
     whole = built.train
@@ -68,7 +68,7 @@ def test_votes_are_thinned_and_items_are_not(thinned, monkeypatch):
 
 @pytest.fixture(scope="module")
 def results(load, thinned, tmp_path_factory):
-    """One vote per item, few annotators, and a method without a forecaster."""
+    """Return results with one vote per item, few annotators, and a method without a forecaster."""
     folder = tmp_path_factory.mktemp("thinned")
     wanted = [
         cell(thinned, "max_mig_cross_fit"), cell(thinned, "max_mig_cross_fit", None, 2), cell(thinned, "majority_vote"),
@@ -78,7 +78,7 @@ def results(load, thinned, tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_cell_says_what_was_left_and_how_it_is_run_again(thinned, results):
-    """Two numbers of votes are two cells, not one measured twice."""
+    """Two numbers of votes are two cells, not one that is measured twice."""
     folder, found = results
     by_votes, by_annotators, plain = found
     place = folder / "digits_high" / "max_mig_cross_fit-votes1-annotatorsall-seed0.json"
@@ -116,7 +116,7 @@ def test_places_are_not_written(thinned, tmp_path):
 
 
 def made(method, votes, annotators, seed, world="sentiment", **last):
-    """A cell as the recipe writes it."""
+    """Return a cell as the recipe writes it."""
     return {
         "dataset": world, "method": method, "case": None, "expertise": None, "seed": seed, "world": world,
         "votes_per_item": votes, "num_annotators": annotators, "last": last,
@@ -136,7 +136,7 @@ def cells():
 
 
 def test_tables_have_each_number_in_its_column(thinned, cells):
-    """A number under another heading says the opposite of what was measured."""
+    """A number under another heading would reverse the conclusion."""
     numbers = thinned.curves(cells, "accuracy")
     by_votes = [
         [part.strip() for part in line.split("|")]
@@ -162,7 +162,7 @@ def test_tables_have_each_number_in_its_column(thinned, cells):
 
 
 def test_picture_has_a_curve_for_each_method_and_is_the_same_each_time(thinned, cells, tmp_path):
-    """Committed, it changes only when the results do."""
+    """A committed picture may change only when the results do."""
     pytest.importorskip("matplotlib")
     numbers = thinned.curves(cells, "accuracy")
     for name in ("a", "b"):
@@ -176,7 +176,7 @@ def test_picture_has_a_curve_for_each_method_and_is_the_same_each_time(thinned, 
 def test_recipe_runs_by_its_flags_and_leaves_out_what_is_not_there(
     load, thinned, monkeypatch, capsys, tmp_path
 ):
-    """The quick version: a method, a seed and two epochs, without a process of its own."""
+    """Runs the quick version in this process: one method, one seed, two epochs."""
 
     def here(wanted, flags, held_out, folder, jobs):
         for one in wanted:
