@@ -31,8 +31,8 @@ class CrowdlabConfig(MaxMIGConfig):
     Args:
         folds: of the cross-validation: each item is judged by a classifier of the other folds. 5, as in
             cleanlab's tutorials.
-        calibrated: whether the classifiers' probabilities first get the temperature that fits the votes
-            best, as in the paper; in cleanlab it is an option, off by default.
+        calibrated: whether the classifiers' probabilities first get the temperature under which they
+            predict the votes best. Off, as in cleanlab: where votes are noisy, it makes the classifiers too unsure.
 
     Raises:
         ValueError: if there are fewer than two folds.
@@ -45,7 +45,7 @@ class CrowdlabConfig(MaxMIGConfig):
     model_type = "maxmig_crowdlab"
     _auto_class = None
     folds: int = 5
-    calibrated: bool = True
+    calibrated: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
@@ -74,7 +74,7 @@ class Crowdlab(NamedTuple):
 
 
 def crowdlab(
-    log_h: NDArray[np.floating], votes: FlatVotes, num_annotators: int, calibrated: bool = True
+    log_h: NDArray[np.floating], votes: FlatVotes, num_annotators: int, calibrated: bool = False
 ) -> Crowdlab:
     """Combine votes with a classifier that has not seen the items; the formulas are in `CrowdlabModel`.
 
@@ -95,7 +95,7 @@ def crowdlab(
         >>> who, said = torch.tensor([[0, 1]] * 3), torch.tensor([[0, 0], [1, 1], [1, 0]])
         >>> found = crowdlab(np.log([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7]]), FlatVotes.read([Votes(who, said)]), 2)
         >>> found.consensus, found.posterior.round(1)[2]
-        (array([0, 1, 1]), array([0.2, 0.8]))
+        (array([0, 1, 1]), array([0.3, 0.7]))
     """
     item, who, said = (t.numpy() for t in (votes.item, votes.annotator, votes.annotation))
     num_items, num_classes = log_h.shape
