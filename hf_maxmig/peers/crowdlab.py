@@ -20,9 +20,8 @@ from ..model.votes import Votes
 from .posterior_targets import PosteriorTargetModel, votes_in_full
 
 TEMPERATURES = (0.1, 0.2, 0.5, 0.8, 1.0, 2.0, 3.0, 5.0, 8.0)  # then finer beside the best one
-LEAST = (
-    1e-6  # the smallest weight, and the smallest error of the guess that weights are relative to
-)
+FULL = "CROWDLAB counts each vote in full"
+LEAST = 1e-6  # the smallest weight, and the smallest error of a guess that weights are relative to
 
 
 class CrowdlabConfig(MaxMIGConfig):
@@ -87,9 +86,6 @@ def crowdlab(
     Returns:
         The posterior, and the weights.
 
-    Raises:
-        ValueError: if no item has two votes: the weights are of agreement.
-
     Example:
         >>> import torch
         >>> who, said = torch.tensor([[0, 1]] * 3), torch.tensor([[0, 0], [1, 1], [1, 0]])
@@ -103,16 +99,39 @@ def crowdlab(
     np.add.at(counts, (item, said), 1)
     each = counts.sum(axis=1)
     voted, several = each > 0, each > 1
-    if not several.any():
-        raise ValueError(
-            "an item must have two votes or more for CROWDLAB, got none: it weighs annotators by how often they agree."
-        )
     log_h = log_h.astype(np.float64)
     temperature = best_temperature(log_h[voted], counts[voted]) if calibrated else 1.0
     p = np.exp(log_softmax(log_h / temperature, axis=1))
     consensus = majority(counts, p)
+    if several.any():
+        right, weight, own = _weights(votes, num_annotators, counts, consensus, p)
+    else:
+        # Nothing tells annotators apart: each counts as much as the classifier, which says how often they are right.
+        right = max(float((p[item].argmax(axis=1) == said).mean()), 1 / num_classes)
+        weight, own = np.ones(num_annotators), 1.0
+    # A vote is P for its class and (1 - P) / (C - 1) for each other.
+    wrong = (1 - right) / (num_classes - 1)
+    of_item = np.bincount(item, weight[who], num_items)
+    posterior = own * p + wrong * of_item[:, None]
+    np.add.at(posterior, (item, said), weight[who] * (right - wrong))
+    posterior /= own + of_item[:, None]
+    posterior[~voted] = 0
+    return Crowdlab(posterior, np.where(voted, consensus, -1), weight, own, temperature)
+
+
+def _weights(
+    votes: FlatVotes,
+    num_annotators: int,
+    counts: NDArray[np.floating],
+    consensus: NDArray[np.integer],
+    p: NDArray[np.floating],
+) -> tuple[float, NDArray[np.floating], float]:
+    """Find P, the weights of the annotators, and that of the classifier; an item has two votes or more."""
+    item, who, said = (t.numpy() for t in (votes.item, votes.annotator, votes.annotation))
+    num_items, each = len(counts), counts.sum(axis=1)
+    voted, several = each > 0, each > 1
     agreeing = counts[np.arange(num_items), consensus][several] / each[several]
-    right = agreeing.mean()  # P
+    right = float(agreeing.mean())
     settled = consensus[several]
     guess = np.bincount(settled).argmax()
     error_of_guess = max(float((settled != guess).mean()), LEAST)
@@ -125,14 +144,7 @@ def crowdlab(
     weight = np.maximum(1 - (1 - agreement) / error_of_guess, LEAST)
     error = float((p[several].argmax(axis=1) != settled).mean())
     own = max(1 - error / error_of_guess, LEAST) * float(each[voted].mean()) ** 0.5
-    # A vote is P for its class and (1 - P) / (C - 1) for each other.
-    wrong = (1 - right) / (num_classes - 1)
-    of_item = np.bincount(item, weight[who], num_items)
-    posterior = own * p + wrong * of_item[:, None]
-    np.add.at(posterior, (item, said), weight[who] * (right - wrong))
-    posterior /= own + of_item[:, None]
-    posterior[~voted] = 0
-    return Crowdlab(posterior, np.where(voted, consensus, -1), weight, own, temperature)
+    return right, weight, own
 
 
 def best_temperature(log_h: NDArray[np.floating], counts: NDArray[np.floating]) -> float:
@@ -210,7 +222,8 @@ class CrowdlabModel(PosteriorTargetModel):
         H. W. Goh, U. Tkachenko, J. Mueller. CROWDLAB: Supervised learning to infer consensus labels and
         quality scores for data with multiple annotators. NeurIPS 2022 Human in the Loop Learning Workshop.
         Weights are of the consensus by plurality; cleanlab's default finds them once more, of the consensus by
-        t. cleanlab leaves the classifier to the user, who may train it on the consensus; here it learns t.
+        t. Where no item has two votes, cleanlab has no weights; here all are one, and P is how often the
+        classifier agrees with a vote. cleanlab leaves the classifier to the user, who may train it on the consensus; here it learns t.
 
     Relations:
         An annotator has one number, so their mistakes are taken to be spread evenly over the classes;
@@ -236,17 +249,26 @@ class CrowdlabModel(PosteriorTargetModel):
         """How many classifiers judge the items before the training."""
         return self.config.folds
 
+    def initialize_crowd(
+        self,
+        batches: Iterable[Votes],
+        smoothing: float = 0.01,
+        voted: Tensor | None = None,
+    ) -> None:
+        """Check the votes before the cross-validation, as `prepare` does after it; there is nothing to start."""
+        votes_in_full(batches, self.method, FULL)
+
     def prepare(self, dataset: Any, crowd: Iterable[Votes], unseen: Tensor | None = None) -> Any:
         """Add each item's posterior to the training set.
 
         Raises:
-            ValueError: if there is no cross-validation, no item has two votes, or votes have weights.
+            ValueError: if there is no cross-validation, there are no votes, or they have weights.
         """
         if unseen is None:
             raise ValueError(
                 "`unseen` must be given for CROWDLAB, got None: `CrowdTrainer.train` cross-validates before the first step."
             )
-        votes = votes_in_full(crowd, self.method, "CROWDLAB counts each vote in full")
+        votes = votes_in_full(crowd, self.method, FULL)
         num_annotators, calibrated = self.config.num_annotators, self.config.calibrated
         found = crowdlab(unseen.numpy(), votes, num_annotators, calibrated)
         return WithPosterior(dataset, found.posterior.astype(np.float32))

@@ -216,8 +216,6 @@ def cells(
         for (case, level), method in product(crowds, methods):
             if method == "kos" and source.num_classes != 2:
                 continue
-            if method == "crowdlab" and case == "sparse_one":
-                continue  # it weighs annotators by their agreement on an item
             if method != "true_labels":
                 yield Cell(dataset, method, case, level, seed, waum=waum)
         if "true_labels" in methods and waum is None:  # no vote can mislead it

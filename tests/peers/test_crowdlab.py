@@ -170,11 +170,16 @@ def test_temperature_is_the_best_of_a_fine_grid():
         assert best_temperature(sharp, votes) == pytest.approx(sharpness, abs=0.2)
 
 
-def test_crowd_without_a_second_vote_is_refused():
-    """Without agreement to weigh annotators by, the posterior would be 0 / 0."""
+def test_one_vote_per_item_counts_as_much_as_the_classifier():
+    """There is no agreement to weigh annotators by: 0 / 0 would be the posterior."""
     who, said, log_h = world()
-    with pytest.raises(ValueError, match="an item must have two votes or more for CROWDLAB"):
-        crowdlab(log_h, flat(who[:, :1], said[:, :1]), M)
+    found = crowdlab(log_h, flat(who[:, :1], said[:, :1]), M)
+    p = np.exp(log_h)
+    right = np.mean([p[i].argmax() == said[i, 0] for i in range(N)])
+    assert 1 / C < right < 1
+    for i in range(N):
+        vote = [right if c == said[i, 0] else (1 - right) / (C - 1) for c in range(C)]
+        np.testing.assert_allclose(found.posterior[i], (p[i] + vote) / 2)
 
 
 def model_of(seed=0, **fields):
@@ -241,6 +246,13 @@ def test_what_cannot_be_cross_validated_is_refused(crowd, make_args):
     """An error after the first fold would waste minutes."""
     with pytest.raises(ValueError, match="`folds` must be 2 or more, got 1"):
         model_of(folds=1)
+    half = crowd.add_column(
+        "annotation_weights", [[0.5] * len(row) for row in crowd["annotations"]]
+    )
+    trainer = CrowdTrainer(model=model_of(), args=make_args(), train_dataset=half)
+    trainer._cross_validate = lambda: pytest.fail("it was cross-validated first")
+    with pytest.raises(ValueError, match="left out for CROWDLAB, .* counts each vote in full"):
+        trainer.train()
     few = crowd.select(range(3))
     trainer = CrowdTrainer(model=model_of(folds=9), args=make_args(), train_dataset=few)
     with pytest.raises(ValueError, match="votes on 9 items or more for CROWDLAB"):
