@@ -13,7 +13,7 @@ from .masking import hides, masked
 from .refusals import refuse, refuse_as_given
 
 AGGREGATOR_RATE_MULTIPLE = 10.0  # of the classifier's rate, where it is not searched for
-STEPS, LEAST_EPOCHS, MOST_EPOCHS = 1500, 3, 50  # see `epochs_for`
+STEPS, LEAST_EPOCHS, MOST_EPOCHS = 1500, 3, 100  # see `epochs_for`
 # They upload the optimizer and the state of the random numbers, which are pickled.
 _STRATEGIES_OF_CHECKPOINTS = (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS)
 

@@ -24,10 +24,10 @@ def test_aggregator_rate_is_searched_for_unless_given(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("items", "epochs"), [(10, 50), (1000, 50), (4800, 20), (20_000, 5), (1_000_000, 3), (None, 3)]
+    ("items", "epochs"), [(10, 100), (1000, 96), (4800, 20), (20_000, 5), (1_000_000, 3), (None, 3)]
 )
 def test_few_items_are_seen_more_often(tmp_path, items, epochs):
-    """Three epochs of a thousand items are 48 steps, in which no class forms; fifty of a million take a month."""
+    """Three epochs of a thousand items are 48 steps, in which no class forms; a hundred of a million take months."""
     assert make(tmp_path).epochs_for(items) == epochs
 
 
