@@ -201,10 +201,15 @@ def swept(world: World, by: int) -> list[tuple[str, Thinned]]:
     return [*named, (f"all, {world.whole[by]}", WHOLE)] if named else []
 
 
+def thinned_worlds(numbers: Curves, by: int) -> list[str]:
+    """Name the worlds of which votes (0) or annotators (1) were taken away, not only all measured."""
+    thinned = {name for name, _, place in numbers if place[by] is not None}
+    return [name for name in WORLDS if name in thinned]
+
+
 def table(numbers: Curves, by: int) -> str:
     """Write one curve per row, with a column for each number of votes or of annotators in any world."""
-    names = {name for name, _, _ in numbers}
-    worlds = [name for name in WORLDS if name in names and swept(WORLDS[name], by)]
+    worlds = thinned_worlds(numbers, by)
     columns = sorted(
         {place[by] or 0 for name in worlds for _, place in swept(WORLDS[name], by)} - {0}
     )
@@ -240,10 +245,7 @@ def picture(numbers: Curves, path: Path) -> None:
     import matplotlib.style
     from matplotlib.figure import Figure
 
-    names = {name for name, _, _ in numbers}
-    panels = [
-        (name, by) for by in (0, 1) for name in WORLDS if name in names and swept(WORLDS[name], by)
-    ]
+    panels = [(name, by) for by in (0, 1) for name in thinned_worlds(numbers, by)]
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     settings: list[Any] = ["default", SETTINGS]
