@@ -202,9 +202,10 @@ def swept(world: World, by: int) -> list[tuple[str, Thinned]]:
 
 
 def thinned_worlds(numbers: Curves, by: int) -> list[str]:
-    """Name the worlds of which votes (0) or annotators (1) were taken away, not only all measured."""
+    """Name the worlds of which votes (0) or annotators (1) were taken away; all measured, if of none they were."""
     thinned = {name for name, _, place in numbers if place[by] is not None}
-    return [name for name in WORLDS if name in thinned]
+    shown = thinned or {name for name, _, _ in numbers}
+    return [name for name in WORLDS if name in shown and swept(WORLDS[name], by)]
 
 
 def table(numbers: Curves, by: int) -> str:

@@ -157,6 +157,9 @@ def test_tables_have_each_number_in_its_column(thinned, cells):
         "all",
         "",
     ]
+    assert not any(
+        "LabelMe" in line for line in by_annotators
+    )  # of its annotators none was left out
     forecast = thinned.table(thinned.curves(cells, "forecast_accuracy"), 0)
     assert forecast.count("90.0") == 1
 
