@@ -144,7 +144,7 @@ def waum_scores(
         if args is None:
             args = MaxMIGTrainingArguments(folder, report_to="none")
         args = copy.copy(args)
-        args.num_train_epochs, args.max_steps = epochs, -1
+        args.output_dir, args.num_train_epochs, args.max_steps = folder, epochs, -1
         model = MarginsModel.from_classifier(
             copy.deepcopy(classifier), annotators=names,
             id2label=None if classes is None else dict(enumerate(classes)),

@@ -133,7 +133,7 @@ def test_quick_mode_measures_the_snippet(recipe, tmp_path, capsys, monkeypatch):
     mean = row["mean"]
     assert (results["planned"], results["done"]) == (1, 1)
     assert (row["world"], row["held_out"], row["seeds"]) == ("sixty seconds", False, 1)
-    assert (mean["items"], mean["steps"], mean["test_items"]) == (200, 200, 1000)
+    assert (mean["items"], mean["steps"], mean["test_items"]) == (200, 400, 1000)
     assert mean["test_accuracy"] > 0.95
     assert mean["forecast_accuracy"] > mean["plurality_accuracy"] + 0.05
     assert mean["start_seconds"] > 0
