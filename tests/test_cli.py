@@ -61,13 +61,12 @@ def test_help_and_version_wait_for_no_library(flag, root):
 
 
 @pytest.mark.slow
+@pytest.mark.full  # `.ci/run` launches a script
 @pytest.mark.parametrize(
     "launcher",
     [
         ("accelerate.commands.launch",),
-        pytest.param(
-            ("torch.distributed.run", "--standalone", "--nproc_per_node=2"), marks=pytest.mark.full
-        ),
+        ("torch.distributed.run", "--standalone", "--nproc_per_node=2"),
     ],
 )
 def test_launchers_start_the_command_by_its_module(launcher, root):

@@ -148,12 +148,18 @@ def test_wheel_does_the_main_job_outside_the_checkout(copy, tmp_path):
     assert {"_report/report.html", "_report/annotators.csv"} <= made
 
 
-@pytest.mark.slow
-def test_sdist_has_all_that_its_tests_need(copy, tmp_path):
-    """Without conftest.py and the recipes, packagers cannot test it."""
+@pytest.fixture
+def unpacked(copy, tmp_path):
+    """What the sdist holds."""
     with tarfile.open(built(copy, "sdist")) as tar:
         tar.extractall(tmp_path / "sdist", filter="data")
-    (unpacked,) = (tmp_path / "sdist").iterdir()
+    (folder,) = (tmp_path / "sdist").iterdir()
+    return folder
+
+
+@pytest.mark.slow
+def test_sdist_has_all_that_its_tests_need(copy, unpacked):
+    """Without conftest.py and the recipes, packagers cannot test it."""
     wanted = [copy / name for name in BESIDE]
     for folder in ("hf_maxmig", *SHIPPED):
         wanted += [path for path in (copy / folder).rglob("*") if path.is_file()]
@@ -164,6 +170,12 @@ def test_sdist_has_all_that_its_tests_need(copy, tmp_path):
     ]
     assert not missing
     assert len(wanted) > 150
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_tests_of_the_sdist_run(unpacked):
+    """A test that reads a file of the checkout alone fails at the packager's."""
     env = {**os.environ, "PYTHONPATH": str(unpacked), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [
         sys.executable,

@@ -491,6 +491,7 @@ def test_weights_are_safetensors_with_few_kinds_of_keys(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full  # `test_three_ways.py` loads other models so
 def test_model_loads_as_remote_code_without_the_package(tmp_path):
     """Users who load the model from the Hub may not have this package."""
     pairs = [

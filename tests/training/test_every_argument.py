@@ -456,9 +456,12 @@ RESUMED = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "case"),
-    [(n, c) for n, c in CASES if n in RESUMED],
-    ids=[f"{n}={c.value}" for n, c in CASES if n in RESUMED],
-)
+    [
+        pytest.param(name, case, marks=[] if case is WORKS[name][0] else pytest.mark.full, id=f"{name}={case.value}")
+        for name, case in CASES
+        if name in RESUMED
+    ],
+)  # fmt: skip
 def test_resumed_run_equals_the_whole_one_with_any_value(name, case, trial):
     """State that an option adds is easily left out of a checkpoint."""
     settings = {"save_strategy": "epoch", name: case.value, **case.others}

@@ -512,15 +512,15 @@ def luna16_crowd(share, num_items, expertise, seed):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("share", "num_items", "expertise"),
     # With one item in fifty and annotators right on 60 %, five thousand items carry a thousandth of
     # a nat.
     [
-        (0.15, 1000, "high"),
-        pytest.param(0.15, 2000, "high", marks=pytest.mark.full),
-        pytest.param(0.15, 2000, "low", marks=pytest.mark.full),
-        pytest.param(0.02, 3000, "high", marks=pytest.mark.full),
+        (0.15, 2000, "high"),
+        (0.15, 2000, "low"),
+        (0.02, 3000, "high"),
     ],
 )
 def test_learned_prior_is_as_good_as_the_true_one(share, num_items, expertise, make_args):

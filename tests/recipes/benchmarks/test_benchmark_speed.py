@@ -300,6 +300,7 @@ def test_readings_of_all_trainings_are_kept_in_pairs(
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_peaks_are_of_the_call_alone(part: SimpleNamespace) -> None:
     """Memory of another job, memory held before, or reserved memory must not be counted."""
     large, sizes = part.large, [("kl", 2000, 3), ("jensen_shannon", 1500, 3), ("kl", 5000, 3)]

@@ -36,6 +36,7 @@ def test_cases_join_the_right_annotators_without_gold_labels(machines) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_quick_run_writes_what_it_measured(machines, tmp_path) -> None:
     result = machines.main(machines.Arguments(str(tmp_path), quick=True))
     assert json.loads((tmp_path / "machines.json").read_text())["rows"] == result["rows"]
