@@ -8,6 +8,7 @@ r"""The cells of `benchmark.py` as the paper's figure 3. Not a recipe itself.
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from benchmark_cells import (
@@ -64,6 +65,7 @@ SETTINGS: dict[str, Any] = {
     "hatch.linewidth": 0.6,
 }
 _WIDE, _TALL, _NARROW = 7.2, 1.9, 2.6  # inches: a row of panels, and a panel of a real crowd
+_LETTERS = 28  # in a line of the title of a panel of a real crowd
 _BAR = 0.84  # share of the distance between two groups that the bars take
 
 
@@ -182,7 +184,9 @@ def _panel(axes: "Axes", result: Results, styles: dict[str, tuple[str, str]]) ->
     axes.tick_params(axis="x", length=0)
     axes.yaxis.grid(color="#DDDDDD", linewidth=0.6)
     title = dataset_name(result.dataset)
-    axes.set_title(title if bottom == 0 else f"{title} (axis from {bottom:g})")
+    if bottom:
+        title += f" (axis from {bottom:g})"
+    axes.set_title(title if len(result.crowds) > 1 else fill(title, _LETTERS))
 
 
 def _group(crowd: Crowd) -> str:
