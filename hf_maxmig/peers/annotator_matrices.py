@@ -88,6 +88,32 @@ class AnnotatorMatrices(Float32Module):
         self.table.copy_(start.table)
 
 
+def check_strength(name: str, value: float) -> None:
+    """Raise a ValueError if the strength of a term of a loss is negative or not finite."""
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"`{name}` must be a finite number of 0 or more, got {value}.")
+
+
+def annotators_with_votes(crowd: Iterable[Votes], num_annotators: int) -> Tensor:
+    """Find the annotators who have voted.
+
+    Args:
+        crowd: the votes, part by part.
+        num_annotators: M.
+
+    Returns:
+        (M,), one for an annotator with a vote, zero for the others.
+
+    Example:
+        >>> annotators_with_votes([Votes(torch.tensor([[0, 2, -1]]), torch.tensor([[1, 1, -1]]))], 4)
+        tensor([1., 0., 1., 0.])
+    """
+    voted = torch.zeros(num_annotators)
+    for votes in (Votes(*part) for part in crowd):
+        voted[votes.annotators[votes.given].cpu()] = 1
+    return voted
+
+
 class MatricesConfig(MaxMIGConfig):
     """Configuration of a `MatricesModel`.
 

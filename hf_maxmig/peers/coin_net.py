@@ -16,7 +16,7 @@ from ..model.cross_entropy import against_annotations, mean_of_given
 from ..model.outputs import Gather, MaxMIGOutput
 from ..model.votes import Votes
 from ..training.vote_tables import VoteTable
-from .annotator_matrices import MatricesConfig, MatricesModel
+from .annotator_matrices import MatricesConfig, MatricesModel, check_strength
 from .confusion import spread_of_answers
 
 # Where the authors cut probabilities, what they add to a squared length, and its exponent.
@@ -47,11 +47,8 @@ class CoinNetConfig(MatricesConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
-        for name in ("lam1", "lam2"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(
-                    f"`{name}` must be a finite number of 0 or more, got {getattr(self, name)}."
-                )
+        check_strength("lam1", self.lam1)
+        check_strength("lam2", self.lam2)
 
 
 class CoinNetModel(MatricesModel):

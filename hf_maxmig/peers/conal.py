@@ -18,7 +18,7 @@ from ..model.functional import widen
 from ..model.heads import FeatureHead
 from ..model.outputs import Gather, MaxMIGOutput
 from ..model.votes import Votes
-from .annotator_matrices import MatricesConfig, MatricesModel
+from .annotator_matrices import MatricesConfig, MatricesModel, check_strength
 from .feature_networks import (
     AnnotatorEmbeddings,
     FeatureModel,
@@ -52,8 +52,7 @@ class CoNALConfig(MatricesConfig):
 
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
-        if not 0 <= self.lam < float("inf"):
-            raise ValueError(f"`lam` must be a finite number of 0 or more, got {self.lam}.")
+        check_strength("lam", self.lam)
 
 
 class CommonConfusion(FeatureNetwork):

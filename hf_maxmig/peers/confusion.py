@@ -5,7 +5,7 @@ SpeeLFC nothing, Tanno et al. the matrices' trace, GeoCrowdNet the volume of the
 (F) or of the matrices (W). The references are in the docstring of `ConfusionModel`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import torch
@@ -16,7 +16,13 @@ from ..model.cross_entropy import against_annotations
 from ..model.functional import widen
 from ..model.outputs import Gather, MaxMIGOutput
 from ..model.votes import Votes
-from .annotator_matrices import AnnotatorMatrices, MatricesConfig, MatricesModel
+from .annotator_matrices import (
+    AnnotatorMatrices,
+    MatricesConfig,
+    MatricesModel,
+    annotators_with_votes,
+    check_strength,
+)
 
 REGULARISERS = {
     # name: as people call the method, the default strength, the publication
@@ -59,8 +65,8 @@ class ConfusionConfig(MatricesConfig):
             raise ValueError(
                 f"`regulariser` must be one of {', '.join(REGULARISERS)}, got {self.regulariser!r}."
             )
-        if self.lam is not None and not 0 <= self.lam < float("inf"):
-            raise ValueError(f"`lam` must be a finite number of 0 or more, got {self.lam}.")
+        if self.lam is not None:
+            check_strength("lam", self.lam)
         if self.lam and self.regulariser == "none":
             raise ValueError(
                 f"`lam` must be left out without a regulariser, got {self.lam}: choose a `regulariser` too."
@@ -214,12 +220,9 @@ class ConfusionModel(MatricesModel):
         voted: Tensor | None = None,
     ) -> None:
         """Initialise the matrices as the config says, and find the annotators with votes."""
-        active = torch.zeros_like(self.matrices.active, device="cpu")
-        parts = _noting(batches, active)
+        parts = [Votes(*part) for part in batches]
         super().initialize_crowd(parts, smoothing, voted)
-        for _ in parts:  # the authors' start has read none of them
-            pass
-        self.matrices.active.copy_(active)
+        self.matrices.active.copy_(annotators_with_votes(parts, len(self.matrices.active)))
 
     def crowd_loss(
         self,
@@ -262,10 +265,3 @@ def spread_of_answers(log_h: Tensor, votes: Votes, gather: Gather) -> Tensor:
     annotated = votes.annotated.to(log_h.dtype)
     answers = log_h.exp() * annotated[:, None]
     return minus_log_volume(gather(answers), gather(annotated).sum())
-
-
-def _noting(batches: Iterable[Votes], active: Tensor) -> Iterator[Votes]:
-    """Pass on the parts of a crowd, and set (M,) `active` to one for the annotators with votes."""
-    for votes in (Votes(*part) for part in batches):
-        active[votes.annotators[votes.given].cpu()] = 1
-        yield votes

@@ -21,6 +21,7 @@ from ..model.kept_gradients import TableRows
 from ..model.modeling_maxmig import CrowdModel
 from ..model.outputs import Gather, MaxMIGOutput, PosteriorParts
 from ..model.votes import Votes
+from .annotator_matrices import annotators_with_votes
 from .output_layer import logits_and_features, output_layer
 
 AVERAGES = ("equal", "learned")
@@ -248,9 +249,7 @@ class DoctorNetModel(CrowdModel):
         Raises:
             ValueError: if no item has a vote.
         """
-        active = torch.zeros_like(self.heads.active, device="cpu")
-        for votes in (Votes(*part) for part in batches):
-            active[votes.annotators[votes.given]] = 1
+        active = annotators_with_votes(batches, len(self.heads.active))
         check_any_label(bool(active.any()))
         self.heads.active.copy_(active)
 
