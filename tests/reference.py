@@ -227,3 +227,65 @@ def posteriors(
 def _normalize(values: list[float]) -> list[float]:
     total = math.fsum(values)
     return [value / total for value in values]
+
+
+def shrunk_log_rows(
+    counts: list[list[list[float]]], smoothing: float, concentrations: tuple[float, ...]
+) -> Tensor:
+    """Rows of annotators, drawn towards all of them together with the likeliest concentration: (M, C, C) logs."""
+    M, C = len(counts), len(counts[0])
+    together = [
+        [sum(counts[m][c][r] for m in range(M)) + smoothing for r in range(C)] for c in range(C)
+    ]
+    together = [[value / sum(row) for value in row] for row in together]
+
+    def likelihood(s: float) -> float:
+        found = 0.0
+        for m in range(M):
+            for c in range(C):
+                found += math.lgamma(s) - math.lgamma(s + sum(counts[m][c]))
+                for r in range(C):
+                    alpha = s * together[c][r]
+                    found += math.lgamma(alpha + counts[m][c][r]) - math.lgamma(alpha)
+        return found
+
+    best = max(concentrations, key=likelihood)
+    rows = torch.tensor(counts, dtype=torch.float64) + smoothing
+    rows += best * torch.tensor(together, dtype=torch.float64)
+    return (rows / rows.sum(dim=2, keepdim=True)).log()
+
+
+def left_out_counts(
+    h: Tensor,
+    W: Tensor,
+    votes: list[list[tuple[int, int, float]]],
+    groups: list[int],
+    rounds: int,
+    shrink: Callable[[list[list[list[float]]]], Tensor],
+) -> list[list[list[float]]]:
+    """Count who says what on which class, each vote by the others on its item.
+
+    `votes` has (annotator, class, weight) per item. In each round a vote is also weighed by its own
+    annotator's rows, which `shrink` makes of the counts.
+    """
+    M, C = len(W), W.shape[1]
+    rows = None
+    for _ in range(rounds + 1):
+        counts = [[[0.0] * C for _ in range(C)] for _ in range(M)]
+        for i in range(len(h)):
+            for m, r, q in votes[i]:
+                belief = [float(h[i, c]) for c in range(C)]
+                for group in {groups[a] for a, _, _ in votes[i]} - {groups[m]}:
+                    voice = [vote for vote in votes[i] if groups[vote[0]] == group]
+                    speakers = len({a for a, _, _ in voice})
+                    for a, s, weight in voice:
+                        for c in range(C):
+                            belief[c] *= math.exp(float(W[a, c, s]) * weight / speakers)
+                if rows is not None:
+                    for a, s, weight in votes[i]:
+                        for c in range(C):
+                            belief[c] *= math.exp(float(rows[m, c, s]) * weight) if a == m else 1.0
+                for c in range(C):
+                    counts[m][c][r] += q * belief[c] / sum(belief)
+        rows = shrink(counts)
+    return counts

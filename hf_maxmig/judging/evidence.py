@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..data.flat_votes import FlatVotes
+from ..model.annotator_rows import without_voice
 from ..model.functional import widen
 
 CELLS = 2**24  # numbers held at a time
@@ -40,26 +41,6 @@ def voices(votes: FlatVotes, groups: Tensor) -> tuple[Tensor, Tensor]:
     key = votes.item * len(groups) + groups[votes.annotator]
     key, voice = key.unique(return_inverse=True)
     return key // len(groups), voice
-
-
-def without_voice(scores: Tensor, spoken: Tensor, item: Tensor, voice: Tensor) -> Tensor:
-    """Forecast items without one voice each, by subtracting its score from that of the item.
-
-    Args:
-        scores: (N, C), of the items, in nats, with all voices.
-        spoken: (U, C), the score that each voice has added to its item.
-        item: (n,) int64, which items.
-        voice: (n,) int64, the voice that each goes without.
-
-    Returns:
-        (n, C), log-probabilities.
-
-    Example:
-        >>> scores, spoken = torch.tensor([[0.0, 2.0]]), torch.tensor([[0.0, 2.0]])
-        >>> without_voice(scores, spoken, torch.tensor([0]), torch.tensor([0])).exp()
-        tensor([[0.5000, 0.5000]])
-    """
-    return (scores[item] - spoken[voice]).log_softmax(dim=-1)
 
 
 class Evidence:

@@ -25,13 +25,14 @@ from ..data.collator import CrowdCollator, crowd_batches, padded
 from ..data.flat_votes import FlatVotes
 from ..judging.copies import copies_among
 from ..judging.evidence import Evidence
+from ..model.annotator_rows import SMOOTHING, shrunk_weight
 from ..model.functional import NO_MASS, aggregate, confusion_counts, forecast, vote_share_prior
 from ..model.surgery import scale_outputs
 from ..model.votes import Votes, voted_classes
 from .fold_networks import CrossFit, Raced, VotedClasses, divide, principal_components
 from .gold import number_of, taught, trusted_columns, with_trusted
-from .informed_start import informed_share, shrunk_weight
-from .left_out import SMOOTHING, Judged, LeftOutVotes
+from .informed_start import informed_share
+from .left_out import Judged, LeftOutVotes
 from .tempering import GoldLabels, clearly_likelier
 from .training_args import MaxMIGTrainingArguments
 

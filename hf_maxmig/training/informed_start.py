@@ -18,6 +18,7 @@ from ..data.collator import POSTERIOR_COLUMN
 from ..data.numbered import part_of
 from ..data.posteriors import WithPosterior
 from ..model.aggregators import Weigh, check_any_label
+from ..model.annotator_rows import shrunk_weight
 from ..model.cross_entropy import TargetModel
 from ..model.functional import ConfusionSums, confusion_sums, initial_weight, vote_share
 from ..model.modeling_maxmig import MaxMIGModel
@@ -32,8 +33,6 @@ LOOKED_AT = 100_000  # most items by which annotators are weighed
 FOLDS = 2  # each item is predicted by a classifier that was trained on the other half
 ROUNDS = 2  # the second classifier learns without the annotators that the first gave no weight
 FAINT = 0.02  # share of the largest weight; weights below it are noise
-# Concentrations of the Dirichlet prior, in votes, from which the likeliest is chosen.
-STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0)
 
 
 class BriefModel(TargetModel):
@@ -108,49 +107,6 @@ def weighted_vote_share(crowd: Votes, weights: Tensor, num_classes: int) -> Tens
     count = torch.where(each.sum(dim=1, keepdim=True) > 0, each, plain)
     share = count.new_zeros(len(count), num_classes).scatter_add_(1, label, count)
     return share / share.sum(dim=1, keepdim=True).clamp(min=torch.finfo(share.dtype).tiny)
-
-
-def shrunk_weight(counts: Tensor, smoothing: float | Tensor) -> Tensor:
-    """Start W from confusion counts, shrunk towards those of all annotators together.
-
-    Each row of an annotator is modelled as a draw from a Dirichlet distribution around the pooled row of
-    all annotators, with a concentration of s votes. s is the value of `STRENGTHS` under which the counts
-    are likeliest. If annotators are similar or votes are few, all start nearly the same; if annotators
-    differ, each starts from their own counts.
-
-    Args:
-        counts: (M, C, R), `confusion_counts` of a share; R = C, unless reports were put together.
-        smoothing: pseudo-votes added to each cell, more than zero; or (R,) of them.
-
-    Returns:
-        (M, C, R): annotator, scored class, reported class; the pooled rows for an annotator without
-        votes.
-
-    Example:
-        >>> alike = torch.tensor([[[8.0, 2.0], [2.0, 8.0]], [[7.0, 3.0], [1.0, 9.0]]])
-        >>> shrunk_weight(alike, smoothing=0.01).exp()[:, 0, 0].round(decimals=2)
-        tensor([0.7500, 0.7500])
-    """
-    together = counts.sum(dim=0).double() + smoothing
-    together = together / together.sum(dim=1, keepdim=True)
-    likely = _log_likelihoods(counts, torch.tensor(STRENGTHS)[:, None, None] * together)
-    best = STRENGTHS[int(likely.argmax())]
-    shrunk = counts + smoothing + (best * together).to(counts.dtype)
-    return (shrunk / shrunk.sum(dim=2, keepdim=True)).log()
-
-
-def _log_likelihoods(counts: Tensor, concentrations: Tensor) -> Tensor:
-    """Log-likelihoods of (M, C, R) counts with Dirichlet-multinomial rows, up to a constant: (S,) for (S, C, R)."""
-    likely = concentrations.new_zeros(len(concentrations))
-    least, prior = torch.lgamma(concentrations), concentrations.sum(dim=2)
-    least_rows = torch.lgamma(prior)
-    for chunk in counts.split(max(1, 2**18 // counts[0].numel())):  # in float64 all take much room
-        some = chunk.double()
-        some = some[some.sum(dim=(1, 2)) > 0]  # annotators without votes change no likelihood
-        cells = torch.lgamma(some + concentrations[:, None]).sum(dim=1) - len(some) * least
-        rows = len(some) * least_rows - torch.lgamma(some.sum(dim=2) + prior[:, None]).sum(dim=1)
-        likely += rows.sum(dim=1) + cells.sum(dim=(1, 2))
-    return likely
 
 
 def informed_share(

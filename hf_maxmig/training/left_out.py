@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from ..data.flat_votes import FlatVotes
-from ..judging.evidence import voices, without_voice
+from ..judging.evidence import voices
+from ..model.annotator_rows import SMOOTHING, shrunk_weight, without_voice
 from ..model.votes import Votes
-from .informed_start import shrunk_weight
 
-SMOOTHING = 0.01  # pseudo-votes in each cell of the pooled confusion
 CLASSIFIER_COUNTS = (0.1, 0.25, 0.5, 0.75, 1.0)
 VOTES_COUNT = (0.5, 0.75, 1.5)  # or 1.0
 ITERATIONS = 10

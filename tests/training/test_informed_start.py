@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hf_maxmig import MaxMIGTrainer
+from hf_maxmig.model.annotator_rows import shrunk_weight
 from hf_maxmig.model.functional import confusion_counts, confusion_sums, initial_weight, vote_share
 from hf_maxmig.model.votes import Votes
 from hf_maxmig.training import informed_start as information
@@ -15,7 +16,6 @@ from hf_maxmig.training.informed_start import (
     agreement,
     folds,
     informed_share,
-    shrunk_weight,
     start_from_share,
     weighted_vote_share,
 )

@@ -4,18 +4,16 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from hf_maxmig.model.annotator_rows import SMOOTHING, STRENGTHS
 from hf_maxmig.model.functional import vote_share
 from hf_maxmig.model.votes import Votes
-from hf_maxmig.training.informed_start import STRENGTHS, shrunk_weight
 from hf_maxmig.training.left_out import (
     CLASSIFIER_COUNTS,
     OWN,
-    SMOOTHING,
     LeftOutVotes,
 )
+from tests.reference import shrunk_log_rows
 from tests.training.drawn_crowds import as_sure, make_world, uniform
 
 N, M, C = 7, 4, 3
@@ -55,28 +53,6 @@ def loop_forecasts(who, said, base, weight, strength, groups):
     return total.float(), torch.stack(without).float()
 
 
-def loop_shrunk(counts):
-    """Shrink rows towards the whole crowd's, with the likeliest concentration, in loops over Python numbers."""
-    counts = counts.double().tolist()
-    m, c = len(counts), len(counts[0])
-    together = [[sum(counts[a][k][r] for a in range(m)) + SMOOTHING for r in range(c)] for k in range(c)]  # fmt: skip
-    together = [[value / sum(row) for value in row] for row in together]
-
-    def likelihood(s):
-        found = 0.0
-        for a in range(m):
-            for k in range(c):
-                found += math.lgamma(s) - math.lgamma(s + sum(counts[a][k]))
-                for r in range(c):
-                    alpha = s * together[k][r]
-                    found += math.lgamma(alpha + counts[a][k][r]) - math.lgamma(alpha)
-        return found
-
-    best = max(STRENGTHS, key=likelihood)
-    rows = torch.tensor(counts) + SMOOTHING + best * torch.tensor(together)
-    return (rows / rows.sum(dim=2, keepdim=True)).float()
-
-
 GROUPS = [torch.arange(M), torch.tensor([0, 1, 2, 2]), torch.tensor([3, 3, 3, 3])]
 
 
@@ -104,33 +80,6 @@ def test_counts_are_those_of_a_loop(tiny):
             expected[m, c, r] += posterior[v, c] / twice
     assert (who == 1).sum(dim=1).max() == 2
     torch.testing.assert_close(votes.count(posterior), expected)
-
-
-@settings(deadline=None, max_examples=40)
-@given(seed=st.integers(0, 10**6), annotators=st.integers(1, 5), classes=st.integers(2, 4))
-def test_shrunk_confusions_are_those_of_a_loop(seed, annotators, classes):
-    """Rows sum to one, and an annotator without votes gets the whole crowd's."""
-    generator = torch.Generator().manual_seed(seed)
-    counts = torch.rand(annotators, classes, classes, generator=generator) * 10
-    counts[-1] = 0 if annotators > 1 else counts[-1]
-    found = shrunk_weight(counts, SMOOTHING).exp()
-    torch.testing.assert_close(found, loop_shrunk(counts), atol=1e-5, rtol=0)
-    torch.testing.assert_close(found.sum(dim=2), torch.ones(annotators, classes))
-    assert (found > 0).all()
-    if annotators > 1:
-        together = counts.sum(dim=0) + SMOOTHING
-        together = together / together.sum(dim=1, keepdim=True)
-        torch.testing.assert_close(found[-1], together, atol=0.04, rtol=0)
-
-
-def test_unlike_annotators_keep_their_rows_and_alike_ones_share_them():
-    """A fixed number of pseudo-votes would be wrong for one of the two."""
-    unlike = torch.tensor([[[95.0, 5.0], [5.0, 95.0]], [[5.0, 95.0], [95.0, 5.0]]])
-    assert shrunk_weight(unlike, SMOOTHING).exp()[0, 0, 0] > 0.9
-    alike = torch.tensor([[[6.0, 4.0], [4.0, 6.0]], [[8.0, 2.0], [2.0, 8.0]]]).repeat(5, 1, 1)
-    assert (
-        shrunk_weight(alike, SMOOTHING).exp()[0] - shrunk_weight(alike, SMOOTHING).exp()[1]
-    ).abs().max() < 0.02
 
 
 @pytest.mark.parametrize("groups", GROUPS[:2], ids=lambda groups: str(groups.tolist()))
@@ -236,7 +185,7 @@ def loop_learn(who, said, base, posterior, iterations):
             twice = int((who[i] == who[i, k]).sum())
             for c in range(C):
                 counts[who[i, k], c, said[i, k]] += float(row[c]) / twice
-        return loop_shrunk(counts).log()
+        return shrunk_log_rows(counts.double().tolist(), SMOOTHING, STRENGTHS).float()
 
     rows = counted(posterior)
     for _ in range(iterations):
