@@ -55,8 +55,9 @@ import datasets
 import torch
 import transformers
 from benchmark_cells import AFTER_WAUM, LEVELS, read_cells
+from benchmark_claims import summary
 from benchmark_figure import figure
-from benchmark_tables import further, latex, markdown, summary
+from benchmark_tables import further, latex, markdown
 from machine import KEEPS, machine, peak_memory, reset_peak_memory
 from quiet import hush
 from recipe import encoded, keep_back, shown

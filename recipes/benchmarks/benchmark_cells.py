@@ -8,11 +8,13 @@ Not a recipe itself. `benchmark_tables.py` writes them down, `benchmark_figure.p
 """
 
 import json
+import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from hf_maxmig import MaxMIGModel
@@ -86,6 +88,22 @@ BEYOND_PAPER = ", beyond the paper's cases"  # behind a data set's name
 AFTER_WAUM = "_waum"  # behind a method's name, where `waum_filter` has left out items before it
 BELOW = 1.0  # points by which a number must be lower to count as clearly lower
 CEILING = "true_labels"
+FAMILIES = {
+    # what a method does with the votes; those of no family are by themselves
+    "Max-MIG": ("max_mig", "max_mig_vote_share", "max_mig_factored", "max_mig_cross_fit"),
+    "votes as labels": ("majority_vote", "soft_vote"),
+    "aggregated, then trained on": (
+        "dawid_skene", "one_coin_dawid_skene", "glad", "kos", "mace", "mmsr", "wawa", "zero_based_skill", "crowdlab"
+    ),
+    "expectation and maximisation": ("aggnet", "mbem", "raykar"),
+    "one output per annotator": ("doctor_net", "doctor_net_weighted"),
+    "a matrix per annotator": (
+        "crowd_layer", "crowd_layer_vote_share", "spee_lfc", "trace", "geo_f", "geo_w", "coin_net", "union_net",
+        "union_net_b", "conal"
+    ),
+    "a matrix or reliability per vote": ("crowd_ar", "annot_mix", "madl"),
+}  # fmt: skip
+OURS, OTHERS = "Max-MIG", "others"  # a row of `FAMILIES`, and methods of none
 METHODS = {
     # display names, in the order of the rows
     **{name: model.method for name, (model, _) in PEERS.items() if isinstance(model.method, str)},
@@ -124,11 +142,13 @@ class Number(NamedTuple):
         mean: over the seeds.
         deviation: the standard deviation, with n - 1; None for one seed, or where it is not stated.
         seeds: their number; None if it is not stated.
+        by_seed: the measure of each seed, where it was measured here.
     """
 
     mean: float
     deviation: float | None = None
     seeds: int | None = None
+    by_seed: Mapping[int, float] = MappingProxyType({})
 
 
 def _printed(*means: float) -> tuple[Number, ...]:
@@ -335,10 +355,11 @@ def _paper_and_beyond(dataset: str, cells: list[Cell]) -> dict[str, list[Cell]]:
 
 
 def _results(dataset: str, cells: list[Cell], pick: str) -> Results:
-    values, items = defaultdict(list), set()
+    values: dict[tuple[str, Crowd, str], dict[int, float]] = defaultdict(dict)
+    items = set()
     for cell in cells:
         for measure, value in _measured(cell, pick).items():
-            values[cell["method"], _crowd(cell), measure].append(value)
+            values[cell["method"], _crowd(cell), measure][cell["seed"]] = value
             if measure in ("aggregator_accuracy", "forecast_accuracy", *ANNOTATORS):
                 items.add(ITEMS[cell.get("forecast_items", "test")])
     of_crowd = {_crowd(cell) for cell in cells if cell["method"] != CEILING}
@@ -369,10 +390,49 @@ def _measured(cell: Cell, pick: str) -> dict[str, float]:
     return found
 
 
-def average(values: list[float]) -> Number:
+def average(by_seed: Mapping[int, float]) -> Number:
     """Average over seeds."""
+    values = list(by_seed.values())
     deviation = statistics.stdev(values) if len(values) > 1 else None
-    return Number(statistics.mean(values), deviation, len(values))
+    return Number(statistics.mean(values), deviation, len(values), by_seed)
+
+
+def standard_error(one: Number, other: Number) -> float | None:
+    """Return the standard error of the difference of two means.
+
+    It is the paired one if both were measured with the same seeds, as a seed draws crowd, network and batches of both;
+    else Welch's.
+
+    Args:
+        one: a measure of one method.
+        other: the same of another.
+
+    Returns:
+        None if one of them has a single seed.
+
+    Example:
+        >>> one, other = average({0: 80.0, 1: 84.0}), average({0: 81.0, 1: 86.0})
+        >>> round(standard_error(one, other), 3)
+        0.5
+        >>> round(standard_error(one, average({0: 81.0, 1: 86.0, 2: 83.5})), 3)
+        2.466
+    """
+    if len(one.by_seed) < 2 or len(other.by_seed) < 2:
+        return None
+    if one.by_seed.keys() == other.by_seed.keys():
+        differences = [one.by_seed[seed] - other.by_seed[seed] for seed in one.by_seed]
+        return statistics.stdev(differences) / math.sqrt(len(differences))
+    parts = [statistics.variance(n.by_seed.values()) / len(n.by_seed) for n in (one, other)]
+    return math.sqrt(sum(parts))
+
+
+def within_error(one: Number, other: Number) -> bool:
+    """Return whether two means are no further apart than the standard error of their difference.
+
+    Of a single seed there is no standard error, so the answer is no.
+    """
+    error = standard_error(one, other)
+    return error is not None and abs(one.mean - other.mean) <= error
 
 
 def clearly_below(
@@ -400,6 +460,12 @@ def method_name(method: str) -> str:
     plain = method.removesuffix(AFTER_WAUM)
     name = METHODS.get(plain, plain)
     return name if plain == method else f"{name}, after WAUM"
+
+
+def family(method: str) -> str:
+    """Return the row of `FAMILIES` that a method is in."""
+    plain = method.removesuffix(AFTER_WAUM)
+    return next((name for name, members in FAMILIES.items() if plain in members), OTHERS)
 
 
 def crowd_name(crowd: Crowd) -> str:

@@ -10,12 +10,10 @@ The headline is the last epoch. The other two picks of each cell make the same t
 says which. The paper prints the best epoch on the test items: its rows say so.
 """
 
-import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from benchmark_cells import (
     ANNOTATORS,
@@ -23,7 +21,6 @@ from benchmark_cells import (
     CERTAINTY,
     CROWDS,
     HIGHER,
-    LEVELS,
     MEASURES,
     METHODS,
     OF_PAPER,
@@ -42,7 +39,11 @@ from benchmark_cells import (
     read_cells,
     results,
 )
+from benchmark_claims import part_of, summary
 from benchmark_figure import figure
+from benchmark_layout import Block, Row, Table, latex_table, markdown_table, rows_of
+from benchmark_overview import by_group, ranking, table_in_colours
+from benchmark_ranks import worlds
 from pages import DOCS, README, takes_no_flags, write_part
 
 from hf_maxmig.data.simulated.simulation import CASES
@@ -80,67 +81,6 @@ FURTHER: dict[str, tuple[dict[str, str], str]] = {
         "matrices is the total variation between them and those of the gold labels.",
     ),
 }
-
-# The paper's words in percentage points.
-FALL = 5.0  # the smallest that the paper calls a fall is 6.1: AggNet on LUNA16, 4.1(H) to 4.3(H)
-# Five experts who err carry less information than gold labels, so some distance from these is no
-# failure. The paper calls larger distances one: AggNet on CIFAR-10, 4.3(H), is 22 below its 4.1.
-FAILURE = 10.0
-TIE = 0.5  # "almost": in 4.1(L) of CIFAR-10 the paper's AggNet is 0.05 above Max-MIG
-
-
-class Row(NamedTuple):
-    """A row of a table.
-
-    Args:
-        name: in the first column.
-        numbers: one per column, None where nothing was measured.
-        ours: whether it takes part in the choice of the best; the paper's and the ceiling do not.
-        paper: whether it is the paper's.
-    """
-
-    name: str
-    numbers: tuple[Number | None, ...]
-    ours: bool = True
-    paper: bool = False
-
-
-class Block(NamedTuple):
-    """Rows of one measure, or of one measure per column.
-
-    Args:
-        heading: text above the methods.
-        rows: of them.
-        ceiling: the number of gold labels, which need no crowd.
-        lower: the columns in which the lowest number is the best.
-    """
-
-    heading: str
-    rows: list[Row]
-    ceiling: Number | None = None
-    lower: frozenset[int] = frozenset()
-
-
-class Table(NamedTuple):
-    """What Markdown and LaTeX write.
-
-    Args:
-        dataset: its name.
-        title: what the numbers are.
-        columns: their headings.
-        blocks: the rows.
-        seeds: of most numbers; the others say of how many they are.
-        decimals: of each number but the paper's.
-        what: of several tables of a data set, which this is; empty for that of accuracies.
-    """
-
-    dataset: str
-    title: str
-    columns: list[str]
-    blocks: list[Block]
-    seeds: int | None
-    decimals: int = 1
-    what: str = ""
 
 
 def tables(cells: Iterable[Cell], pick: str = "last", aggregator: bool = False) -> list[Table]:
@@ -221,7 +161,7 @@ def _block(result: Results, measure: str) -> Block:
         if any(numbers):
             rows.append(Row(method_name(method), numbers))
         if method in printed:
-            rows.append(_paper_row(_part(method, measure), printed[method]))
+            rows.append(_paper_row(part_of(method, measure), printed[method]))
     ceiling = result.ceiling if measure == "accuracy" else None
     return Block(MEASURES[measure], rows, ceiling)
 
@@ -294,45 +234,6 @@ def _beside_paper(result: Results) -> str:
     return f"{method_name(method)} is {short} {only}in {' and in '.join(parts)}."
 
 
-def _part(method: str, measure: str) -> str:
-    return f"{method_name(method)} {SHORT[measure]}"
-
-
-def _text(number: Number, decimals: int = 1) -> str:
-    """Write a number, with its deviation if it has one."""
-    parts = [number.mean] if number.deviation is None else [number.mean, number.deviation]
-    return " ± ".join(f"{part:.{decimals}f}" for part in parts)
-
-
-def _written(
-    block: Block, table: Table, plain: Callable[[str], str], bold: Callable[[str], str]
-) -> list[list[str]]:
-    """Write the rows of a block, with the best of each column in bold: all of those that print the same."""
-    ours = [row.numbers for row in block.rows if row.ours]
-    decimals = table.decimals
-    best = [
-        (min if i in block.lower else max)(
-            (round(number.mean, decimals) for number in column if number is not None), default=math.inf
-        )
-        for i, column in enumerate(zip(*ours, strict=True))
-    ] or [math.inf] * len(table.columns)  # fmt: skip
-
-    def entry(row: Row, column: int) -> str:
-        number = row.numbers[column]
-        if number is None:
-            return ""
-        is_best = row.ours and round(number.mean, decimals) == best[column]
-        # The paper's numbers as it prints them.
-        text = (bold if is_best else plain)(_text(number, 2 if row.paper else decimals))
-        return text if row.paper else text + _count(number, table)
-
-    return [[row.name, *(entry(row, i) for i in range(len(row.numbers)))] for row in block.rows]
-
-
-def _count(number: Number, table: Table) -> str:
-    return f" ({number.seeds})" if number.seeds != table.seeds else ""
-
-
 def markdown(cells: Iterable[Cell], pick: str = "last", aggregator: bool = False) -> str:
     """Write the tables of all data sets in Markdown.
 
@@ -353,7 +254,7 @@ def markdown(cells: Iterable[Cell], pick: str = "last", aggregator: bool = False
     Raises:
         ValueError: as `results` does.
     """
-    return "\n".join(_markdown(table) for table in tables(cells, pick, aggregator))
+    return "\n".join(markdown_table(table) for table in tables(cells, pick, aggregator))
 
 
 def further(cells: Iterable[Cell], pick: str = "last") -> str:
@@ -371,31 +272,7 @@ def further(cells: Iterable[Cell], pick: str = "last") -> str:
     Raises:
         ValueError: as `results` does.
     """
-    return "\n".join(_markdown(table) for table in further_tables(cells, pick))
-
-
-def _markdown(table: Table) -> str:
-    name = dataset_name(table.dataset) + (f": {table.what}" if table.what else "")
-    lines = [f"### {name}", "", table.title, ""]
-    for block in table.blocks:
-        lines += [*_rows(block, table), ""]
-        if block.ceiling is not None:
-            text = _text(block.ceiling, table.decimals) + _count(block.ceiling, table)
-            lines += [f"Trained on the true labels, which no crowd changes: {text}.", ""]
-    return "\n".join(lines)
-
-
-def _rows(block: Block, table: Table) -> list[str]:
-    rows = _written(block, table, str, "**{}**".format)
-    rows = [[block.heading, *table.columns], *rows]
-    wide = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
-    rule = ["-" * wide[0], *("-" * (width - 1) + ":" for width in wide[1:])]
-    lines = []
-    for row in [rows[0], rule, *rows[1:]]:
-        first = row[0].ljust(wide[0])
-        rest = (text.rjust(width) for text, width in zip(row[1:], wide[1:], strict=True))
-        lines.append(f"| {' | '.join([first, *rest])} |")
-    return lines
+    return "\n".join(markdown_table(table) for table in further_tables(cells, pick))
 
 
 def latex(cells: Iterable[Cell], pick: str = "last", aggregator: bool = False) -> str:
@@ -414,151 +291,7 @@ def latex(cells: Iterable[Cell], pick: str = "last", aggregator: bool = False) -
     """
     cells = list(cells)
     every = [*tables(cells, pick, aggregator), *further_tables(cells, pick)]
-    return "\n".join([r"% needs \usepackage{booktabs}", *map(_latex, every)])
-
-
-def _latex(table: Table) -> str:
-    def plain(text: str) -> str:
-        return f"${text}$".replace("±", r"\pm")
-
-    def bold(text: str) -> str:
-        return plain(rf"\mathbf{{{text}}}")
-
-    width = len(table.columns)
-    several = len(table.blocks) > 1
-    heading = "" if several else table.blocks[0].heading if table.blocks else ""
-    lines = [
-        r"\begin{table}[htp]",
-        rf"\caption{{{_escaped(f'{dataset_name(table.dataset)}. {table.title}')}}}",
-        rf"\label{{table:{re.sub('[^A-Za-z0-9]+', '-', f'{table.dataset} {table.what}'.strip())}}}",
-        r"\centering",
-        rf"\begin{{tabular}}{{l{' c' * width}}}",
-        r"\toprule",
-        rf"{' & '.join(_escaped(text) for text in [heading, *table.columns])} \\",
-    ]
-    for block in table.blocks:
-        lines.append(r"\midrule")
-        if several:
-            lines.append(
-                rf"\multicolumn{{{width + 1}}}{{l}}{{\emph{{{_escaped(block.heading)}}}}} \\"
-            )
-        for name, *entries in _written(block, table, plain, bold):
-            lines.append(rf"{' & '.join([_escaped(name), *entries])} \\")
-        if block.ceiling is not None:
-            text = plain(_text(block.ceiling, table.decimals)) + _count(block.ceiling, table)
-            lines.append(
-                rf"{_escaped(method_name(CEILING))} & \multicolumn{{{width}}}{{c}}{{{text}}} \\"
-            )
-    lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
-    return "\n".join(lines)
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-}  # fmt: skip
-
-
-def _escaped(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
-
-
-# The paper's claims
-
-
-def summary(cells: Iterable[Cell], pick: str = "last") -> str:
-    """Judge what the paper claims by the accuracies of classifier and forecaster, a line a claim.
-
-    Args:
-        cells: of any data sets.
-        pick: which epoch, one of `PICKS`.
-
-    Returns:
-        A Markdown list, each line with its numbers; a newline at the end. What "falls" and "fails"
-        mean is in `FALL`, `FAILURE` and `TIE`, in percentage points.
-
-    Raises:
-        ValueError: as `results` does.
-    """
-    lines = []
-    for result in results(cells, pick):
-        if result.crowds not in ((REAL,), tuple(CROWDS)):
-            continue  # the paper claims nothing of these
-        simulated, claims = result.crowds != (REAL,), []
-        if simulated:
-            claims += [
-                _falls(result, "majority_vote", "accuracy", "naive_majority"),
-                _falls(result, "aggnet", "accuracy", "correlated"),
-                _fails_under_none(result),
-            ]
-        claims.append(_leads(result, "accuracy"))
-        forecasts = any(result.row("aggnet", "forecast_accuracy"))
-        if forecasts and simulated:
-            claims.append(_falls(result, "aggnet", "forecast_accuracy", "correlated"))
-        if forecasts:
-            claims.append(_leads(result, "forecast_accuracy"))
-        lines += [f"- {dataset_name(result.dataset)}: {claim}." for claim in claims]
-    return "\n".join([*lines, ""])
-
-
-_MISTAKES = {"naive_majority": "naive majority", "correlated": "correlated mistakes"}
-
-
-def _verdict(holds: bool) -> str:
-    return "holds" if holds else "does not hold"
-
-
-def _falls(result: Results, method: str, measure: str, case: str) -> str:
-    claim = f"{_part(method, measure)} falls under {_MISTAKES[case]}"
-    verdicts = []
-    for level in LEVELS:
-        before, after = (
-            result.numbers.get((method, (name, level), measure)) for name in (CASES[0], case)
-        )
-        here, there = CROWDS[case, level], CROWDS[CASES[0], level]
-        if before is None or after is None:
-            verdicts.append(f"{here} not measured")
-            continue
-        holds = before.mean - after.mean >= FALL
-        words = f"{_text(after)} against {_text(before)} in {there}"
-        verdicts.append(f"{here} {_verdict(holds)}, {words}")
-    return f"{claim} ({FALL:g} points or more below 4.1): {'; '.join(verdicts)}"
-
-
-def _fails_under_none(result: Results) -> str:
-    ours = _part("max_mig", "accuracy")
-    claim = f"{ours} fails under none (at most {FAILURE:g} points below the true labels, in H)"
-    crowds = [(case, "high") for case in CASES]
-    found = {crowd: result.numbers.get(("max_mig", crowd, "accuracy")) for crowd in crowds}
-    measured = {crowd: number for crowd, number in found.items() if number is not None}
-    if result.ceiling is None or len(measured) < len(crowds):
-        lack = [CROWDS[crowd] for crowd in crowds if crowd not in measured]
-        lack += ["true labels"] if result.ceiling is None else []
-        return f"{claim}: not judged, {', '.join(lack)} not measured"
-    worst = min(measured, key=lambda crowd: measured[crowd].mean)
-    holds = result.ceiling.mean - measured[worst].mean <= FAILURE
-    words = f"{_text(measured[worst])} in {CROWDS[worst]} against {_text(result.ceiling)}"
-    return f"{claim}: {_verdict(holds)}, {words}"
-
-
-def _leads(result: Results, measure: str) -> str:
-    part = _part("max_mig", measure)
-    claim = f"{part} is the best of the paper's methods, or within {TIE:g} points of it"
-    verdicts = []
-    for crowd in result.crowds:
-        rivals = {
-            method: number
-            for method in OF_PAPER
-            if (number := result.numbers.get((method, crowd, measure))) is not None
-        }
-        ours = rivals.pop("max_mig", None)
-        if ours is None or not rivals:
-            continue
-        best = max(rivals, key=lambda method: rivals[method].mean)
-        holds = ours.mean >= rivals[best].mean - TIE
-        words = f"{_text(ours)} against {_text(rivals[best])} ({method_name(best)})"
-        verdicts.append(f"{CROWDS.get(crowd, '')} {_verdict(holds)}, {words}".strip())
-    return f"{claim}: {'; '.join(verdicts) or 'not measured'}"
+    return "\n".join([r"% needs \usepackage{booktabs}", *map(latex_table, every)])
 
 
 # The page of the committed results
@@ -571,7 +304,7 @@ def page(cells: Sequence[Cell]) -> str:
         "Made by `python recipes/benchmarks/benchmark_tables.py` from the files in this folder, which `python recipes/benchmarks/benchmark.py "
         "--dataset NAME --collect FILE` wrote; each cell in them says the command that runs it again. A tenth of the training "
         "items is kept back, for every method alike. The headline is the last epoch.",
-        "![The paper's figure 3](figure3.png)",
+        "![The paper's figure 3, with all methods](figure3.png)",
         "## The paper's claims",
         summary(cells),
         "## Last epoch",
@@ -581,6 +314,11 @@ def page(cells: Sequence[Cell]) -> str:
         "## Best epoch on the test items, as the literature prints it",
         markdown(cells, pick="best_on_test"),
     ]
+    parts += [
+        "## Ranked",
+        "Each method's accuracy of the last epoch, with its deviation over seeds, world by world.",
+    ]
+    parts += [f"![{group}]({file})" for group, file in ranking_files(cells).items()]
     if beyond := further(cells):
         parts += ["## Beyond accuracy: certainty, and what is known of annotators", beyond]
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -620,7 +358,7 @@ def held_out_votes(cells: Sequence[Cell]) -> str:
         "What held-out votes are worth", words, list(CROWDS.values()),
         [Block(f"{method_name(method)}, forecaster (dc)", rows)], seeds=None,
     )  # fmt: skip
-    return _markdown(table)
+    return markdown_table(table)
 
 
 def of_docs(cells: Sequence[Cell]) -> str:
@@ -655,7 +393,34 @@ def in_short(cells: Iterable[Cell]) -> str:
     ]
     columns = ["LabelMe", *CROWDS.values()]
     table = Table("", "", columns, [Block("Classifier", rows)], seeds=None)
-    return "\n".join(_rows(*table.blocks, table))
+    return "\n".join(rows_of(*table.blocks, table))
+
+
+def ranking_files(cells: Sequence[Cell]) -> dict[str, str]:
+    """Name the picture of each data set, and that of the real crowds, by its title."""
+    groups = by_group(worlds(results(cells)))
+    return {group: f"ranking_{_plain(group).lower()}.png" for group in groups}
+
+
+def draw(cells: Sequence[Cell], folder: Path) -> None:
+    """Draw all methods in all worlds, the worlds one by one, and the paper's methods on the digits."""
+    table_in_colours(cells, folder / "figure3.png")
+    files = ranking_files(cells)
+    for old in folder.glob("ranking_*.png"):
+        if old.name not in files.values():
+            old.unlink()
+    for group, some in by_group(worlds(results(cells))).items():
+        ranking(some, folder / files[group])
+    digits = [
+        cell for cell in cells if cell["dataset"] == "digits" and cell["case"] in (*CASES, None)
+    ]
+    _, svg = figure(digits, folder / "digits.png")
+    svg.unlink()  # with hatching, it is larger than all the results
+
+
+def _plain(text: str) -> str:
+    """Write a text in letters, digits and hyphens."""
+    return re.sub("[^A-Za-z0-9]+", "-", text).strip("-")
 
 
 def main() -> None:
@@ -663,12 +428,7 @@ def main() -> None:
     cells = read_cells(RESULTS)
     with staged(RESULTS / "README.md") as place:
         place.write_text(page(cells), encoding="utf-8")
-    for name, drawn in (
-        ("figure3.png", cells),
-        ("digits.png", [cell for cell in cells if cell["dataset"] == "digits"]),
-    ):
-        _, svg = figure(drawn, RESULTS / name)
-        svg.unlink()  # with hatching, it is larger than all the results
+    draw(cells, RESULTS)
     write_part("benchmark", of_docs(cells), DOCS / "results.md")
     write_part("results in short", in_short(cells), README)
 

@@ -178,12 +178,12 @@ Curves = dict[tuple[str, str, Thinned], Number]  # by world, method and votes
 
 def curves(found: Sequence[dict[str, Any]], measure: str) -> Curves:
     """Average a measure of the last epoch over seeds; in percent."""
-    values = defaultdict(list)
+    values: dict[tuple[str, str, Thinned], dict[int, float]] = defaultdict(dict)
     for cell in found:
         value = cell["last"].get(measure)
         if value is not None:
             place = cell["votes_per_item"], cell["num_annotators"]
-            values[cell["world"], cell["method"], place].append(100 * value)
+            values[cell["world"], cell["method"], place][cell["seed"]] = 100 * value
     return {key: average(several) for key, several in values.items()}
 
 

@@ -1,5 +1,8 @@
 """The benchmark's tables and claims: they show exactly what the cells say."""
 
+import json
+import sys
+
 import pytest
 
 from tests.recipes.benchmarks.cells import cell, claimed, real, small
@@ -355,8 +358,11 @@ def test_page_of_the_committed_results_is_what_its_files_give(tables, root):
     assert written == tables.page(cells)
     for heading in ("## Last epoch", "## Label-free pick", "## Best epoch on the test items"):
         assert heading in written
-    for name in ("figure3.png", "digits.png"):
+    files = set(tables.ranking_files(cells).values())
+    assert len(files) > 3
+    for name in {"figure3.png", "digits.png"} | files:
         assert (tables.RESULTS / name).is_file()
+    assert files == {place.name for place in tables.RESULTS.glob("ranking_*.png")}
     parts = {
         "docs/results.md": ("benchmark", tables.of_docs),
         "README.md": ("results in short", tables.in_short),
@@ -364,3 +370,40 @@ def test_page_of_the_committed_results_is_what_its_files_give(tables, root):
     for place, (name, write) in parts.items():
         text = (root / place).read_text(encoding="utf-8")
         assert f"<!-- {name} -->\n{write(cells).strip()}\n<!-- end {name} -->" in text, place
+
+
+@pytest.mark.slow
+def test_one_command_writes_the_pages_of_whatever_was_measured(tables, tmp_path, monkeypatch):
+    """Cells come in pieces: a world with some methods only, one seed, crowds beyond the paper's, a method unknown here."""
+    pytest.importorskip("matplotlib")
+    crowds = [("independent", "high"), ("hard_items", "low")]
+    cells = [
+        *small(),
+        *real(),
+        *(cell("geo_w", *crowd, seed=3, accuracy=0.8, nll=0.5) for crowd in crowds),
+        *(cell("a_later_method", dataset="music", seed=seed, accuracy=0.7, nll=1.0, ece=0.1) for seed in (0, 1)),
+        cell("max_mig", *crowds[0], dataset="luna16", accuracy=0.9, forecast_accuracy=0.9),
+        cell("true_labels", dataset="sentiment", accuracy=0.7),
+    ]  # fmt: skip
+    results, docs = tmp_path / "results", tmp_path / "docs"
+    for folder in (results, docs):
+        folder.mkdir()
+    (results / "cells.json").write_text(json.dumps(cells), encoding="utf-8")
+    (results / "ranking_of-a-world-that-was-renamed.png").touch()
+    readme = tmp_path / "README.md"
+    pages = {
+        place.name: place.read_text("utf-8") for place in (tables.README, *tables.DOCS.glob("*.md"))
+    }
+    for place in (readme, docs / "results.md"):
+        place.write_text(pages[place.name], encoding="utf-8")
+    for name, place in (("RESULTS", results), ("DOCS", docs), ("README", readme)):
+        monkeypatch.setattr(tables, name, place)
+    monkeypatch.setattr(sys, "argv", ["benchmark_tables.py"])
+    tables.main()
+    assert {place.name for place in results.iterdir()} == {
+        "cells.json", "README.md", "digits.png", "figure3.png", "ranking_digits.png", "ranking_luna16.png",
+        "ranking_digits-beyond-the-paper-s-cases.png", "ranking_real-crowds.png",
+    }  # fmt: skip
+    assert (results / "README.md").read_text("utf-8") == tables.page(cells)
+    for place in (readme, docs / "results.md"):
+        assert place.read_text("utf-8") != pages[place.name]
