@@ -21,6 +21,7 @@ VERBS = {  # each has a file in `command/` with a `main`
     "report": "write the report on annotators and labels for a saved model and data with votes",
     "relabel": "clean the labels of data by a saved model",
     "card": "write the card of a saved model",
+    "demo": "open a page to try a saved model, and to check and correct labels",
 }
 _HELP = """\
 usage: maxmig VERB ...

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 # From the ground up; a room imports only from those before it.
-ROOMS = ["model", "metrics", "data", "judging", "sharing", "training", "peers", "command"]
+ROOMS = ["model", "metrics", "data", "judging", "demo", "sharing", "training", "peers", "command"]
 FACE = "cli"  # above all rooms; it is read before the package, and does not import it by itself
 ALONE = "crowd_metrics"  # a Space by itself: it imports nothing of ours, and nothing imports it
 OPTIONAL = {"opening": {"PIL", "scipy"}}  # imported only if installed

@@ -111,7 +111,7 @@ def test_wheel_does_the_main_job_outside_the_checkout(copy, tmp_path):
         names = set(archive.namelist())
         (about,) = [name for name in names if name.endswith(".dist-info/METADATA")]
         assert "\nProject-URL: " in archive.read(about).decode()
-    for name in ("judging/item.html", "judging/report.html", "sharing/model_card.md", "crowd_metrics/crowd_metrics.py",
+    for name in ("demo/page.css", "demo/page.html", "judging/item.html", "judging/report.html", "sharing/model_card.md", "crowd_metrics/crowd_metrics.py",
                  "crowd_metrics/README.md", "crowd_metrics/requirements.txt", "py.typed"):  # fmt: skip
         assert f"hf_maxmig/{name}" in names
     assert not [name for name in names if name.startswith(("tests/", "recipes/"))]

@@ -97,6 +97,22 @@ def items(arguments: SavedArguments, model: CrowdModel) -> Dataset:
     Raises:
         ValueError: if a place, a column or a name does not fit.
     """
+    return named_items(arguments, model)[0]
+
+
+def named_items(arguments: SavedArguments, model: CrowdModel) -> tuple[Dataset, str | None]:
+    """Read the items as `items` does, and say by which column votes name them.
+
+    Args:
+        arguments: the places of items and votes.
+        model: as in `items`.
+
+    Returns:
+        The data set, and the column; None if there are no `votes` and no flag names it.
+
+    Raises:
+        ValueError: as `items`.
+    """
     modality = MODALITIES[model.config.classifier_task]
     inputs = {*input_names(model.classifier)} - {*GOLD_COLUMNS}
     dataset, place = _read(arguments, modality)
@@ -131,7 +147,7 @@ def items(arguments: SavedArguments, model: CrowdModel) -> Dataset:
     known = model.config.annotators
     if known is not None and crowd_names(dataset)[0] not in (None, list(known)):
         dataset = align_annotators(dataset, known)
-    return dataset
+    return dataset, item
 
 
 def _read(arguments: SavedArguments, modality: str) -> tuple[Dataset, str | None]:

@@ -15,7 +15,7 @@ from PIL import ImageOps
 from ..model.opening import opened_sound
 
 SECONDS = 10  # of a sound that is embedded at most, unless its file is small
-_THUMBNAIL = 160  # pixels
+THUMBNAIL = 160  # pixels of the longer side
 _CLIP = 160_000  # bytes of a sound: ten seconds at the lowest rate
 _RATES = (8000, 11025, 16000, 22050, 44100)
 _PLAYED = {  # how files begin that every browser plays
@@ -24,11 +24,12 @@ _PLAYED = {  # how files begin that every browser plays
 }  # fmt: skip
 
 
-def thumbnail(content: Any) -> tuple[str, str] | None:
+def thumbnail(content: Any, pixels: int = THUMBNAIL) -> tuple[str, str] | None:
     """Bring a picture to a small JPEG.
 
     Args:
         content: its path, or a dict of path and bytes.
+        pixels: of the longer side.
 
     Returns:
         A data URI and a remark, here empty; None if the picture cannot be read.
@@ -38,7 +39,7 @@ def thumbnail(content: Any) -> tuple[str, str] | None:
     stored = content if isinstance(content, dict) else {"path": content, "bytes": None}
     try:
         picture = _in_colour(ImageOps.exif_transpose(Image().decode_example(stored)))
-        scale = _THUMBNAIL / max(picture.size)
+        scale = pixels / max(picture.size)
         size = [max(1, round(side * scale)) for side in picture.size]
         way = Picture.Resampling.NEAREST if scale > 2 else Picture.Resampling.LANCZOS
         small = io.BytesIO()
@@ -53,9 +54,8 @@ def _in_colour(picture: Picture.Image) -> Picture.Image:
     if picture.mode[0] in "IF":
         values = np.nan_to_num(np.asarray(picture, dtype=np.float64))
         low, high = values.min(), values.max()
-        return Picture.fromarray(np.uint8(255 * (values - low) / max(high - low, 1e-300))).convert(
-            "RGB"
-        )
+        grey = (255 * (values - low) / max(high - low, 1e-300)).astype(np.uint8)
+        return Picture.fromarray(grey).convert("RGB")
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         paper = Picture.new("RGBA", picture.size, "white")

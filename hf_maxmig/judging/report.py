@@ -12,7 +12,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from datasets import ClassLabel, Dataset, Value
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from ..data.class_order import align_gold
 from ..data.columns import GOLD_COLUMNS, check_is_dataset, crowd_names
@@ -35,15 +33,14 @@ from .plots import (
     confusion_plot,
     gain_plot,
     information_plot,
-    legible,
     need_matplotlib,
     quality_plot,
     reliability_plot,
-    short,
 )
 from .relabel import GOLD_USED, RELABELLED, Suspects
 from .showing import MOST_BYTES, Showing, fitting
-from .verdicts import TRUST, Verdict, counted
+from .templates import templates
+from .verdicts import TRUST, Verdict
 
 _MEASURES = (
     ("accuracy", "classifier"),
@@ -140,7 +137,7 @@ def write_report(
     group = np.array([Verdict.called(verdict).group for verdict in annotators.verdict])
     order = annotators.to_act_on_first()
     best = annotators.best()
-    environment = _environment()
+    environment = templates(__package__)
     page = functools.partial(
         environment.get_template("report.html").render,
         title=title,
@@ -204,37 +201,6 @@ def _check_posteriors(dataset: Dataset, classes: Sequence[str]) -> None:
                 f"`relabelled` must have {len(classes)} numbers in `{name}_posterior`, one a class of "
                 f"`annotators`, got {length}."
             )
-
-
-@functools.cache
-def _environment() -> Environment:
-    """Read pages of this folder; all that is put into it is escaped, and stripped of what no page can hold."""
-    environment = Environment(
-        loader=FunctionLoader(lambda name: (files(__package__) / name).read_text(encoding="utf-8")),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: legible(value) if type(value) is str else value,
-    )
-    environment.filters |= {
-        "percent": _percent,
-        "probability": _probability,
-        "counted": counted,
-        "short": short,
-    }
-    return environment
-
-
-def _percent(share: float, digits: int = 0) -> str:
-    return "\u2013" if math.isnan(share) else f"{100 * share:.{digits}f}\u00a0%"
-
-
-def _probability(p: float) -> str:
-    """A percentage that never claims to be certain."""
-    if p < 0.0005:
-        return f"under\u00a0{_percent(0.001, 1)}"
-    return f"over\u00a0{_percent(0.999, 1)}" if p > 0.9995 else _percent(p, 1)
 
 
 def _versions() -> dict[str, str]:
@@ -429,7 +395,7 @@ def _cards(
                 "parts": parts,
                 "pictured": any(part.kind == "picture" for part in parts),
                 "snippet": showing.snippet(row, features),
-                "votes": _votes(row, names or report.annotators, classes or report.classes),
+                "votes": votes_on(row, names or report.annotators, classes or report.classes),
                 "forecast": row["forecast"],
                 "confidence": row["confidence"],
                 "quality": row["label_quality"],
@@ -440,7 +406,7 @@ def _cards(
     return cards
 
 
-def _votes(
+def votes_on(
     row: Mapping[str, Any], annotators: Sequence[str], classes: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Who said what of an item, the most frequent first."""

@@ -19,7 +19,7 @@ from datasets import Audio, ClassLabel, Dataset, Image, LargeList, List, Value
 
 from ..data.columns import GOLD_COLUMNS
 from ..model.items import ALL_CROWD_COLUMNS
-from .embedding import player, thumbnail
+from .embedding import THUMBNAIL, player, thumbnail
 from .relabel import GOLD_USED, RELABELLED
 
 MOST_BYTES = 8_000_000  # of the page
@@ -184,7 +184,11 @@ class Showing:
         return next(filter(None, files), f"row {number}")
 
     def parts(
-        self, item: Mapping[str, Any], features: Mapping[str, Any], number: int
+        self,
+        item: Mapping[str, Any],
+        features: Mapping[str, Any],
+        number: int,
+        pixels: int = THUMBNAIL,
     ) -> list[Part]:
         """List what the page shows of an item.
 
@@ -192,11 +196,12 @@ class Showing:
             item: as `read` gives it.
             features: of its columns.
             number: of its row.
+            pixels: of the longer side of a picture.
         """
         name = self.name(item, number)
         parts = []
         for kind, columns, load in (
-            ("picture", self.pictures, thumbnail),
+            ("picture", self.pictures, partial(thumbnail, pixels=pixels)),
             ("sound", self.sounds, player),
         ):
             for column in columns:

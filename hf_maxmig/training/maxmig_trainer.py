@@ -9,6 +9,7 @@ import torch
 from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.trainer_utils import PredictionOutput
 
 from ..data.describe import describe
 from ..judging.annotators import AnnotatorReport, judge_annotators
@@ -103,24 +104,39 @@ class MaxMIGTrainer(CrowdTrainer):
         folder = Path(folder or self._report_folder)
         output = self._posteriors(dataset)
         cleaned = self._relabel(dataset, output, folder / "relabelled.parquet")
-        model = self.crowd_model
-        with torch.no_grad(), whole_parameters(model):
-            # A vote for another class is evidence against a class without votes.
-            left_out = model.prior.left_out[:, None]
-            judged = judge_annotators(
-                torch.from_numpy(output.predictions[0]),
-                torch.where(left_out, NO_MASS, model.aggregator.weight).cpu(),
-                votes_of(dataset, model),
-                self.annotator_names or [str(m) for m in range(model.config.num_annotators)],
-                model.config.class_names,
-            )
+        judged = self.judged(dataset, output)
         if self.is_world_process_zero():
             judged.save(folder / "annotators.csv")
             write_report(
                 folder / "report.html", judged, title=title or Path(self.args.output_dir).resolve().name,
                 summary=str(summary), log_history=self.state.log_history,
                 relabelled=cleaned.with_format(None), metrics=metrics, show=show,
-                gold_labels_used=model.config.gold_labels_used or 0,
+                gold_labels_used=self.crowd_model.config.gold_labels_used or 0,
             )  # fmt: skip
         self._judged = judged
         return judged
+
+    def judged(self, dataset: Dataset, output: PredictionOutput) -> AnnotatorReport:
+        """Judge the annotators as `report` does, and write nothing.
+
+        Args:
+            dataset: items with votes.
+            output: of `predict`, for these items.
+
+        Returns:
+            What is known of each annotator.
+
+        Raises:
+            ValueError: if the items have no crowd columns.
+        """
+        model = self.crowd_model
+        with torch.no_grad(), whole_parameters(model):
+            # A vote for another class is evidence against a class without votes.
+            left_out = model.prior.left_out[:, None]
+            return judge_annotators(
+                torch.from_numpy(output.predictions[0]),
+                torch.where(left_out, NO_MASS, model.aggregator.weight).cpu(),
+                votes_of(dataset, model),
+                self.annotator_names or [str(m) for m in range(model.config.num_annotators)],
+                model.config.class_names,
+            )

@@ -257,20 +257,38 @@ class MeasuringTrainer(TunedTrainer):
     def _relabel(
         self, dataset: Dataset, output: PredictionOutput, path: str | os.PathLike[str] | None
     ) -> Dataset:
-        model, file = self.crowd_model, Path(path or self._report_folder / "relabelled.parquet")
-        gold = self.gold_labels if self.known.are(self._by_name(dataset)) else None
-        used = None if gold is None else (gold >= 0).numpy()
-        names, annotators = model.config.class_names, self.annotator_names
-        checker = CrowdCollator(model.config.num_annotators, model.config.num_labels)
-        log_h, log_g, log_forecast = output.predictions
-        cleaned = most_suspect_first(
-            relabelled(dataset, log_h, log_g, log_forecast, checker, names, used)
+        cleaned = self.cleaned(dataset, output)
+        config, file = (
+            self.crowd_model.config,
+            Path(path or self._report_folder / "relabelled.parquet"),
         )
         if self.is_world_process_zero():
             if file.absolute().is_relative_to(Path(self.args.output_dir).absolute()):
                 self._keep_from_uploads()
-            save_relabelled(cleaned, annotators, names, file)
+            save_relabelled(cleaned, self.annotator_names, config.class_names, file)
         return cleaned
+
+    def cleaned(self, dataset: Dataset, output: PredictionOutput) -> Dataset:
+        """Clean the labels as `relabel` does, and write nothing.
+
+        Args:
+            dataset: the items.
+            output: of `predict`, for these items.
+
+        Returns:
+            As `relabel`.
+
+        Raises:
+            ValueError: as `relabel`.
+        """
+        config = self.crowd_model.config
+        gold = self.gold_labels if self.known.are(self._by_name(dataset)) else None
+        used = None if gold is None else (gold >= 0).numpy()
+        checker = CrowdCollator(config.num_annotators, config.num_labels)
+        log_h, log_g, log_forecast = output.predictions
+        return most_suspect_first(
+            relabelled(dataset, log_h, log_g, log_forecast, checker, config.class_names, used)
+        )
 
     def _posteriors(self, dataset: Dataset) -> PredictionOutput:
         check_is_dataset(dataset)
