@@ -55,7 +55,7 @@ import datasets
 import torch
 import transformers
 from benchmark_cells import AFTER_WAUM, LEVELS, read_cells
-from benchmark_claims import summary
+from benchmark_claims import beside_all, summary
 from benchmark_figure import figure
 from benchmark_tables import further, latex, markdown
 from machine import KEEPS, machine, peak_memory, reset_peak_memory
@@ -636,7 +636,8 @@ def main() -> None:
     if arguments.figure:
         print(*figure(found, arguments.figure), sep="\n")
     if arguments.table or not (arguments.collect or arguments.figure):
-        print(*filter(None, (markdown(found), further(found), summary(found))), sep="\n")
+        parts = (markdown(found), further(found), summary(found), beside_all(found))
+        print(*filter(None, parts), sep="\n")
     if arguments.table:
         print(latex(found))
 

@@ -3,12 +3,17 @@ r"""Tables of numbers in Markdown and LaTeX, with the best of each column in bol
 `benchmark_tables.py` says which numbers.
 """
 
-import math
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from benchmark_cells import CEILING, Number, dataset_name, method_name
+from benchmark_cells import CEILING, Number, dataset_name, method_name, within_error
+
+MARK = "†"
+LEVEL = (
+    "Within a standard error of the difference to the first of its column. The error is the paired one where both were "
+    "measured with the same seeds, else Welch's; one seed has none."
+)
 
 
 class Row(NamedTuple):
@@ -74,26 +79,40 @@ def text_of(number: Number, decimals: int = 1) -> str:
 def _written(
     block: Block, table: Table, plain: Callable[[str], str], bold: Callable[[str], str]
 ) -> list[list[str]]:
-    """Write the rows of a block, with the best of each column in bold: all of those that print the same."""
+    """Write the rows of a block, with the best of each column in bold: all of those that print the same.
+
+    Behind the others that are within a standard error of the best stands `MARK`.
+    """
     ours = [row.numbers for row in block.rows if row.ours]
     decimals = table.decimals
-    best = [
+    first: list[Number | None] = [
         (min if i in block.lower else max)(
-            (round(number.mean, decimals) for number in column if number is not None), default=math.inf
+            (number for number in column if number is not None), key=lambda n: n.mean, default=None
         )
         for i, column in enumerate(zip(*ours, strict=True))
-    ] or [math.inf] * len(table.columns)  # fmt: skip
+    ] or [None] * len(table.columns)  # fmt: skip
 
     def entry(row: Row, column: int) -> str:
-        number = row.numbers[column]
+        number, best = row.numbers[column], first[column]
         if number is None:
             return ""
-        is_best = row.ours and round(number.mean, decimals) == best[column]
+        compared = row.ours and best is not None
+        is_best = compared and round(number.mean, decimals) == round(best.mean, decimals)
         # The paper's numbers as it prints them.
         text = (bold if is_best else plain)(text_of(number, 2 if row.paper else decimals))
-        return text if row.paper else text + _count(number, table)
+        if row.paper:
+            return text
+        level = compared and not is_best and within_error(number, best)
+        return text + _count(number, table) + (f" {MARK}" if level else "")
 
     return [[row.name, *(entry(row, i) for i in range(len(row.numbers)))] for row in block.rows]
+
+
+def _footnote(table: Table) -> str:
+    """Explain `MARK` if it stands in a table."""
+    rows = [row for block in table.blocks for row in _written(block, table, str, str)]
+    marked = any(entry.endswith(MARK) for row in rows for entry in row[1:])
+    return f"{MARK} {LEVEL}" if marked else ""
 
 
 def _count(number: Number, table: Table) -> str:
@@ -109,6 +128,8 @@ def markdown_table(table: Table) -> str:
         if block.ceiling is not None:
             text = text_of(block.ceiling, table.decimals) + _count(block.ceiling, table)
             lines += [f"Trained on the true labels, which no crowd changes: {text}.", ""]
+    if footnote := _footnote(table):
+        lines += [footnote, ""]
     return "\n".join(lines)
 
 
@@ -135,12 +156,13 @@ def latex_table(table: Table) -> str:
     def bold(text: str) -> str:
         return plain(rf"\mathbf{{{text}}}")
 
+    caption = f"{dataset_name(table.dataset)}. {table.title} {_footnote(table)}".rstrip()
     width = len(table.columns)
     several = len(table.blocks) > 1
     heading = "" if several else table.blocks[0].heading if table.blocks else ""
     lines = [
         r"\begin{table}[htp]",
-        rf"\caption{{{_escaped(f'{dataset_name(table.dataset)}. {table.title}')}}}",
+        rf"\caption{{{_escaped(caption)}}}",
         rf"\label{{table:{re.sub('[^A-Za-z0-9]+', '-', f'{table.dataset} {table.what}'.strip())}}}",
         r"\centering",
         rf"\begin{{tabular}}{{l{' c' * width}}}",
@@ -154,6 +176,7 @@ def latex_table(table: Table) -> str:
                 rf"\multicolumn{{{width + 1}}}{{l}}{{\emph{{{_escaped(block.heading)}}}}} \\"
             )
         for name, *entries in _written(block, table, plain, bold):
+            entries = [entry.replace(f" {MARK}", _LATEX[MARK]) for entry in entries]
             lines.append(rf"{' & '.join([_escaped(name), *entries])} \\")
         if block.ceiling is not None:
             text = plain(text_of(block.ceiling, table.decimals)) + _count(block.ceiling, table)
@@ -166,6 +189,7 @@ def latex_table(table: Table) -> str:
 
 _LATEX = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
+    MARK: r"\textsuperscript{\dag}",
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }  # fmt: skip
 

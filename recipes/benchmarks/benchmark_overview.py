@@ -29,7 +29,7 @@ from benchmark_cells import (
     results,
 )
 from benchmark_figure import SETTINGS
-from benchmark_ranks import REAL_CROWDS, World, by_wins, worlds
+from benchmark_ranks import REAL_CROWDS, World, by_group, by_wins, worlds
 
 from hf_maxmig.model.whole_files import staged
 
@@ -120,14 +120,6 @@ def ranking(some: Sequence[World], path: Path, pick: str = "last") -> None:
             for k, world in enumerate(row):
                 _panel(drawing, world, _PANEL * k, top)
             top += height
-
-
-def by_group(some: Iterable[World]) -> dict[str, list[World]]:
-    """Group worlds by data set; the real crowds are one group."""
-    groups: dict[str, list[World]] = {}
-    for world in some:
-        groups.setdefault(world.group, []).append(world)
-    return groups
 
 
 def bands(some: Sequence[World], most: int = MOST_COLUMNS) -> list[list[World]]:

@@ -12,7 +12,7 @@ says which. The paper prints the best epoch on the test items: its rows say so.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from benchmark_cells import (
@@ -39,11 +39,12 @@ from benchmark_cells import (
     read_cells,
     results,
 )
-from benchmark_claims import part_of, summary
+from benchmark_claims import beside_all, part_of, summary
 from benchmark_figure import figure
-from benchmark_layout import Block, Row, Table, latex_table, markdown_table, rows_of
-from benchmark_overview import by_group, ranking, table_in_colours
-from benchmark_ranks import worlds
+from benchmark_layout import MARK, Block, Row, Table, latex_table, markdown_table, rows_of
+from benchmark_overview import ranking, table_in_colours
+from benchmark_ranks import by_group, ranks_by_crowd, ranks_in_short, worlds
+from benchmark_rivals import beside_best
 from pages import DOCS, README, takes_no_flags, write_part
 
 from hf_maxmig.data.simulated.simulation import CASES
@@ -297,6 +298,21 @@ def latex(cells: Iterable[Cell], pick: str = "last", aggregator: bool = False) -
 # The page of the committed results
 
 
+RANKS = (
+    f"Of the classifier in the last epoch. Methods that print the same share a rank; {MARK}: within a standard error of the "
+    "difference to the first. Over several crowds, whose number is in brackets, both are means. Blank: not measured on all "
+    "of them. The lines are sorted by the share of comparisons won, with each other method, on each crowd on which both "
+    "were measured. The last line says how many methods there are."
+)
+
+
+RIVALS: dict[str, Callable[[Sequence[Cell]], str]] = {
+    # parts of the page of rivals
+    "beside the best": beside_best,
+    "ranks": ranks_in_short,
+}
+
+
 def page(cells: Sequence[Cell]) -> str:
     """Write the whole page of the committed results: what stands beside them as README.md."""
     parts = [
@@ -307,6 +323,12 @@ def page(cells: Sequence[Cell]) -> str:
         "![The paper's figure 3, with all methods](figure3.png)",
         "## The paper's claims",
         summary(cells),
+        "## Max-MIG beside all methods",
+        beside_all(cells),
+        "## Ranks",
+        RANKS,
+        ranks_in_short(cells),
+        ranks_by_crowd(cells),
         "## Last epoch",
         markdown(cells, aggregator=True),
         "## Label-free pick: the epoch with the highest gain on the held-out items",
@@ -362,9 +384,14 @@ def held_out_votes(cells: Sequence[Cell]) -> str:
 
 
 def of_docs(cells: Sequence[Cell]) -> str:
-    """Write what the page of results shows: the paper's methods and our start, last epoch; held-out votes."""
-    shown = markdown([cell for cell in cells if cell["method"] in (*SHOWN, CEILING)])
-    return "\n".join(part for part in (shown, held_out_votes(cells)) if part)
+    """Write what the page of results shows: the paper's methods and our start, last epoch; held-out votes.
+
+    Likelihood and calibration stand below the accuracies, of the methods whose cells have them.
+    """
+    shown = [cell for cell in cells if cell["method"] in (*SHOWN, CEILING)]
+    certainty = [table for table in further_tables(shown) if table.what == "certainty"]
+    parts = [markdown(shown), *map(markdown_table, certainty), held_out_votes(cells)]
+    return "\n".join(part for part in parts if part)
 
 
 def in_short(cells: Iterable[Cell]) -> str:
@@ -388,7 +415,8 @@ def in_short(cells: Iterable[Cell]) -> str:
     gold = (real.ceiling, *[simulated.ceiling] * len(simulated.crowds))
     rows.append(Row(method_name(CEILING), gold, ours=False))
     rows = [
-        row._replace(numbers=tuple(n and n._replace(seeds=None) for n in row.numbers))
+        # Marks would need their footnote.
+        row._replace(numbers=tuple(n and n._replace(seeds=None, by_seed={}) for n in row.numbers))
         for row in rows
     ]
     columns = ["LabelMe", *CROWDS.values()]
@@ -431,6 +459,8 @@ def main() -> None:
     draw(cells, RESULTS)
     write_part("benchmark", of_docs(cells), DOCS / "results.md")
     write_part("results in short", in_short(cells), README)
+    for part, write in RIVALS.items():
+        write_part(part, write(cells), DOCS / "rivals.md")
 
 
 if __name__ == "__main__":

@@ -89,6 +89,56 @@ def test_a_method_is_sorted_by_where_it_was_measured(ranks, numbers):
     assert ranks.by_wins([world(z=1.0)]) == ["z"]
 
 
+def lines_of(table):
+    """Return the entries of each line by its first."""
+    rows = [[entry.strip() for entry in line.strip("|").split("|")] for line in table.splitlines()]
+    return {first: rest for first, *rest in rows}
+
+
+def test_ranks_are_means_over_the_crowds_of_a_data_set_and_blank_if_one_is_missing(ranks):
+    """The mean over the easy crowds alone would beat that over all."""
+
+    def both(method, first, second=None, **measures):
+        made = [cell(method, "independent", "high", accuracy=first, **measures)]
+        if second is not None:
+            made.append(cell(method, "correlated", "low", accuracy=second, **measures))
+        return made
+
+    cells = [
+        *both("max_mig", 0.90, 0.80, nll=0.3),
+        *both("aggnet", 0.92, 0.60, nll=0.5),
+        *both("madl", 0.95),
+        cell("max_mig", dataset="labelme", accuracy=0.9),
+        cell("max_mig", dataset="labelme", accuracy=0.92, seed=1),
+        cell("conal", dataset="labelme", accuracy=0.92),
+        cell("conal", dataset="labelme", accuracy=0.896, seed=1),
+        cell("true_labels", dataset="labelme", accuracy=0.99),
+    ]
+    accuracy, table, nll, likelihoods = ranks.ranks_in_short(cells).split("\n\n")
+    assert accuracy == "**Accuracy: rank, and points below the first**"
+    assert lines_of(table) == {
+        "method": ["Digits (2)", "LabelMe"],
+        "-" * len(table.splitlines()[1].split("|")[1]): [
+            r.strip() for r in table.splitlines()[1].strip("|").split("|")[1:]
+        ],
+        "MaDL": ["", ""],
+        "Max-MIG": ["**2.0 (2.5)**", "**1 (0.0)**"],
+        "AggNet": ["**2.0 (11.5)**", ""],
+        "CoNAL": ["", "2 (0.2) †"],
+        "methods": ["3", "2"],
+    }
+    assert nll.startswith("**Negative log-likelihood")
+    assert lines_of(likelihoods)["AggNet"] == ["2.0 (0.200)"]
+    by_crowd = ranks.ranks_by_crowd(cells).split("\n\n")
+    assert [text for text in by_crowd if text.startswith("**")] == [
+        "**Digits: Accuracy: rank, and points below the first**",
+        "**Digits: Negative log-likelihood: rank, and nats above the first**",
+    ]
+    found = lines_of(by_crowd[1])
+    assert found["MaDL"] == ["**1 (0.0)**", ""]
+    assert found["Max-MIG"] == ["3 (5.0)", "**1 (0.0)**"]
+
+
 def test_examples_in_the_docstrings_run(load):
     """Nothing else runs the doctests of recipes."""
     for name in ("benchmark_cells", "benchmark_ranks", "benchmark_overview"):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.recipes.benchmarks.cells import cell, claimed, real, small
+from tests.recipes.benchmarks.cells import cell, real, small
 
 
 @pytest.fixture
@@ -282,6 +282,57 @@ def test_cells_of_an_older_version_have_no_further_tables(tables):
     assert tables.latex(older).count(r"\begin{table}") == 2
 
 
+def level():
+    """Return a real crowd: AggNet is level with the first by pairs of seeds, CoNAL is not, and MaDL has other seeds."""
+
+    def row(method, *accuracies, start=0):
+        return [
+            cell(method, dataset="labelme", seed=start + i, accuracy=a, nll=1 - a)
+            for i, a in enumerate(accuracies)
+        ]
+
+    return [
+        *row("max_mig", 0.90, 0.92, 0.94),
+        *row("aggnet", 0.92, 0.90, 0.93),
+        *row("conal", 0.89, 0.91, 0.93),
+        *row("madl", 0.89, 0.91, 0.93, start=5),
+        *row("soft_vote", 0.919),
+    ]
+
+
+def test_numbers_level_with_the_first_are_marked(tables):
+    """A reader takes every difference in a table for a result; a footnote without a mark explains nothing."""
+    text = tables.markdown(level())
+    assert "\n\n† Within a standard error of the difference to the first of its column. " in text
+    rows = {
+        line.split("|")[1].strip(): line.split("|")[2].strip()
+        for line in text.splitlines()
+        if "|" in line
+    }
+    assert rows["Max-MIG"] == "**92.0 ± 2.0**"
+    assert rows["AggNet"] == "91.7 ± 1.5 †"
+    assert rows["CoNAL"] == "91.0 ± 2.0"  # a point below with each seed
+    assert rows["MaDL"] == "91.0 ± 2.0 †"  # the same numbers, of other seeds
+    assert rows["Soft vote"] == "91.9 (1)"
+    assert "paper: AggNet, best test epoch" in rows
+    assert not any("†" in rows[name] for name in rows if name.startswith("paper"))
+    certainty = tables.further(level())
+    assert "0.083 ± 0.015 †" in certainty  # the lower, the better
+    assert certainty.count("†") == 3
+    latex = tables.latex(level())
+    assert r"AggNet & $91.7 \pm 1.5$\textsuperscript{\dag} &" in latex
+    assert r"\textsuperscript{\dag} Within a standard error" in latex
+    assert "†" not in tables.markdown(small()) + tables.latex(small())
+
+
+def test_table_of_the_readme_has_no_marks(tables):
+    """There is no footnote below it."""
+    cells = [*level(), *(cell("max_mig", "independent", "high", accuracy=0.9) for _ in range(1))]
+    text = tables.in_short(cells)
+    assert "91.7 ± 1.5" in text
+    assert "†" not in text
+
+
 def test_latex_escapes_what_it_does_not_know(tables):
     """A method or data set of a later version must not break the document."""
     text = tables.latex([cell("a_b&c", dataset="my_data%", accuracy=0.5)])
@@ -296,59 +347,6 @@ def test_gold_labels_alone_make_a_table(dataset, tables):
     cells = [cell("true_labels", dataset=dataset, accuracy=0.97)]
     assert "True labels" in tables.markdown(cells)
     assert "True labels & $97.0$" in tables.latex(cells)
-    assert tables.summary(cells)
-
-
-def test_summary_judges_each_claim_by_its_numbers(tables):
-    """A claim that is repeated although the numbers contradict it is worse than none."""
-    majority, aggnet, none, best = tables.summary(claimed(0.9)).splitlines()
-    assert majority == (
-        "- Digits: Majority vote (d) falls under naive majority (5 points or more below 4.1): "
-        "4.2(H) holds, 10.0 against 70.0 in 4.1(H); 4.2(L) holds, 10.0 against 70.0 in 4.1(L)."
-    )
-    assert "4.3(H) holds, 60.0 against 90.0 in 4.1(H);" in aggnet
-    assert "4.3(L) does not hold, 86.0 against 90.0 in 4.1(L)." in aggnet
-    assert none.endswith("in H): holds, 90.0 in 4.1(H) against 97.0.")
-    assert "4.1(H) holds, 90.0 against 90.0 (AggNet);" in best
-    *_, none, best = tables.summary(claimed(0.8)).splitlines()
-    assert none.endswith("does not hold, 80.0 in 4.1(H) against 97.0.")
-    assert "4.1(H) does not hold, 80.0 against 90.0 (AggNet);" in best
-    assert "4.3(H) holds, 80.0 against 70.0 (Majority vote);" in best
-
-
-def test_summary_judges_the_forecasters_too(tables):
-    """A method may fail there alone: where labels carry little information, classifiers look alike."""
-    cells = claimed(0.9)
-    for one in cells:
-        falls = (one["method"], one["case"]) == ("aggnet", "correlated")
-        forecast = {"max_mig": 0.92, "aggnet": 0.5 if falls else 0.95}.get(one["method"])
-        if forecast is not None:
-            one["last"]["forecast_accuracy"] = forecast
-    *others, aggnet, best = tables.summary(cells).splitlines()
-    assert others == tables.summary(claimed(0.9)).splitlines()
-    assert aggnet == (
-        "- Digits: AggNet (dc) falls under correlated mistakes (5 points or more below 4.1): "
-        "4.3(H) holds, 50.0 against 95.0 in 4.1(H); 4.3(L) holds, 50.0 against 95.0 in 4.1(L)."
-    )
-    assert best.startswith("- Digits: Max-MIG (dc) is the best of the paper's methods, or within")
-    assert "4.2(H) does not hold, 92.0 against 95.0 (AggNet);" in best
-    assert "4.3(H) holds, 92.0 against 50.0 (AggNet);" in best
-
-
-def test_summary_does_not_judge_what_was_not_measured(tables):
-    """Two of three cases say nothing about the third, and a drop needs both ends."""
-    majority, aggnet, none, best = tables.summary(small()[:3]).splitlines()
-    assert majority.endswith("4.2(H) not measured; 4.2(L) not measured.")
-    assert aggnet.endswith("4.3(H) not measured; 4.3(L) not measured.")
-    assert none.endswith("not judged, 4.2(H), 4.3(H), true labels not measured.")
-    assert best.endswith("not measured.")
-
-
-def test_summary_of_a_real_crowd_has_the_one_claim(tables):
-    """It has no cases between which to drop."""
-    (line,) = tables.summary(real()).splitlines()
-    assert line.startswith("- LabelMe: Max-MIG (d) is the best")
-    assert line.endswith("holds, 89.6 against 81.0 (Doctor Net).")
 
 
 def test_page_of_the_committed_results_is_what_its_files_give(tables, root):
@@ -367,7 +365,9 @@ def test_page_of_the_committed_results_is_what_its_files_give(tables, root):
         "docs/results.md": ("benchmark", tables.of_docs),
         "README.md": ("results in short", tables.in_short),
     }
-    for place, (name, write) in parts.items():
+    written_parts = [(place, *part) for place, part in parts.items()]
+    written_parts += [("docs/rivals.md", *part) for part in tables.RIVALS.items()]
+    for place, name, write in written_parts:
         text = (root / place).read_text(encoding="utf-8")
         assert f"<!-- {name} -->\n{write(cells).strip()}\n<!-- end {name} -->" in text, place
 
@@ -394,7 +394,7 @@ def test_one_command_writes_the_pages_of_whatever_was_measured(tables, tmp_path,
     pages = {
         place.name: place.read_text("utf-8") for place in (tables.README, *tables.DOCS.glob("*.md"))
     }
-    for place in (readme, docs / "results.md"):
+    for place in (readme, docs / "results.md", docs / "rivals.md"):
         place.write_text(pages[place.name], encoding="utf-8")
     for name, place in (("RESULTS", results), ("DOCS", docs), ("README", readme)):
         monkeypatch.setattr(tables, name, place)
@@ -405,5 +405,5 @@ def test_one_command_writes_the_pages_of_whatever_was_measured(tables, tmp_path,
         "ranking_digits-beyond-the-paper-s-cases.png", "ranking_real-crowds.png",
     }  # fmt: skip
     assert (results / "README.md").read_text("utf-8") == tables.page(cells)
-    for place in (readme, docs / "results.md"):
+    for place in (readme, docs / "results.md", docs / "rivals.md"):
         assert place.read_text("utf-8") != pages[place.name]

@@ -1,0 +1,66 @@
+"""The page of rivals: whose figures stand beside Max-MIG's."""
+
+import pytest
+
+from tests.recipes.benchmarks.cells import cell
+
+
+@pytest.fixture
+def rivals(load):
+    """Import the module from its folder."""
+    return load("benchmark_rivals")
+
+
+def row(method, *accuracies, start=0, **place):
+    return [
+        cell(method, seed=start + i, accuracy=a, ece=1 - a, **place)
+        for i, a in enumerate(accuracies)
+    ]
+
+
+def lines_of(table):
+    return [[entry.strip() for entry in line.strip("|").split("|")] for line in table.splitlines()]
+
+
+def test_the_best_of_each_kind_stands_beside_max_mig(rivals):
+    """A rival of the wrong kind, or not the best one, would make the comparison look better than it is."""
+    crowd = {"case": "sparse_one", "expertise": "low"}
+    cells = [
+        *row("max_mig", 0.90, 0.92, dataset="labelme"),
+        *row(
+            "max_mig_vote_share", 0.99, 0.99, dataset="labelme"
+        ),  # another start of ours: no column
+        *row("conal", 0.91, 0.89, dataset="labelme"),
+        *row("madl", 0.88, 0.90, dataset="labelme"),
+        *row("aggnet", 0.80, 0.84, dataset="labelme"),
+        *row("mace", 0.70, 0.84, dataset="labelme"),
+        *row("true_labels", 0.95, 0.95, dataset="labelme"),
+        *row("max_mig", 0.90, dataset="music"),  # no rival since 2019
+        *row("aggnet", 0.85, dataset="music"),
+        *row("geo_w", 0.70, **crowd),
+        *row("max_mig_cross_fit", 0.60, **crowd),
+    ]
+    accuracy, table, errors, calibration = rivals.beside_best(cells).split("\n\n")
+    assert accuracy == "**Accuracy in percent**"
+    heading, _, *lines = lines_of(table)
+    assert heading == ["crowd", *rivals.COLUMNS, "gold labels"]
+    assert lines == [
+        ["Digits, beyond the paper's cases, sparse one (L)", "", "60.0", "**70.0** GeoCrowdNet-W", "", ""],
+        ["LabelMe", "**91.0 ± 1.4**", "", "90.0 ± 1.4 † CoNAL", "82.0 ± 2.8 AggNet", "95.0 ± 0.0"],
+    ]  # fmt: skip
+    assert errors == "**Calibration error**"
+    assert lines_of(calibration)[3][3] == "0.100 ± 0.014 † CoNAL"  # the lowest
+
+
+def test_without_a_rival_since_2019_there_is_nothing_to_show(rivals):
+    assert (
+        rivals.beside_best(
+            [*row("max_mig", 0.9, dataset="labelme"), *row("aggnet", 0.8, dataset="labelme")]
+        )
+        == ""
+    )
+
+
+def test_every_rival_since_2019_has_a_name(rivals, load):
+    """A key that was misspelt would never be found among the cells."""
+    assert {*rivals.SINCE_2019} < {*load("benchmark_cells").METHODS}
