@@ -7,11 +7,10 @@ This module turns them into numbers and tensors. Whole data sets with crowd colu
 `trust_remote_code=True` finds it.
 """
 
-import difflib
 import os
 import types
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,55 +21,12 @@ from transformers.utils import logging
 
 from .annotator_names import hashed_names
 from .items import ALL_CROWD_COLUMNS, ItemReader
+from .named_votes import Vote, numbers_of, some_of, votes_in_numbers, votes_in_pairs
 from .opening import short
-from .votes import Votes
 
 logger = logging.get_logger(__name__)
 
 TASK = "crowd-forecast"
-VotesByName = Mapping[Any, Any] | Iterable[tuple[Any, Any]]  # annotator: class, or pairs of both
-Vote = tuple[str, str] | tuple[str, str, float]  # annotator, class, and the weight if it is given
-
-_SHOWN = 5  # how many names an error or a warning lists
-
-
-def number_votes(
-    votes: Sequence[VotesByName | None],
-    annotators: Sequence[str],
-    classes: Sequence[str],
-    start: int = 0,
-) -> Votes:
-    """Turn votes with names into the numbers that a model takes.
-
-    Args:
-        votes: of B items, each a mapping from annotator to class, a list of such pairs (an annotator
-            may vote twice), or None. Names may be text or numbers. In place of a class an annotator may
-            give `(class, weight)`, or a mapping from classes to probabilities; weights lie in 0..1.
-        annotators: M names, `model.config.annotators`.
-        classes: C names, `model.config.class_names`.
-        start: number of the first item, for errors.
-
-    Returns:
-        The votes, K at least 1, with weights if any is given. An annotator who is not one of the M is -1
-        and adds nothing.
-
-    Raises:
-        TypeError: if an item's votes are neither a mapping nor pairs, or a name is neither text nor
-            a number.
-        ValueError: if a class is not one of the C, a weight does not lie in 0..1, or the probabilities
-            that an annotator gives to classes sum to more than one.
-
-    Example:
-        >>> votes = [{"ann": "cat", "eve": "dog"}, [("bob", "dog"), ("bob", "cat"), ("ann", "cat")]]
-        >>> who, said = number_votes(votes, annotators=["ann", "bob"], classes=["cat", "dog"])
-        >>> who.tolist(), said.tolist()
-        ([[0, -1, -1], [1, 1, 0]], [[0, 1, -1], [1, 0, 0]])
-        >>> number_votes([{"ann": ("cat", 0.5), "bob": {"cat": 0.25, "dog": 0.75}}],
-        ...              annotators=["ann", "bob"], classes=["cat", "dog"]).weights
-        tensor([[0.5000, 0.2500, 0.7500]])
-    """
-    pairs = [_pairs(of_item, item) for item, of_item in enumerate(votes, start)]
-    return _numbered(pairs, _numbers(annotators), _numbers(classes), start)
 
 
 class ForecastPipeline(Pipeline):
@@ -118,7 +74,7 @@ class ForecastPipeline(Pipeline):
             )
         config = self.model.config
         annotators = config.annotators or [str(m) for m in range(config.num_annotators)]
-        self.annotators, self.classes = _numbers(annotators), _numbers(config.class_names)
+        self.annotators, self.classes = numbers_of(annotators), numbers_of(config.class_names)
         processors = self.image_processor, self.tokenizer, self.feature_extractor
         self.reader = ItemReader(
             self.model.classifier,
@@ -231,8 +187,8 @@ class ForecastPipeline(Pipeline):
         loader = DataLoader(items, batch_size, num_workers=num_workers, collate_fn=list)
         start, heard, unheard = 0, 0, Counter[str]()
         for rows in loader:
-            votes = [_pairs(row["votes"], item) for item, row in enumerate(rows, start)]
-            numbered = _numbered(
+            votes = [votes_in_pairs(row["votes"], item) for item, row in enumerate(rows, start)]
+            numbered = votes_in_numbers(
                 _hashed(votes, **forward_params), self.annotators, self.classes, start
             )
             batch = self.reader.batch([row["inputs"] for row in rows], start)
@@ -255,7 +211,7 @@ class ForecastPipeline(Pipeline):
             why = "unknown to the model" if used else f"not used by {self.model.method}"
             logger.warning(
                 "%d of %d votes are %s and add nothing: by %s.",
-                unheard.total(), heard + unheard.total(), why, _some(list(unheard)),
+                unheard.total(), heard + unheard.total(), why, some_of(list(unheard)),
             )  # fmt: skip
 
     def run_single(self, inputs: Any, *parameters: dict[str, Any]) -> dict[str, Any]:
@@ -329,65 +285,6 @@ def _at_least(name: str, value: Any, least: int) -> int | None:
     return value
 
 
-def _pairs(votes: VotesByName | None, item: int) -> list[Vote]:
-    """Turn an item's votes into pairs of names, with a weight if one is given."""
-    if votes is None:
-        return []
-    if isinstance(votes, str | bytes) or not isinstance(votes, Iterable):
-        raise TypeError(_NO_VOTES.format(short(votes), item))
-    found: list[Vote] = []
-    for pair in list(votes.items() if isinstance(votes, Mapping) else votes):
-        if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise TypeError(_NO_VOTES.format(short(votes), item))
-        who, said = pair
-        if not isinstance(said, Mapping | list | tuple):
-            found.append((_name(who, item), _name(said, item)))
-            continue
-        parts = list(said.items()) if isinstance(said, Mapping) else [said]
-        if not parts or any(len(part) != 2 for part in parts):
-            raise TypeError(_NO_VOTES.format(short(votes), item))
-        weights = [_weight(weight, who, item) for _, weight in parts]
-        if sum(weights) > 1 + 1e-3:
-            raise ValueError(
-                f"`votes` must have probabilities that sum to one or less, got {short(said)} by {short(who)} at item "
-                f"{item}."
-            )
-        found += [
-            (_name(who, item), _name(part[0], item), weight)
-            for part, weight in zip(parts, weights, strict=True)
-            if weight > 0
-        ]
-    return found
-
-
-def _name(name: Any, item: int) -> str:
-    """Check the name of an annotator or a class."""
-    names = (str, int, float, type(None))
-    if not isinstance(name.item() if hasattr(name, "item") else name, names):
-        raise TypeError(
-            "`votes` must name annotators and classes by text or numbers, got "
-            f"{type(name).__name__} {short(name)} at item {item}."
-        )
-    return str(name)
-
-
-def _weight(weight: Any, who: Any, item: int) -> float:
-    """Check how much a vote counts."""
-    value = weight.item() if hasattr(weight, "item") else weight
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ValueError(
-            f"`votes` must have weights in 0..1, got {short(weight)} by {short(who)} at item {item}: a vote counts "
-            "from 0, not at all, to 1, in full."
-        )
-    return float(value)
-
-
-_NO_VOTES = (
-    "`votes` must be a mapping from annotator to class, or a list of such pairs, got {} at item {}. In place of a class "
-    "there may be (class, weight), or a mapping from classes to probabilities."
-)
-
-
 def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
@@ -402,39 +299,4 @@ def _hashed(votes: list[list[Vote]], salt: str | None = None) -> list[list[Vote]
     ]
 
 
-def _numbers(names: Sequence[str]) -> dict[str, int]:
-    return {name: number for number, name in enumerate(names)}
-
-
-def _numbered(
-    votes: list[list[Vote]],
-    annotators: dict[str, int],
-    classes: dict[str, int],
-    start: int,
-) -> Votes:
-    """Look the names up, see `number_votes`."""
-    width = max([1, *map(len, votes)])
-    numbers = torch.full((2, len(votes), width), -1, dtype=torch.int64)
-    weights = torch.zeros(len(votes), width)
-    for row, of_item in enumerate(votes):
-        for place, (who, said, *weight) in enumerate(of_item):
-            if said not in classes:
-                near = difflib.get_close_matches(said[:99], classes, n=1)
-                hint = f" (did you mean {near[0]!r}?)" if near else ""
-                raise ValueError(
-                    f"`votes` must name one of the {len(classes)} classes, got {short(said)} by {short(who)} "
-                    f"at item {start + row}{hint}: the model knows {_some(list(classes))}."
-                )
-            numbers[0, row, place] = annotators.get(who, -1)
-            numbers[1, row, place] = classes[said]
-            weights[row, place] = weight[0] if weight else 1.0
-    is_weighted = any(len(vote) > 2 for of_item in votes for vote in of_item)
-    return Votes(numbers[0], numbers[1], weights if is_weighted else None)
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(map(short, names[:_SHOWN]))
-    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
-
-
-__all__ = ["ForecastPipeline", "number_votes"]
+__all__ = ["ForecastPipeline"]

@@ -23,8 +23,9 @@ from transformers import (
 
 from hf_maxmig import MaxMIGModel, peer
 from hf_maxmig.model import opening
+from hf_maxmig.model.named_votes import number_votes
 from hf_maxmig.model.opening import opened_sound
-from hf_maxmig.model.pipelines import TASK, ForecastPipeline, number_votes
+from hf_maxmig.model.pipelines import TASK, ForecastPipeline
 from tests.children import needs_fork, run
 from tests.networks import draw_crowd, text_pair
 from tests.worlds import ANNOTATORS, CLASSES
