@@ -54,7 +54,7 @@ def card(arguments: CardArguments) -> None:
         ValueError: if there is no such model.
     """
     model = saved_model(arguments.model)
-    written = _results(arguments.model)
+    written = results(arguments.model)
     on_hub = None if Path(arguments.model).exists() else arguments.model
     repo_id = arguments.repo_id or on_hub
     name = (repo_id or Path(arguments.model).resolve().name).split("/")[-1]
@@ -73,7 +73,7 @@ def card(arguments: CardArguments) -> None:
     print(f"The card is {folder / 'README.md'}.")
 
 
-def _results(model: str) -> dict[str, Any]:
+def results(model: str) -> dict[str, Any]:
     """Read the results of the training, if they were saved beside the model."""
     file = cached_file(
         model, RESULTS, _raise_exceptions_for_missing_entries=False,

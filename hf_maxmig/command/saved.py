@@ -113,6 +113,31 @@ def named_items(arguments: SavedArguments, model: CrowdModel) -> tuple[Dataset, 
     Raises:
         ValueError: as `items`.
     """
+    dataset, column = items_with_votes(arguments, model)
+    return numbered(dataset, model), column
+
+
+def numbered(dataset: Dataset, model: CrowdModel) -> Dataset:
+    """Number the annotators as a model does, if both have names for them; unknown ones become -1."""
+    known = model.config.annotators
+    if known is not None and crowd_names(dataset)[0] not in (None, list(known)):
+        return align_annotators(dataset, known)
+    return dataset
+
+
+def items_with_votes(arguments: SavedArguments, model: CrowdModel) -> tuple[Dataset, str | None]:
+    """Read the items as `named_items` does, with the annotators as the votes number them, also unknown ones.
+
+    Args:
+        arguments: the places of items and votes.
+        model: as in `items`.
+
+    Returns:
+        As `named_items`.
+
+    Raises:
+        ValueError: as `items`.
+    """
     modality = MODALITIES[model.config.classifier_task]
     inputs = {*input_names(model.classifier)} - {*GOLD_COLUMNS}
     dataset, place = _read(arguments, modality)
@@ -144,9 +169,6 @@ def named_items(arguments: SavedArguments, model: CrowdModel) -> tuple[Dataset, 
             dataset, votes, item, classes=model.config.class_names,
             max_unknown_share=arguments.max_unknown_share,
         )  # fmt: skip
-    known = model.config.annotators
-    if known is not None and crowd_names(dataset)[0] not in (None, list(known)):
-        dataset = align_annotators(dataset, known)
     return dataset, item
 
 

@@ -103,6 +103,23 @@ class Float32Module(nn.Module):
             if rows is not None:
                 rows.copy_(rows[order.to(rows.device)])
 
+    @torch.no_grad()
+    def add_annotators(self, number: int) -> None:
+        """Append annotators, all of whose numbers are zero.
+
+        A parameter becomes another one: an optimizer that knows the former must be made anew.
+
+        Args:
+            number: how many.
+        """
+        for name in self.of_annotators:
+            rows = getattr(self, name)
+            if rows is None:
+                continue
+            longer = torch.cat([rows, rows.new_zeros(number, *rows.shape[1:])])
+            is_trained = isinstance(rows, nn.Parameter)
+            setattr(self, name, nn.Parameter(longer, rows.requires_grad) if is_trained else longer)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         def keep_wide(tensor: Tensor) -> Tensor:
             moved = fn(tensor)

@@ -33,16 +33,34 @@ def exchange_annotators(model: Any, order: Tensor) -> None:
     Raises:
         NotImplementedError: if some may be elsewhere.
     """
-    modules = [m for m in model.modules() if isinstance(m, Float32Module)]
-    known = {id(tensor) for part in (model.classifier, *modules) for tensor in _tensors(part)}
-    unknown = [tensor for tensor in _tensors(model) if id(tensor) not in known]
-    if any(model.config.num_annotators in tensor.shape for tensor in unknown):
-        raise NotImplementedError(
-            f"{type(model).__name__} must define `reorder_annotators`, got none: it has parameters of its own that "
-            "may be the annotators'."
-        )
-    for module in modules:
+    for module in _of_annotators(model, "reorder_annotators"):
         module.reorder_annotators(order)
+
+
+def more_annotators(model: Any, names: list[str]) -> None:
+    """Append annotators about whom nothing is known: all their numbers are zero.
+
+    Args:
+        model: a crowd model that keeps the annotators' parameters and buffers in `Float32Module`s.
+        names: of the new annotators; they are not kept if the others have none.
+
+    Raises:
+        NotImplementedError: if some may be elsewhere.
+
+    Example:
+        >>> from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel
+        >>> head = HeadClassifier(HeadConfig(input_size=2, num_labels=3))
+        >>> model = MaxMIGModel.from_classifier(head, annotators=["ann", "bob"])
+        >>> more_annotators(model, ["eve"])
+        >>> model.config.num_annotators, model.aggregator.table.shape
+        (3, torch.Size([3, 3, 3]))
+    """
+    for module in _of_annotators(model, "add_annotators"):
+        module.add_annotators(len(names))
+    config = model.config
+    if config.annotators is not None:
+        config.annotators = [*config.annotators, *names]
+    config.num_annotators += len(names)
 
 
 @torch.no_grad()
@@ -147,6 +165,24 @@ def prior_at(prior: ClassPrior, log_p: Tensor) -> ClassPrior:
     logits = torch.where(log_p <= NO_MASS, 2 * NO_MASS, log_p)
     prior.logits.copy_(logits.to(prior.logits.device))
     return prior
+
+
+def _of_annotators(model: Any, verb: str) -> list[Float32Module]:
+    """Find the modules that hold the annotators' numbers, or raise if there may be others.
+
+    Args:
+        model: a crowd model.
+        verb: what the model must define if it has others, for the error.
+    """
+    modules = [m for m in model.modules() if isinstance(m, Float32Module)]
+    known = {id(tensor) for part in (model.classifier, *modules) for tensor in _tensors(part)}
+    unknown = [tensor for tensor in _tensors(model) if id(tensor) not in known]
+    if any(model.config.num_annotators in tensor.shape for tensor in unknown):
+        raise NotImplementedError(
+            f"{type(model).__name__} must define `{verb}`, got none: it has parameters of its own that "
+            "may be the annotators'."
+        )
+    return modules
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:

@@ -31,6 +31,7 @@ from .outputs import Gather, MaxMIGOutput, PosteriorParts
 from .plain_classifier import keep_weights
 from .structures import built_bare
 from .surgery import adapter_layers, answer_in_words, logits_of, merge_adapters, reorder_outputs
+from .updating import UpdatedByVotes
 from .votes import Votes, given_together
 from .whole_files import MANIFEST, written_whole
 from .wrapping import (
@@ -44,7 +45,7 @@ from .wrapping import (
 )
 
 
-class CrowdModel(PreTrainedModel):
+class CrowdModel(UpdatedByVotes, PreTrainedModel):
     """A classifier h that learns from crowd labels: what all methods share.
 
     `trainer.CrowdTrainer` never asks which method it trains. It calls these verbs: `prepare`,

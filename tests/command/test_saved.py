@@ -1,4 +1,4 @@
-"""The verbs that start from a saved model: report, relabel and card."""
+"""The verbs that start from a saved model: report, relabel, update and card."""
 
 import csv
 import json
@@ -9,7 +9,7 @@ import pytest
 import torch
 from datasets import Dataset, DatasetDict, load_dataset
 from huggingface_hub import HfApi
-from transformers import ViTImageProcessor
+from transformers import AutoImageProcessor, ViTImageProcessor
 
 from hf_maxmig import (
     FourLayerCNN,
@@ -225,6 +225,40 @@ def test_data_set_of_the_hub_is_known_by_its_name(model, photos, ann, hub, tmp_p
 
 
 @pytest.mark.slow
+def test_update_writes_a_model_that_knows_everybody(model, photos, tmp_path, capsys):
+    """Otherwise a new annotator's votes add nothing, and the card and the report count the old annotators."""
+    results = {"results": {"eval_accuracy": 0.75, "eval_gain": 1.0}, "arguments": {"seed": 3}}
+    (model / "results.json").write_text(json.dumps(results))
+    folder, votes, *flags = photos[0], photos[2], *photos[3:]
+    typed("update", model, votes, folder, *flags, "--output_dir", tmp_path / "out", "--use_cpu")
+    out = tmp_path / "out"
+    assert "1 new annotator: cyd.\nThe updated model is in" in capsys.readouterr().out
+    again = saved_model(str(out))
+    assert again.config.annotators == [*PEOPLE, "cyd"]
+    voted = again.aggregator.weight.detach().abs().amax(dim=(1, 2)) > 0
+    assert voted.tolist() == [name != "eve" for name in again.config.annotators]
+    assert AutoImageProcessor.from_pretrained(out).size["height"] == 16
+    rows = written(out / "_report" / "relabelled.csv")
+    assert sum("cyd: " in row["votes"] for row in rows) > 0
+    assert {row["annotator"] for row in written(out / "_report" / "annotators.csv")} == {
+        *PEOPLE,
+        "cyd",
+    }
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "5 annotators" in card
+    assert "cyd" not in card
+    kept = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    assert kept == {
+        **results,
+        "results": {"eval_accuracy": 0.75},
+    }  # the gain is that of the former model
+    assert "/_*" in (out / ".gitignore").read_text(encoding="utf-8")
+    # The updated model takes the same votes again; nobody is new.
+    typed("update", out, votes, folder, *flags, "--output_dir", tmp_path / "again", "--use_cpu")
+    assert "No new annotators.\n" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_what_is_wrong_is_one_line(model, photos, tmp_path, capsys):
     """Covers model, data, votes and combinations that do not fit."""
     out = ["--output_dir", tmp_path / "out", "--use_cpu"]
@@ -248,6 +282,9 @@ def test_what_is_wrong_is_one_line(model, photos, tmp_path, capsys):
         (["relabel", model, photos[0], "--image_column", "x", *out], "must have a column 'x'"),
         (["card", model], "must be JSON"),
         (["report", model, *photos, *out], "must be the state that a trainer saves"),
+        (["update", model, photos[2], photos[0], *photos[3:], *out], "must be JSON"),
+        (["update", model, "--data", photos[0], *out], "an update needs votes, got data without any"),
+        (["update", tmp_path / "rival", photos[2], photos[0], *photos[3:], *out], "need a model that combines votes"),
         (["card"], "the following arguments are required: --model"),
     ):  # fmt: skip
         capsys.readouterr()
