@@ -43,6 +43,7 @@ from benchmark_claims import beside_all, part_of, summary
 from benchmark_figure import figure
 from benchmark_layout import MARK, Block, Row, Table, latex_table, markdown_table, rows_of
 from benchmark_overview import ranking, table_in_colours
+from benchmark_published import beside_published
 from benchmark_ranks import by_group, ranks_by_crowd, ranks_in_short, worlds
 from benchmark_rivals import beside_best
 from pages import DOCS, README, takes_no_flags, write_part
@@ -310,6 +311,7 @@ RIVALS: dict[str, Callable[[Sequence[Cell]], str]] = {
     # parts of the page of rivals
     "beside the best": beside_best,
     "ranks": ranks_in_short,
+    "published": beside_published,
 }
 
 
