@@ -29,13 +29,14 @@ from hf_maxmig import (
     MaxMIGModel,
     MaxMIGTrainer,
     MaxMIGTrainingArguments,
+    fitted_table_processor,
 )
 from tests import children
 from tests.attacks.mutations import SEED
 from tests.hub_server import HubServer
 from tests.networks import small_head
 from tests.recipes.imported import recipes
-from tests.worlds import ANNOTATORS, make_crowd
+from tests.worlds import ANNOTATORS, make_crowd, make_table
 
 torch.set_num_threads(1)
 
@@ -114,6 +115,18 @@ def hub(monkeypatch, tmp_path):
 @pytest.fixture(scope="session")
 def crowd():
     return make_crowd()
+
+
+@pytest.fixture(scope="session")
+def table():
+    """Return the crowd on rows of a table."""
+    return make_table()
+
+
+@pytest.fixture(scope="session")
+def table_processor(table):
+    """Return what turns the rows into features."""
+    return fitted_table_processor(table)
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from hf_maxmig import (
     HeadClassifier,
     HeadConfig,
     MaxMIGModel,
+    TableClassifier,
+    TableConfig,
     VGG16Config,
 )
 from tests.worlds import ANNOTATORS, CLASSES
@@ -32,6 +34,12 @@ def small_head(classes=CLASSES, seed=0, dropout=0.0, hidden_size=16):
     fields = {"num_labels": classes} if isinstance(classes, int) else {"id2label": dict(enumerate(classes))}  # fmt: skip
     config = HeadConfig(input_size=5, hidden_size=hidden_size, dropout=dropout, **fields)
     return HeadClassifier(config)
+
+
+def table_classifier(processor):
+    """Return a classifier of three classes for the features of a table processor."""
+    torch.manual_seed(0)
+    return TableClassifier(TableConfig(input_size=processor.size, num_labels=3))
 
 
 def small_vit(num_labels=3):

@@ -25,22 +25,17 @@ VOTES = [{"ann": "cat", "dee": "dog"}, None, {"bob": "emu"}, {"ann": "dog"}, {}]
 
 
 @pytest.fixture(scope="module")
-def processor():
-    return fitted_table_processor(make_table())
-
-
-@pytest.fixture(scope="module")
-def rows():
+def rows(table):
     columns = ["height", "weight", "legs", "colour", "tame"]
-    return make_table().select_columns(columns).select(range(len(VOTES))).to_list()
+    return table.select_columns(columns).select(range(len(VOTES))).to_list()
 
 
 @pytest.fixture(scope="module", params=["table", "head"])
-def model(processor, request):
+def model(table_processor, request):
     torch.manual_seed(0)
     kinds = {"table": (TableClassifier, TableConfig), "head": (HeadClassifier, HeadConfig)}
     kind, config = kinds[request.param]
-    classifier = kind(config(input_size=processor.size, num_labels=3))
+    classifier = kind(config(input_size=table_processor.size, num_labels=3))
     names = dict(enumerate(CLASSES))
     return draw_crowd(MaxMIGModel.from_classifier(classifier, annotators=ANNOTATORS, id2label=names))  # fmt: skip
 
@@ -51,11 +46,11 @@ def scores(answers):
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
-def test_rows_are_forecast_as_their_features_are(model, processor, rows, batch_size):
+def test_rows_are_forecast_as_their_features_are(model, table_processor, rows, batch_size):
     """A column in another place, or a row without its votes, would give other forecasts without an error."""
     assert None in [row["height"] for row in rows]
-    features = processor(rows)["features"]
-    by_row = pipeline(TASK, model=model, feature_extractor=processor, batch_size=batch_size)
+    features = table_processor(rows)["features"]
+    by_row = pipeline(TASK, model=model, feature_extractor=table_processor, batch_size=batch_size)
     by_features = pipeline(TASK, model=model)
     items = [{**row, "votes": votes} for row, votes in zip(rows, VOTES, strict=True)]
     expected = by_features(
@@ -85,16 +80,18 @@ def test_rows_are_forecast_as_their_features_are(model, processor, rows, batch_s
         ({"annotations": [1]}, ValueError, "votes must come by name, as `votes`, got 'annotations' at item 2"),
     ],
 )  # fmt: skip
-def test_bad_cell_is_refused_by_column_and_item(model, processor, rows, changes, error, message):
+def test_bad_cell_is_refused_by_column_and_item(
+    model, table_processor, rows, changes, error, message
+):
     """A batch fails as a whole, so the message must say which item to fix."""
-    forecast = pipeline(TASK, model=model, feature_extractor=processor, batch_size=3)
+    forecast = pipeline(TASK, model=model, feature_extractor=table_processor, batch_size=3)
     with pytest.raises(error, match=message):
         forecast([*rows[:2], rows[2] | changes])
 
 
-def test_item_that_is_no_row_is_refused_with_what_is_expected(model, processor, rows):
+def test_item_that_is_no_row_is_refused_with_what_is_expected(model, table_processor, rows):
     """The message names missing columns, and other kinds of items."""
-    forecast = pipeline(TASK, model=model, feature_extractor=processor)
+    forecast = pipeline(TASK, model=model, feature_extractor=table_processor)
     short = {name: value for name, value in rows[1].items() if name != "weight"}
     with pytest.raises(ValueError, match="must have the column 'weight', got .* at item 1"):
         forecast([rows[0], short])
@@ -107,8 +104,8 @@ def test_item_that_is_no_row_is_refused_with_what_is_expected(model, processor, 
 
 def test_unseen_colour_is_told_once(model, rows, caplog):
     """An unseen category carries no information: the forecast uses the other columns, with one warning."""
-    processor = fitted_table_processor(make_table())
-    forecast = pipeline(TASK, model=model, feature_extractor=processor)
+    table_processor = fitted_table_processor(make_table())
+    forecast = pipeline(TASK, model=model, feature_extractor=table_processor)
     with caplog.at_level(logging.WARNING):
         forecast([rows[0], rows[1] | {"colour": "pink"}, rows[2] | {"colour": "blue"}])
     assert caplog.text.count("Column 'colour' has 'pink' at item 1") == 1

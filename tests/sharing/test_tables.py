@@ -14,13 +14,11 @@ from hf_maxmig import (
     MaxMIGModel,
     MaxMIGTrainer,
     TableClassifier,
-    TableConfig,
     TableProcessor,
-    fitted_table_processor,
 )
 from hf_maxmig.sharing.model_card import model_card
-from tests.networks import draw_crowd
-from tests.worlds import ANNOTATORS, CLASSES, make_table
+from tests.networks import draw_crowd, table_classifier
+from tests.worlds import ANNOTATORS, CLASSES
 
 NAME = "org/animals"
 
@@ -28,20 +26,9 @@ NAME = "org/animals"
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
 
 
-@pytest.fixture(scope="module")
-def table():
-    return make_table()
-
-
-@pytest.fixture(scope="module")
-def processor(table):
-    return fitted_table_processor(table)
-
-
 @pytest.fixture
-def pair(processor):
-    torch.manual_seed(0)
-    head = TableClassifier(TableConfig(input_size=processor.size, num_labels=3))
+def pair(table_processor):
+    head = table_classifier(table_processor)
     names = dict(enumerate(CLASSES))
     return draw_crowd(MaxMIGModel.from_classifier(head, annotators=ANNOTATORS, id2label=names)).eval()  # fmt: skip
 
@@ -63,19 +50,18 @@ def run(block):
 
 
 @pytest.mark.parametrize("columns", ["few", "many"])
-def test_card_shows_a_row_and_its_code_runs(columns, pair, processor, tmp_path):
+def test_card_shows_a_row_and_its_code_runs(columns, pair, table_processor, tmp_path):
     """Transformers has no pipeline for tables, so the example copied from the card must run by itself."""
     if columns == "many":
-        more = [c | {"name": f"{c['name']} {i}"} for i in range(9) for c in processor.columns]
-        processor = TableProcessor(more)
-        torch.manual_seed(1)
-        head = TableClassifier(TableConfig(input_size=processor.size, num_labels=3))
+        more = [c | {"name": f"{c['name']} {i}"} for i in range(9) for c in table_processor.columns]
+        table_processor = TableProcessor(more)
+        head = table_classifier(table_processor)
         names = dict(enumerate(CLASSES))
         pair = MaxMIGModel.from_classifier(head, annotators=ANNOTATORS, id2label=names).eval()
     folder = tmp_path / "model"
     pair.save_pretrained(folder)
-    processor.save_pretrained(folder)
-    card = model_card(pair, {}, {}, "animals", repo_id=str(folder), processor=processor)
+    table_processor.save_pretrained(folder)
+    card = model_card(pair, {}, {}, "animals", repo_id=str(folder), processor=table_processor)
     assert card.data.pipeline_tag == "tabular-classification"
     assert "| columns of a row | height" in card.text
     assert ("and 25 more |" in card.text) == (columns == "many")
@@ -83,33 +69,33 @@ def test_card_shows_a_row_and_its_code_runs(columns, pair, processor, tmp_path):
     assert "image" not in card.text
     classify, forecast, whole = blocks(card)
     with torch.no_grad():
-        expected = pair(**processor([processor.example])).logits.softmax(-1)
+        expected = pair(**table_processor([table_processor.example])).logits.softmax(-1)
     torch.testing.assert_close(run(classify)[0], expected)
     answer, _ = run(forecast.replace('"an annotator": "cat"', '"ann": "cat"'))
     assert answer["heard"] == [("ann", "cat")]
     assert type(run(whole)[1]["model"]) is MaxMIGModel
 
 
-def test_card_without_a_processor_takes_features(pair, processor, tmp_path):
+def test_card_without_a_processor_takes_features(pair, table_processor, tmp_path):
     """The model may have been trained on features computed elsewhere."""
     pair.save_pretrained(tmp_path)
     card = model_card(pair, {}, {}, "animals", repo_id=str(tmp_path))
     classify, forecast, _ = blocks(card)
-    assert f"features=torch.zeros(1, {processor.size})" in classify
+    assert f"features=torch.zeros(1, {table_processor.size})" in classify
     assert run(classify)[0].shape == (1, 3)
     assert run(forecast)[0]["unheard"] == [("an annotator", "cat")]
 
 
 @pytest.mark.slow
-def test_pushed_model_is_used_as_its_card_says(pair, processor, table, hub, ann, make_args):
+def test_pushed_model_is_used_as_its_card_says(pair, table_processor, table, hub, ann, make_args):
     """The processor is uploaded with the model and its code; neither a pickle nor scikit-learn is needed."""
-    trainer = MaxMIGTrainer(pair, make_args(hub_model_id=NAME), train_dataset=table, processing_class=processor)  # fmt: skip
+    trainer = MaxMIGTrainer(pair, make_args(hub_model_id=NAME), train_dataset=table, processing_class=table_processor)  # fmt: skip
     trainer.push_to_hub()
     files = hub.repository(NAME).files
     assert {"preprocessor_config.json", "table_processor.py", "pipelines.py"} < {*files}
     assert b"sklearn" not in files["table_processor.py"].content
     saved = json.loads(files["preprocessor_config.json"].content)
-    assert saved["columns"] == processor.columns
+    assert saved["columns"] == table_processor.columns
     card = ModelCard(files["README.md"].content.decode())
     for block in blocks(card):
         run(block)
