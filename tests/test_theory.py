@@ -605,7 +605,9 @@ def test_ascent_from_the_papers_start_reaches_the_information(name: str, X: int,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "prior", [(0.85, 0.15), (0.98, 0.02), (0.6, 0.3, 0.1)], ids=["LUNA16", "rare", "three"]
+    "prior",
+    [(0.85, 0.15), pytest.param((0.98, 0.02), marks=pytest.mark.full), (0.6, 0.3, 0.1)],
+    ids=["LUNA16", "rare", "three"],
 )
 def test_learned_prior_goes_from_the_vote_share_to_the_truth(prior: tuple[float, ...]) -> None:
     """Annotators' mistakes make a rare class look ten times as frequent, which a learned p must correct."""

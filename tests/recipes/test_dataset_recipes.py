@@ -56,7 +56,14 @@ def feature_dir(tmp_path):
 
 
 @pytest.mark.slow
-@every
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("cifar10", marks=pytest.mark.full),
+        "dogs_vs_cats",
+        "luna16",
+    ],  # VGG-16 takes a quarter of a minute
+)
 def test_recipe_trains_and_saves_a_model_that_takes_pictures(name, parsed, data_dir, tmp_path):
     """The paper's network is trained on the paper's crowd with the flags of the recipe's page."""
     folder = data_dir(name)

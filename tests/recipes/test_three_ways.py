@@ -22,7 +22,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning"),
 ]
 
-KINDS = ["digits", "timm", "transformers"]
 SHORT = ["--num_train_epochs", "2", "--init", "vote_share", "--search_rate", "False", "--use_cpu", "True"]  # fmt: skip
 
 PULL = """
@@ -128,20 +127,28 @@ def asked_of(folder):
         return AutoModel.from_pretrained(folder)(**inputs)
 
 
-def test_model_comes_back_three_ways(push, hub, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ["digits", "transformers"],
+        pytest.param(["digits", "timm", "transformers"], marks=pytest.mark.full),
+    ],
+    ids=len,
+)
+def test_model_comes_back_three_ways(kinds, push, hub, monkeypatch, tmp_path):
     """With the package, by remote code without it, and in a pipeline, the numbers must be the same."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (40, 50, 3), generator=generator, dtype=torch.uint8)
     Image.fromarray(pixels.numpy()).save(tmp_path / "picture.png")
-    expected = {kind: asked_of(Path(push(kind))) for kind in KINDS}
+    expected = {kind: asked_of(Path(push(kind))) for kind in kinds}
     for way in ("package", "remote_code"):
         if way == "package":  # which this process has: a new one imports for ten seconds
             monkeypatch.chdir(tmp_path)
-            monkeypatch.setattr(sys, "argv", ["pull", way, *KINDS])
+            monkeypatch.setattr(sys, "argv", ["pull", way, *kinds])
             exec(compile(PULL, "pull", "exec"), {})
         else:
             home = hub.environment(tmp_path / "home_without")
-            command = [sys.executable, "-I", "-c", PULL, way, *KINDS]
+            command = [sys.executable, "-I", "-c", PULL, way, *kinds]
             finished(command, cwd=tmp_path, env={**os.environ, **home})
         for kind, outputs in expected.items():
             answers, scores = torch.load(tmp_path / kind / f"{way}.pt", weights_only=True)

@@ -324,7 +324,7 @@ def noise(num_items, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keeps_the_best", [False, True])
+@pytest.mark.parametrize("keeps_the_best", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_what_is_learned_by_heart_is_told(keeps_the_best, make_model, make_args, said):
     """The training gain keeps rising and looks like success.
 

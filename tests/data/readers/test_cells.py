@@ -81,7 +81,7 @@ RECORD = st.fixed_dictionaries(
 @settings(
     deadline=None,
     derandomize=True,
-    max_examples=40,
+    max_examples=20,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

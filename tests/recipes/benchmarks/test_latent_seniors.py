@@ -121,6 +121,7 @@ def test_model_built_with_one_aggregator_is_not_trained_as_the_other(make_args, 
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_annotators_are_judged_by_single_labels_whatever_the_aggregator(make_args, recipe):
     """Judged by W alone, ordinary annotators must get the same verdicts as without pairs.
 
