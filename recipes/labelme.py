@@ -21,7 +21,7 @@ minutes for a small one on two cores) and cached, and the saved model takes pict
 
 from dataclasses import dataclass, field
 
-from recipe import RealCrowdTrainingArguments, keep_back
+from recipe import RealCrowdTrainingArguments, keep_back, number_kept_back
 from transformers import AutoImageProcessor, set_seed
 
 from hf_maxmig import HeadClassifier, HeadConfig, frozen_features, labelme
@@ -47,12 +47,7 @@ class LabelMeArguments:
             "help": "Frozen backbone: a Hub name or a folder. Default: the given VGG-16 features."
         },
     )
-    held_out_items: int = field(
-        default=0,
-        metadata={
-            "help": "Training items kept back; the gain on their votes chooses between settings."
-        },
-    )
+    held_out_items: int = number_kept_back()
 
 
 def recipe(arguments: LabelMeArguments, training: RealCrowdTrainingArguments) -> Recipe:

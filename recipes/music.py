@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from datasets import Dataset, DatasetDict, load_dataset
-from recipe import RealCrowdTrainingArguments, keep_back
+from recipe import RealCrowdTrainingArguments, keep_back, number_kept_back
 from transformers import set_seed
 
 from hf_maxmig import (
@@ -33,12 +33,7 @@ class MusicArguments:
     """Where the data is, and how many items are kept back."""
 
     data_dir: str = field(metadata={"help": "Folder with the songs' tables and the votes."})
-    held_out_items: int = field(
-        default=0,
-        metadata={
-            "help": "Training items kept back; the gain on their votes chooses between settings."
-        },
-    )
+    held_out_items: int = number_kept_back()
 
 
 def songs(folder: Path) -> DatasetDict:

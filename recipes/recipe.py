@@ -36,6 +36,12 @@ class RealCrowdTrainingArguments(MaxMIGTrainingArguments):
     save_strategy: str = "no"
 
 
+def number_kept_back() -> Any:
+    """Declare the flag that says how many training items `keep_back` keeps; the last one of a recipe's own."""
+    text = "Training items kept back; the gain on their votes chooses between settings."
+    return field(default=0, metadata={"help": text})
+
+
 @dataclass
 class SimulatedCrowdArguments:
     """Which crowd to simulate, and what to keep from training."""
@@ -56,12 +62,7 @@ class SimulatedCrowdArguments:
             "the seniors' matrices."
         },
     )
-    held_out_items: int = field(
-        default=0,
-        metadata={
-            "help": "Training items kept back; the gain on their votes chooses between settings."
-        },
-    )
+    held_out_items: int = number_kept_back()
 
 
 def shown(flags: list[str]) -> list[str]:

@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
-from recipe import RealCrowdTrainingArguments, keep_back
+from recipe import RealCrowdTrainingArguments, keep_back, number_kept_back
 from torch import nn
 from transformers import (
     AutoModelForSequenceClassification,
@@ -61,12 +61,7 @@ class SentimentArguments:
     fine_tune: bool = field(
         default=False, metadata={"help": "Train the whole encoder, not only a head on it."}
     )
-    held_out_items: int = field(
-        default=0,
-        metadata={
-            "help": "Training items kept back; the gain on their votes chooses between settings."
-        },
-    )
+    held_out_items: int = number_kept_back()
 
 
 def sentences(folder: Path) -> DatasetDict:
