@@ -2,6 +2,7 @@
 
 import pytest
 
+from hf_maxmig.peers import PEERS
 from tests.recipes.benchmarks.cells import cell
 
 
@@ -64,3 +65,13 @@ def test_without_a_rival_since_2019_there_is_nothing_to_show(rivals):
 def test_every_rival_since_2019_has_a_name(rivals, load):
     """A key that was misspelt would never be found among the cells."""
     assert {*rivals.SINCE_2019} < {*load("benchmark_cells").METHODS}
+
+
+def test_page_of_rivals_has_a_line_for_each_rival(root):
+    """A method that is not on the page is found by nobody; crowd-kit's stand for each other."""
+    page = (root / "docs" / "rivals.md").read_text(encoding="utf-8")
+    table = page.partition("## The methods")[2].partition("\n## ")[0]
+    crowd_kit = {name for name, (_, settings) in PEERS.items() if "algorithm" in settings}
+    assert len(crowd_kit) > 5
+    assert [name for name in PEERS if name not in crowd_kit and f"`{name}`" not in table] == []
+    assert any(f"`{name}`" in table for name in crowd_kit)
