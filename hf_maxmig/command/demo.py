@@ -74,10 +74,8 @@ def page_of(arguments: DemoArguments) -> Page:
         What the page shows.
 
     Raises:
-        ImportError: if Gradio is not installed.
         ValueError: if model, data and votes do not fit together, or the file of corrections is another table.
     """
-    need_gradio()
     model = saved_model(arguments.model)
     trying = Trying(model, saved_processor(arguments.model))
     title = Path(arguments.model).resolve().name
@@ -136,7 +134,13 @@ def demo(arguments: DemoArguments) -> None:
 
     Args:
         arguments: which model and data.
+
+    Raises:
+        ImportError: if Gradio is not installed.
+        OSError: if the port is taken.
+        ValueError: as `page_of`.
     """
+    need_gradio()
     page = page_of(arguments)
     blocks = app(page)
     address = launched_here(

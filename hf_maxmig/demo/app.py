@@ -80,7 +80,7 @@ def app(page: Page) -> "gradio.Blocks":
     # What was dropped is deleted after a day.
     with gradio.Blocks(title=title, analytics_enabled=False, delete_cache=(3600, 86400)) as blocks:
         gradio.HTML(drawn("heading", title=page.title), js_on_load=None)
-        with gradio.Tabs():
+        with gradio.Tabs(overflow_behavior="wrap"):
             with gradio.Tab("Try the model"):
                 _try(page.trying)
             if page.reviewing is not None and page.corrections is not None:
@@ -292,8 +292,8 @@ def _review(reviewing: Reviewing, corrections: Corrections) -> None:
         with gradio.Column(scale=2):
             view = gradio.HTML(js_on_load=None)
             with gradio.Row():
-                back = gradio.Button("Previous")
-                on = gradio.Button("Next")
+                back = gradio.Button("Previous", min_width=100)
+                on = gradio.Button("Next", min_width=100)
         with gradio.Column(scale=1):
             reviewer = gradio.Textbox(label="Your name", max_length=200)
             agree = gradio.Button("Agree with the model", variant="primary")
