@@ -12,6 +12,12 @@ from transformers import AutoConfig, AutoFeatureExtractor, AutoModel
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from .model.aggregators import ClassPrior, WeightedAverageAggregator
+from .model.asking import (
+    Questions,
+    choose_questions,
+    expected_accuracy,
+    expected_information,
+)
 from .model.classifiers import CLASSIFIERS, VGG16, FourLayerCNN, FourLayerCNNConfig, VGG16Config
 from .model.configuration_maxmig import MaxMIGConfig
 from .model.functional import aggregate, confusion, forecast, mutual_information_gain, vote_share
@@ -138,6 +144,7 @@ __all__ = [
     "MaxMIGOutput",
     "MaxMIGTrainer",
     "MaxMIGTrainingArguments",
+    "Questions",
     "TableClassifier",
     "TableConfig",
     "TableProcessor",
@@ -148,11 +155,14 @@ __all__ = [
     "add_annotations",
     "aggregate",
     "align_annotators",
+    "choose_questions",
     "cifar10",
     "confusion",
     "crowd_features",
     "describe",
     "dogs_vs_cats",
+    "expected_accuracy",
+    "expected_information",
     "experts",
     "export_onnx",
     "fitted_table_processor",

@@ -289,3 +289,60 @@ def left_out_counts(
                     counts[m][c][r] += q * belief[c] / sum(belief)
         rows = shrink(counts)
     return counts
+
+
+def _entropy(values: list[float]) -> float:
+    return -sum(value * math.log(value) for value in values if value > 0)
+
+
+def expected_gains(joint: list[list[float]], rows: list[list[float]]) -> tuple[float, float]:
+    """What an answer tells: information in nats, and accuracy; of the joint of answers so far and class."""
+    after = [
+        [row[c] * rows[c][r] for c in range(len(row))] for row in joint for r in range(len(row))
+    ]
+
+    def unsure(table: list[list[float]]) -> float:
+        return sum(map(_entropy, table)) - _entropy([sum(row) for row in table])
+
+    right = sum(max(row) for row in after) - sum(max(row) for row in joint)
+    return unsure(joint) - unsure(after), right
+
+
+def greedy_questions(
+    zeta: list[list[float]],
+    rows: list[list[list[float]]],
+    budget: float,
+    voted: list[list[int]],
+    by_accuracy: bool,
+    groups: list[int],
+    costs: list[float],
+    most_per_annotator: int,
+    most_per_item: int,
+    least: float,
+) -> list[tuple[int, int, float, float]]:
+    """Ask the best question first, and compute all values anew after each: (item, annotator, two gains)."""
+    joint = [[row] for row in zeta]
+    barred = [{groups[m] for m in voters} for voters in voted]
+    found: list[tuple[int, int, float, float]] = []
+    while True:
+        best = (0.0, -1, -1, (0.0, 0.0))
+        for i in range(len(zeta)):
+            for m in range(len(rows)):
+                asked = (
+                    [i for _, who, _, _ in found if who == m],
+                    [1 for j, _, _, _ in found if j == i],
+                )
+                full = len(asked[0]) >= most_per_annotator or len(asked[1]) >= most_per_item
+                if full or groups[m] in barred[i] or costs[m] > budget + 1e-9:
+                    continue
+                gains = expected_gains(joint[i], rows[m])
+                worth = gains[by_accuracy] / costs[m]
+                if gains[by_accuracy] >= least and worth > best[0]:
+                    best = worth, i, m, gains
+        _, i, m, gains = best
+        if i < 0:
+            return found
+        found.append((i, m, *gains))
+        joint[i] = [[row[c] * rows[m][c][r] for c in range(len(row))] for row in joint[i] for r in range(len(row))]  # fmt: skip
+        barred[i].add(groups[m])
+        budget -= costs[m]
