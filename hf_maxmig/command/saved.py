@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from datasets import Dataset
-from transformers import AutoModel, AutoProcessor
+from transformers import AutoModel
 
 from ..data.columns import GOLD_COLUMNS, align_annotators, crowd_names, has_crowd_columns
+from ..demo.opening import saved_processor
 from ..model.items import input_names
 from ..model.modeling_maxmig import CrowdModel
 from ..training.maxmig_trainer import MaxMIGTrainer
@@ -74,14 +74,6 @@ def saved_model(name: str) -> CrowdModel:
     if not isinstance(model, CrowdModel):
         raise ValueError(f"MODEL must be a saved crowd model, got a {type(model).__name__}.")
     return model
-
-
-def saved_processor(name: str) -> Any:
-    """Load the processor saved with a model; None if there is none."""
-    try:
-        return AutoProcessor.from_pretrained(name)
-    except (OSError, ValueError):
-        return None
 
 
 def items(arguments: SavedArguments, model: CrowdModel) -> Dataset:

@@ -28,6 +28,7 @@ from ..model.version import __version__
 from ..model.whole_files import CONFIG, staged, written_whole
 from ..sharing.export import save_classifier
 from ..sharing.model_card import model_card
+from ..sharing.space import push_space
 from .checkpoints import CheckpointingTrainer, swapped
 from .discretion import DiscreetHandler, check_trackers
 from .distributed import own_class, whole_parameters
@@ -164,6 +165,7 @@ class SharingTrainer(CheckpointingTrainer):
         private: bool | None = None,
         annotators: str | None = None,
         salt: str | None = None,
+        space: bool = False,
         **kwargs: Any,
     ) -> Any:
         """Upload as `Trainer` does; create the branch if it does not exist, as models do.
@@ -180,16 +182,22 @@ class SharingTrainer(CheckpointingTrainer):
             private: as in `Trainer`.
             annotators: `names`, `hashed` or `dropped`; by default `hub_annotators` of the arguments.
             salt: of the hashes; by default `hub_salt` of the arguments.
+            space: also push a Space of the same name, on which people try the model. It shows the annotators as
+                they are shared, and no data.
             **kwargs: go to `create_model_card`.
 
         Returns:
             As `Trainer.push_to_hub`.
 
         Raises:
-            ValueError: as `CrowdModel.shared_as`.
+            ValueError: as `CrowdModel.shared_as`; or if there is to be a Space of a classifier alone.
         """
         token, revision = token or self.args.hub_token, revision or self.args.hub_revision
         annotators = annotators or self.args.hub_annotators
+        if space and annotators == "dropped":
+            raise ValueError(
+                "`space` must be False with `annotators='dropped'`, got True: the page shows how votes move an answer."
+            )
         if salt is None and annotators == "hashed":
             salt = self.args.hub_salt
         with self._sharing(annotators, salt):
@@ -198,7 +206,15 @@ class SharingTrainer(CheckpointingTrainer):
                     self.init_hf_repo(token=token, private=private)
                 create_branch(self.hub_model_id, branch=revision, token=token, exist_ok=True)
             blocking = blocking or annotators != "names"
-            return super().push_to_hub(commit_message, blocking, token, revision, private, **kwargs)
+            pushed = super().push_to_hub(
+                commit_message, blocking, token, revision, private, **kwargs
+            )
+            if space and self.is_world_process_zero():
+                audio = self.crowd_model.config.classifier_task == "audio-classification"
+                push_space(
+                    self.hub_model_id, revision=revision, audio=audio, token=token, private=private
+                )
+            return pushed
 
     @contextlib.contextmanager
     def _sharing(self, annotators: str, salt: str | None) -> Iterator[None]:
