@@ -14,7 +14,7 @@ from hf_maxmig.model import kept_gradients as module_under_test
 from hf_maxmig.model.aggregators import AGGREGATORS
 from hf_maxmig.model.kept_gradients import TableRows
 from hf_maxmig.peers import doctor_net
-from hf_maxmig.peers.crowd_layer import AnnotatorMatrices
+from hf_maxmig.peers.annotator_matrices import AnnotatorMatrices
 from hf_maxmig.peers.doctor_net import AnnotatorHeads
 
 R, D = 6, 3

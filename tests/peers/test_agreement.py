@@ -19,7 +19,7 @@ from hf_maxmig.peers import (
     peer,
 )
 from hf_maxmig.peers.aggregated import ALGORITHMS, AggregatedConfig, aggregate_labels
-from hf_maxmig.peers.crowd_layer import AnnotatorMatrices
+from hf_maxmig.peers.annotator_matrices import AnnotatorMatrices
 from hf_maxmig.peers.mbem import MBEMConfig
 from hf_maxmig.peers.output_layer import output_layer
 from tests import reference
@@ -313,7 +313,7 @@ def test_crowd_layer_at_equation_2_says_the_confusion_row_of_a_sure_classifier()
     layer.initialize_crowd([(who, said)])
     aggnet = peer("aggnet", small_head(3), num_annotators=6)
     aggnet.initialize_crowd([(who, said)])
-    says = layer.crowd_layer(torch.eye(3), torch.arange(6).repeat(3, 1)).softmax(-1)
+    says = layer.matrices(torch.eye(3), torch.arange(6).repeat(3, 1)).softmax(-1)
     torch.testing.assert_close(says.transpose(0, 1), aggnet.aggregator.weight.exp())
 
 
@@ -321,12 +321,12 @@ def test_crowd_layer_loss_is_the_mean_over_all_labels():
     """Compared with naive loops in which each label is one term."""
     who, said, _ = simulated(9)
     model = peer("crowd_layer", small_head(3), num_annotators=6)
-    torch.nn.init.normal_(model.crowd_layer.table)
+    torch.nn.init.normal_(model.matrices.table)
     batch = {"features": torch.randn(9, 5), "annotators": who, "annotations": said}
     out = model(**batch)
     h = out.logits.softmax(-1)
     terms = [
-        -(model.crowd_layer.table[m] @ h[i]).log_softmax(-1)[r]
+        -(model.matrices.table[m] @ h[i]).log_softmax(-1)[r]
         for i in range(9)
         for m, r in zip(who[i].tolist(), said[i].tolist(), strict=True)
         if m >= 0

@@ -571,7 +571,7 @@ def test_methods_with_a_matrix_start_from_equation_2(crowd):
     layer = make_peer("crowd_layer_vote_share")
     layer.initialize_crowd(crowd_batches(crowd, CrowdCollator(4, 3)))
     torch.testing.assert_close(layer.confusion(), reference.confusion())
-    torch.testing.assert_close(layer.crowd_layer.table.detach(), reference.aggregator.table)
+    torch.testing.assert_close(layer.matrices.table.detach(), reference.aggregator.table)
     for name in JOINT:
         if issubclass(PEERS[name][0], MatricesModel):
             model = make_peer(name, start="vote_share")
