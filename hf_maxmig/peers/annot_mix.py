@@ -18,6 +18,7 @@ from ..model.functional import Mixed, widen
 from ..model.mixup import blended_inputs
 from ..model.outputs import Gather, MaxMIGOutput
 from ..model.votes import Votes
+from .annotator_matrices import log_said
 from .feature_networks import (
     AnnotatorEmbeddings,
     ConfusionOutput,
@@ -25,7 +26,6 @@ from .feature_networks import (
     FeatureNetwork,
     VoteNorm,
     check_eta,
-    log_said,
     of_items,
     vote_rows,
 )

@@ -21,6 +21,24 @@ from ..model.votes import Votes
 STARTS = ("authors", "vote_share")
 
 
+def log_said(log_h: Tensor, log_confusion: Tensor) -> Tensor:
+    """Mix the rows of confusion matrices: log sum_c h_c A_cr.
+
+    Args:
+        log_h: (..., C), log-probabilities of the classifier.
+        log_confusion: (..., C, R): true class, reported class.
+
+    Returns:
+        (..., R), log-probabilities of the reported class.
+
+    Example:
+        >>> sure, confusion = torch.tensor([[1.0, 1e-9]]), torch.tensor([[[0.9, 0.1], [0.4, 0.6]]])
+        >>> log_said(sure.log(), confusion.log()).exp()
+        tensor([[0.9000, 0.1000]])
+    """
+    return (log_h[..., None] + log_confusion).logsumexp(dim=-2)
+
+
 class AnnotatorMatrices(Float32Module):
     """One matrix per annotator, from the classifier's probabilities to the annotator's votes.
 
@@ -55,9 +73,7 @@ class AnnotatorMatrices(Float32Module):
             return (self.of(annotators) @ widen(h)[:, None, :, None]).squeeze(-1)
 
     def log_said(self, log_h: Tensor, annotators: Tensor) -> Tensor:
-        """Mix the rows of each annotator's confusion matrix: log sum_c h_c A^m_cr.
-
-        A^m is the softmax of the scores over the reported class.
+        """Mix the rows of each annotator's confusion matrix, the softmax of their scores over the reported class.
 
         Args:
             log_h: (B, C) log-probabilities.
@@ -68,7 +84,7 @@ class AnnotatorMatrices(Float32Module):
         """
         with torch.autocast(log_h.device.type, enabled=False):
             log_confusion = self.of(annotators).log_softmax(dim=-2)
-            return (log_confusion + widen(log_h)[:, None, None, :]).logsumexp(dim=-1)
+            return log_said(widen(log_h)[:, None], log_confusion.transpose(-1, -2))
 
     @torch.no_grad()
     def where_sure(self) -> Tensor:

@@ -150,24 +150,6 @@ def check_eta(eta: float) -> None:
         raise ValueError(f"`eta` must lie between 0 and 1, got {eta}.")
 
 
-def log_said(log_h: Tensor, log_confusion: Tensor) -> Tensor:
-    """Mix the rows of each vote's confusion matrix: log sum_c h_c A_cr.
-
-    Args:
-        log_h: (V, C), log-probabilities of the classifier for the item of each vote.
-        log_confusion: (V, C, C), of each vote: true class, reported class.
-
-    Returns:
-        (V, C), log-probabilities of the reported class.
-
-    Example:
-        >>> sure, confusion = torch.tensor([[1.0, 1e-9]]), torch.tensor([[[0.9, 0.1], [0.4, 0.6]]])
-        >>> log_said(sure.log(), confusion.log()).exp()
-        tensor([[0.9000, 0.1000]])
-    """
-    return (log_h[:, :, None] + log_confusion).logsumexp(dim=1)
-
-
 class VoteRows(NamedTuple):
     """The votes of a batch, one per row, without padding.
 

@@ -15,6 +15,7 @@ from transformers import initialization as init
 from ..model.configuration_maxmig import MaxMIGConfig
 from ..model.outputs import Gather, MaxMIGOutput
 from ..model.votes import Votes
+from .annotator_matrices import log_said
 from .feature_networks import (
     AnnotatorEmbeddings,
     ConfusionOutput,
@@ -23,7 +24,6 @@ from .feature_networks import (
     OutputWithFeatures,
     VoteNorm,
     check_eta,
-    log_said,
     mean_of_votes,
     vote_rows,
 )
