@@ -16,7 +16,9 @@ from PIL import Image as Picture
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
+from torch import nn
 from transformers import (
+    AutoConfig,
     AutoModel,
     AutoModelForAudioClassification,
     AutoModelForImageClassification,
@@ -24,6 +26,7 @@ from transformers import (
     BertConfig,
     BertForSequenceClassification,
     BertModel,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     ResNetConfig,
@@ -36,6 +39,7 @@ from transformers import (
     Wav2Vec2ForSequenceClassification,
     Wav2Vec2Model,
 )
+from transformers.modeling_outputs import ImageClassifierOutput
 
 from hf_maxmig import (
     AudioHeadClassifier,
@@ -65,7 +69,7 @@ class Modality(NamedTuple):
     task: str
     auto_class: Any
     processor: Callable[[], Any]
-    native: Callable[[], PreTrainedModel] | None  # a classifier of transformers
+    native: Callable[[], PreTrainedModel]  # a classifier of transformers; of rows, a user's own
     encoder: Callable[[], PreTrainedModel] | None
     head: Any
     item: Callable[[int, np.random.Generator], Any]  # an item of a class, as stored in a data set
@@ -208,6 +212,32 @@ def small_vit() -> ViTForImageClassification:
     )
 
 
+class RowConfig(PreTrainedConfig):
+    """The config of a user's own classifier of rows."""
+
+    model_type = "own_rows"
+    input_size: int = 1
+
+
+class RowModel(PreTrainedModel):
+    """A user's own classifier of rows, as its author would write it; transformers has none."""
+
+    config_class = RowConfig
+
+    def __init__(self, config: RowConfig) -> None:
+        super().__init__(config)
+        self.inside = nn.Bilinear(config.input_size, config.input_size, 4)
+        self.out = nn.Linear(4, config.num_labels)
+        self.post_init()
+
+    def forward(self, features=None, labels=None, return_dict=None) -> ImageClassifierOutput:
+        """Classify (B, D) features."""
+        return ImageClassifierOutput(logits=self.out(self.inside(features, features).tanh()))
+
+
+AutoConfig.register("own_rows", RowConfig, exist_ok=True)
+AutoModel.register(RowConfig, RowModel, exist_ok=True)
+
 IMAGE = Modality(
     name="image",
     task="image-classification",
@@ -248,7 +278,7 @@ TABLE = Modality(
     task="tabular-classification",
     auto_class=AutoModel,
     processor=lambda: fitted_table_processor(TABLE.crowd()),
-    native=None,
+    native=lambda: RowModel(RowConfig(input_size=TABLE.processor().size, num_labels=3)),
     encoder=None,
     head=TableClassifier,
     item=item_of_table,

@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
 ]
 each_modality = pytest.mark.parametrize("modality", MODALITIES, ids=repr)
-CLASSIFIERS = [*((modality, head) for modality in MODALITIES for head in (True, False)), (TABLE, True)]  # fmt: skip
+CLASSIFIERS = [(modality, head) for modality in (*MODALITIES, TABLE) for head in (True, False)]
 each_classifier = pytest.mark.parametrize(
     ("modality", "head"),
     CLASSIFIERS,
