@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from .judging.annotators import AnnotatorReport, judge_annotators
     from .judging.report import write_report
     from .sharing.export import export_onnx, save_classifier
+    from .sharing.questions import write_questions
     from .training.maxmig_trainer import MaxMIGTrainer
     from .training.trainer import CrowdTrainer
     from .training.training_args import MaxMIGTrainingArguments
@@ -90,6 +91,7 @@ _LAZY = {
     "soft_votes": ".data.readers.weights",
     "simulate_crowd": ".data.simulated.simulation",
     "thin_votes": ".data.thinning",
+    "write_questions": ".sharing.questions",
     "write_report": ".judging.report",
 }
 
@@ -180,5 +182,6 @@ __all__ = [
     "soft_votes",
     "thin_votes",
     "vote_share",
+    "write_questions",
     "write_report",
 ]

@@ -125,24 +125,86 @@ class _Part(NamedTuple):
     forecast: Tensor
 
 
+class _Voices(NamedTuple):
+    """What the groups of annotators have said about some items.
+
+    Args:
+        item: (U,) int64, the item of each voice.
+        voice: (V,) int64, the voice of each vote.
+        own: (V,) int64, a number per item and annotator.
+        spoken: (U, C), the score that each voice adds to its item.
+    """
+
+    item: Tensor
+    voice: Tensor
+    own: Tensor
+    spoken: Tensor
+
+    @classmethod
+    def of(cls, table: Tensor, votes: Votes, groups: Tensor) -> "_Voices":
+        """Add up votes; `table` is W as (annotator, reported, scored)."""
+        M = len(groups)
+        item, slot = votes.given.nonzero(as_tuple=True)
+        who, said = votes.annotators[item, slot], votes.annotations[item, slot]
+        pairs, own = (item * M + who).unique(return_inverse=True)
+        voices, voice = (item * M + groups[who]).unique(return_inverse=True)
+        of_pair = voice.new_zeros(len(pairs)).scatter_(0, own, voice)
+        spoken = table.new_zeros(len(voices), table.shape[2])
+        spoken.index_add_(0, voice, table[who, said] * _each(votes, table.dtype))
+        spoken /= torch.bincount(of_pair, minlength=len(voices))[:, None]
+        return cls(voices // M, voice, own, spoken)
+
+
+def _each(votes: Votes, dtype: torch.dtype) -> Tensor:
+    """Return how much each vote counts: (V, 1)."""
+    given = votes.given
+    if votes.weights is None:
+        return torch.ones(int(given.sum()), 1, dtype=dtype)
+    return votes.weights[given][:, None].to(dtype)
+
+
 def _without_own(log_h: Tensor, table: Tensor, votes: Votes, groups: Tensor) -> _Part:
     """Forecast the item of each vote without its annotator's group."""
-    M = len(groups)
-    item, slot = votes.given.nonzero(as_tuple=True)
-    who, said = votes.annotators[item, slot], votes.annotations[item, slot]
-    each = table.new_ones(len(item), 1)
-    if votes.weights is not None:
-        each = votes.weights[item, slot, None].to(table.dtype)
-    pairs, own = (item * M + who).unique(return_inverse=True)
-    voices, voice = (item * M + groups[who]).unique(return_inverse=True)
-    speakers = torch.bincount(
-        voice.new_zeros(len(pairs)).scatter_(0, own, voice), minlength=len(voices)
-    )
-    spoken = table.new_zeros(len(voices), table.shape[2])
-    spoken.index_add_(0, voice, table[who, said] * each)
-    spoken /= speakers[:, None]
-    scores = log_h.to(table.dtype).index_add(0, voices // M, spoken)
-    return _Part(who, said, each, own, without_voice(scores, spoken, item, voice))
+    item, voice, own, spoken = _Voices.of(table, votes, groups)
+    scores = log_h.to(table.dtype).index_add(0, item, spoken)
+    forecast = without_voice(scores, spoken, votes.given.nonzero()[:, 0], voice)
+    who, said = votes.annotators[votes.given], votes.annotations[votes.given]
+    return _Part(who, said, _each(votes, table.dtype), own, forecast)
+
+
+def with_votes(
+    log_h: Tensor, weight: Tensor, crowd: Iterable[Votes], groups: Tensor | None = None
+) -> Tensor:
+    """Forecast items by a classifier and the votes, each group of copies as one voice.
+
+    Args:
+        log_h: (N, C), log-probabilities of a classifier, in nats.
+        weight: (M, C, C), W, or log P(m says r | c): annotator, scored class, reported class.
+        crowd: the votes part by part, each as `Votes`, in the order of the items. Read once.
+        groups: (M,) int64, a number below M per group of copies; by default nobody copies.
+
+    Returns:
+        (N, C), log-probabilities.
+
+    Example:
+        >>> log_h = torch.tensor([[0.5, 0.5], [0.5, 0.5]]).log()
+        >>> rows = torch.tensor([[[0.9, 0.1], [0.1, 0.9]]] * 2).log()
+        >>> votes = Votes(torch.tensor([[0, 1], [-1, -1]]), torch.tensor([[0, 0], [-1, -1]]))
+        >>> with_votes(log_h, rows, [votes]).exp()
+        tensor([[0.9878, 0.0122],
+                [0.5000, 0.5000]])
+        >>> with_votes(log_h, rows, [votes], torch.tensor([0, 0]))[0].exp()
+        tensor([0.9000, 0.1000])
+    """
+    groups = torch.arange(len(weight)) if groups is None else groups
+    table, scores, start = widen(weight).transpose(1, 2), [], 0
+    for part in crowd:
+        votes = Votes(*part).to("cpu")
+        voices = _Voices.of(table, votes, groups)
+        own = widen(log_h[start : start + len(votes.annotators)]).to(table.dtype)
+        scores.append(own.index_add(0, voices.item, voices.spoken))
+        start += len(votes.annotators)
+    return torch.cat(scores).log_softmax(dim=1)
 
 
 def _counted(parts: list[_Part], num_annotators: int, log_rows: Tensor | None) -> Tensor:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
@@ -15,10 +15,9 @@ from ..data.describe import describe
 from ..judging.annotators import AnnotatorReport, judge_annotators
 from ..judging.plots import need_matplotlib
 from ..judging.report import write_report
-from ..model.functional import NO_MASS
 from .distributed import whole_parameters
 from .trainer import CrowdTrainer
-from .training import votes_of
+from .training import votes_of, weight_of
 from .training_args import MaxMIGTrainingArguments
 from .wrapped import wrap_classifier
 
@@ -130,12 +129,10 @@ class MaxMIGTrainer(CrowdTrainer):
             ValueError: if the items have no crowd columns.
         """
         model = self.crowd_model
-        with torch.no_grad(), whole_parameters(model):
-            # A vote for another class is evidence against a class without votes.
-            left_out = model.prior.left_out[:, None]
+        with whole_parameters(model):
             return judge_annotators(
                 torch.from_numpy(output.predictions[0]),
-                torch.where(left_out, NO_MASS, model.aggregator.weight).cpu(),
+                cast(torch.Tensor, weight_of(model)),
                 votes_of(dataset, model),
                 self.annotator_names or [str(m) for m in range(model.config.num_annotators)],
                 model.config.class_names,

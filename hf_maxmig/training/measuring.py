@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 from transformers.utils import logging
 
 from ..data.class_order import align_gold, hub_parts
-from ..data.collator import CrowdCollator
-from ..data.columns import check_is_dataset
+from ..data.collator import CrowdCollator, padded
+from ..data.columns import check_is_dataset, has_crowd_columns
 from ..data.numbered import (
     ROW,
     UNKNOWN,
@@ -27,19 +27,21 @@ from ..data.numbered import (
     in_order,
     taken,
 )
+from ..judging.questions import Crowd, Limits, questions_table
 from ..judging.relabel import most_suspect_first, relabelled, save_relabelled
 from ..metrics import NO_LABEL, measured
 from ..model.functional import Posteriors
 from ..model.votes import Votes
 from .batch import batch_posteriors, note_main_input
 from .checkpoints import swapped
+from .distributed import whole_parameters
 from .gold import handed_over, number_of
 from .guards import Watch
 from .known_items import KnownItems
 from .prechecks import check_names
 from .precision import weights_kept
 from .start import Start
-from .training import votes_of
+from .training import votes_of, weight_of
 from .tuning import TunedTrainer
 
 logger = logging.get_logger(__name__)
@@ -288,6 +290,73 @@ class MeasuringTrainer(TunedTrainer):
         log_h, log_g, log_forecast = output.predictions
         return most_suspect_first(
             relabelled(dataset, log_h, log_g, log_forecast, checker, config.class_names, used)
+        )
+
+    def ask(
+        self,
+        dataset: Dataset,
+        budget: float,
+        gain: str = "information",
+        *,
+        costs: Mapping[str, float] | None = None,
+        most_per_annotator: int | None = None,
+        most_per_item: int | None = None,
+        at_least: float = 0.0,
+        annotators: Sequence[str] | None = None,
+        item_column: str | None = None,
+    ) -> Dataset:
+        """Say what to ask next, and whom: the votes that are expected to tell most.
+
+        How annotators answer is estimated from the votes in `dataset`, each by a forecast without the annotator's
+        own, and drawn towards everybody's where votes are few (`hf_maxmig.model.annotator_rows`). A question about
+        an item knows of those that stand before it, and a copy is not asked where its original has answered
+        (`choose_questions`).
+
+        Args:
+            dataset: items with votes, without votes, or with votes on some. For items of the training set the
+                classifier is replaced by networks that have not seen them, where there are any.
+            budget: what all questions may cost together; their number, if there are no `costs`.
+            gain: `information`, in nats, or `accuracy`, of the forecast.
+            costs: of an answer by each annotator, by name; 1 by default.
+            most_per_annotator: questions.
+            most_per_item: questions.
+            at_least: a question with a smaller expected gain is not asked.
+            annotators: names of those who may be asked; everybody by default. People whom the model does not know
+                are taken for average annotators.
+            item_column: a column of `dataset` that names the items; it is repeated in the result.
+
+        Returns:
+            One row per question, the most valuable first: `item`, the row number; the item's name, if
+            `item_column` is given; `annotator`; `expected_gain`; `reason`, a sentence.
+
+        Raises:
+            TypeError: if `dataset` is not a `datasets.Dataset`.
+            ValueError: if there is no such column, somebody has no cost, or a number is not of its range.
+        """
+        limits = Limits(
+            budget, gain, costs, most_per_annotator, most_per_item, at_least, annotators
+        )
+        check_is_dataset(dataset)
+        if item_column is not None and item_column not in dataset.column_names:
+            raise ValueError(
+                f"`item_column` must be a column of `dataset`, got {item_column!r}: it has "
+                f"{', '.join(dataset.column_names)}."
+            )
+        names = {} if item_column is None else {item_column: dataset.with_format(None)[item_column]}
+        return questions_table(self._crowd(dataset, self.predict(dataset), limits), limits, names)
+
+    def _crowd(self, dataset: Dataset, output: PredictionOutput, limits: Limits) -> Crowd:
+        """Put together what is known of the items and of those who may be asked."""
+        model, nobody = self.crowd_model, torch.zeros(len(dataset), 0, dtype=torch.int64)
+        votes = Votes(nobody, nobody)
+        if has_crowd_columns(dataset):
+            votes = padded(self.crowd_of(dataset))
+        names = self.annotator_names or [str(m) for m in range(model.config.num_annotators)]
+        log_h, _, log_forecast = map(torch.from_numpy, output.predictions)
+        with whole_parameters(model):
+            weight = weight_of(model)
+        return Crowd.of(
+            log_h, log_forecast, weight, votes, names, model.config.class_names, limits.new(names)
         )
 
     def _posteriors(self, dataset: Dataset) -> PredictionOutput:
