@@ -125,9 +125,8 @@ def votes_in_numbers(
     start: int,
 ) -> Votes:
     """Look the names up, see `number_votes`."""
-    width = max([1, *map(len, votes)])
-    numbers = torch.full((2, len(votes), width), -1, dtype=torch.int64)
-    weights = torch.zeros(len(votes), width)
+    found: list[tuple[int, int, int, int]] = []  # item, place, annotator, class
+    each: list[float] = []
     for row, of_item in enumerate(votes):
         for place, (who, said, *weight) in enumerate(of_item):
             if said not in classes:
@@ -137,11 +136,17 @@ def votes_in_numbers(
                     f"`votes` must name one of the {len(classes)} classes, got {short(said)} by {short(who)} "
                     f"at item {start + row}{hint}: the model knows {some_of(list(classes))}."
                 )
-            numbers[0, row, place] = annotators.get(who, -1)
-            numbers[1, row, place] = classes[said]
-            weights[row, place] = weight[0] if weight else 1.0
-    is_weighted = any(len(vote) > 2 for of_item in votes for vote in of_item)
-    return Votes(numbers[0], numbers[1], weights if is_weighted else None)
+            found.append((row, place, annotators.get(who, -1), classes[said]))
+            each.append(weight[0] if weight else 1.0)
+    shape = len(votes), max([1, *map(len, votes)])
+    item, slot, *numbers = torch.tensor(found, dtype=torch.int64).view(-1, 4).unbind(dim=1)
+    who_said = torch.full((2, *shape), -1, dtype=torch.int64)
+    who_said[:, item, slot] = torch.stack(numbers)
+    if not any(len(vote) > 2 for of_item in votes for vote in of_item):
+        return Votes(who_said[0], who_said[1])
+    weights = torch.zeros(shape)
+    weights[item, slot] = torch.tensor(each)
+    return Votes(who_said[0], who_said[1], weights)
 
 
 def some_of(names: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from .votes import Votes, voted_classes
 
 logger = logging.get_logger(__name__)
 
+_PART = 1024  # items whose votes are padded to one width
 PASSES = 2  # in the second one, new annotators are evidence about each other
 
 
@@ -218,10 +219,14 @@ def _rows(model: Any, read: _Read, new: list[str], copies: Sequence[Sequence[str
     """Compute the (M, C, C) rows of all annotators, the new ones last."""
     config, known = model.config, _names(model)
     number = numbers_of([*known, *new])
-    votes = votes_in_numbers(read.votes, number, numbers_of(config.class_names), 0)
+    classes = numbers_of(config.class_names)
+    votes = [
+        votes_in_numbers(read.votes[start : start + _PART], number, classes, start)
+        for start in range(0, len(read.votes), _PART)
+    ]
     weight, log_p = model.aggregator.weight.detach().cpu(), model.log_prior().detach().cpu()
     weight = torch.cat([weight, weight.new_zeros(len(new), *weight.shape[1:])])
-    unheard = voted_classes([votes], config.num_labels) & (log_p <= NO_MASS)
+    unheard = voted_classes(votes, config.num_labels) & (log_p <= NO_MASS)
     if unheard.any():
         names = [config.class_names[c] for c in unheard.nonzero()[:, 0]]
         logger.warning(
@@ -231,7 +236,7 @@ def _rows(model: Any, read: _Read, new: list[str], copies: Sequence[Sequence[str
         )
     groups = _groups(copies, number) if copies else None
     return new_rows(
-        read.log_h, weight, [votes], torch.arange(len(weight)) < len(known), log_p, groups
+        read.log_h, weight, votes, torch.arange(len(weight)) < len(known), log_p, groups
     )
 
 
