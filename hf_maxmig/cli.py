@@ -20,6 +20,7 @@ VERBS = {  # each has a file in `command/` with a `main`
     "train": "train a classifier on items and votes, and report on both",
     "report": "write the report on annotators and labels for a saved model and data with votes",
     "relabel": "clean the labels of data by a saved model",
+    "ask": "choose which item to ask whom next",
     "update": "take new votes and new annotators into a saved model, without training",
     "card": "write the card of a saved model",
     "demo": "open a page to try a saved model, and to check and correct labels",

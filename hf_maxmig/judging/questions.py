@@ -22,6 +22,7 @@ from .evidence import Evidence
 from .verdicts import counted
 
 SURE = 0.9  # probability from which the model hesitates no more
+COLUMNS = ("item", "annotator", "expected_gain", "reason")
 FEW = 0.1  # share of those asked who may do better where somebody does well
 
 
@@ -165,7 +166,8 @@ def questions_table(
         items: a column that names the N items, if they have names.
 
     Returns:
-        One row per question, the most valuable first: `item`, the row number; the item's name, if `items` are given;
+        One row per question, the most valuable first: `item`, the row number; the item's name, if `items` are given
+        (a column `item` becomes `item_name`);
         `annotator`; `expected_gain`, in nats, or as a difference of probabilities where the gain is accuracy; and
         `reason`, a sentence.
     """
@@ -173,7 +175,7 @@ def questions_table(
     gain = found.information if limits.gain == "information" else found.accuracy
     columns: dict[str, list[Any]] = {"item": found.item.tolist()}
     for name, values in (items or {}).items():
-        columns[name] = [values[i] for i in columns["item"]]
+        columns[f"{name}_name" if name in COLUMNS else name] = [values[i] for i in columns["item"]]
     columns |= {
         "annotator": [crowd.annotators[m] for m in found.annotator],
         "expected_gain": gain.tolist(),

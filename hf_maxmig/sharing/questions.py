@@ -9,10 +9,9 @@ from typing import Any
 
 from datasets import Dataset
 
+from ..judging.questions import COLUMNS
 from ..judging.relabel import spreadsheet_text
 from ..model.whole_files import staged
-
-_COLUMNS = ("item", "annotator", "expected_gain", "reason")
 
 Rows = list[dict[str, Any]]
 
@@ -42,23 +41,23 @@ def write_questions(
         >>> json.loads(Path("tasks.json").read_text())[0]["data"]
         {'image': 'a.jpg', 'item': 7}
     """
-    missing = [name for name in _COLUMNS if name not in questions.column_names]
+    missing = [name for name in COLUMNS if name not in questions.column_names]
     if missing:
         raise ValueError(
-            f"`questions` must have the columns {', '.join(_COLUMNS)}, as `ask` returns them, got no {missing[0]!r}."
+            f"`questions` must have the columns {', '.join(COLUMNS)}, as `ask` returns them, got no {missing[0]!r}."
         )
     if format not in FORMATS:
         raise ValueError(f"`format` must be one of {', '.join(FORMATS)}, got {format!r}.")
     if format == "csv" and field is not None:
         raise ValueError(f"`field` must not be given for a table, got {field!r}: it is a tool's.")
     rows: Rows = questions.with_format(None).to_list()
-    own = [name for name in questions.column_names if name not in _COLUMNS]
+    own = [name for name in questions.column_names if name not in COLUMNS]
     with staged(Path(path)) as place:
         FORMATS[format](rows, own, field, place)
 
 
 def _csv(rows: Rows, own: list[str], field: str | None, place: Path) -> None:
-    names = ["item", *own, *_COLUMNS[1:]]
+    names = ["item", *own, *COLUMNS[1:]]
     with place.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([spreadsheet_text(name) for name in names])
@@ -69,7 +68,7 @@ def _label_studio(rows: Rows, own: list[str], field: str | None, place: Path) ->
     tasks = [
         {
             "data": _content(about[0], own, field),
-            "meta": {"ask": [{name: row[name] for name in _COLUMNS[1:]} for row in about]},
+            "meta": {"ask": [{name: row[name] for name in COLUMNS[1:]} for row in about]},
         }
         for about in _by_item(rows)
     ]

@@ -323,7 +323,8 @@ class MeasuringTrainer(TunedTrainer):
             at_least: a question with a smaller expected gain is not asked.
             annotators: names of those who may be asked; everybody by default. People whom the model does not know
                 are taken for average annotators.
-            item_column: a column of `dataset` that names the items; it is repeated in the result.
+            item_column: a column of `dataset` that names the items; it is repeated in the result, a column `item` as
+                `item_name`.
 
         Returns:
             One row per question, the most valuable first: `item`, the row number; the item's name, if
