@@ -6,7 +6,7 @@ time that grows with the votes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -64,7 +64,8 @@ class UpdatedByVotes:
             (['ann', 'bob', 'eve'], torch.Size([3, 2, 2]))
         """
         _check_can_update(self)
-        name = str(name)
+        names, _ = checked_annotators([name], None)
+        (name,) = cast(list[str], names)
         if name in _names(self):
             raise ValueError(
                 f"`name` must be that of a new annotator, got {short(name)}, whom the model knows: `update` takes new "
@@ -121,7 +122,8 @@ class UpdatedByVotes:
         Raises:
             TypeError: if `votes` is something else.
             ValueError: if the model does not combine votes, or its aggregator has no matrix per annotator; if a class is
-                unknown; if no known annotator has a vote; if an item cannot be read.
+                unknown; if no known annotator has a vote, or their votes contradict the model; if an item cannot be
+                read.
 
         Example:
             >>> from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel
@@ -134,13 +136,13 @@ class UpdatedByVotes:
         """
         _check_can_update(self)
         read = _read(self, votes, processor, batch_size)
-        known = _names(self)
-        new = [name for name in read.voters if name not in {*known}]
+        number = numbers_of(_names(self))
+        new = [name for name in read.voters if name not in number]
         if self.config.annotators is None:
             new.sort(key=_as_number)
         _check_new(self, new)
         rows = _rows(self, read, new, copies)
-        number = numbers_of([*known, *new])
+        number = numbers_of([*number, *new])
         changed = {number[name] for name in read.voters}
         _extend(self, new, {m: rows[m] for m in sorted(changed)})
         return new
@@ -365,7 +367,7 @@ def new_rows(
         (M, C, C), the rows of all annotators, also of those without votes.
 
     Raises:
-        ValueError: if no known annotator has a vote.
+        ValueError: if no known annotator has a vote, or their votes contradict W.
 
     Example:
         >>> truth = torch.arange(400) % 2
@@ -379,22 +381,29 @@ def new_rows(
         tensor([[4., 4.],
                 [0., 0.]])
     """
-    cast = _cast(crowd, *weight.shape[:2])
-    if not cast[known].any():
+    counts = _cast(crowd, *weight.shape[:2])
+    if not counts[known].any():
         raise ValueError(
             "`votes` must have votes by annotators whom the model knows, got none: new annotators are compared with "
             "them. Give all votes on the items, or all votes so far."
         )
     share = torch.ones(len(weight)) if groups is None else _shares(crowd, groups)
     # Whether the present W shares the votes of copies is unknown.
-    compared = known & (share == 1) if cast[known & (share == 1)].any() else known
+    alone = known & (share == 1)
+    compared = alone if counts[alone].any() else known
     has_mass = log_p > NO_MASS
     log_h = torch.where(has_mass, log_h, NO_MASS).log_softmax(dim=-1)
     now = weight
     for _ in range(PASSES):
         rows = share[:, None, None] * annotator_rows(log_h, now, crowd, groups)
         before, found = (w[compared][:, has_mass] for w in (weight, rows))
-        rows = rows * strength_of(before, found, cast[compared])
+        strength = strength_of(before, found, counts[compared])
+        if strength == 0:
+            raise ValueError(
+                "`votes` must agree with what the model has learned of the annotators whom it knows, got votes that "
+                "contradict it: the classes must be named as in the training."
+            )
+        rows = rows * strength
         now = torch.where(known[:, None, None], weight, rows)
     return rows
 

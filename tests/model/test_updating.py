@@ -294,6 +294,16 @@ def changed(crowd, **columns):
     return [{**row, **columns} for row in items_of(crowd)]
 
 
+def test_votes_that_contradict_the_model_are_refused(crowd):
+    """With the names of two classes exchanged, an update would turn everybody's matrix round, or leave it without effect."""
+    model, swapped = make(), dict(zip(CLASSES, ["dog", "emu", "cat"], strict=True))
+    before = model.aggregator.weight.detach().clone()
+    other = [{**row, "votes": [(who, swapped[said]) for who, said in row["votes"]]} for row in items_of(crowd)]  # fmt: skip
+    with pytest.raises(ValueError, match="got votes that contradict it: the classes must be named"):
+        model.update(other)
+    assert torch.equal(model.aggregator.weight, before)
+
+
 @pytest.mark.parametrize(
     ("votes", "message"),
     [
