@@ -6,6 +6,7 @@ import logging
 
 import pytest
 import torch
+from datasets import ClassLabel, List
 from torch.nn.functional import cross_entropy
 from transformers import AutoModel, pipeline, set_seed
 
@@ -25,6 +26,7 @@ from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.model import updating
 from hf_maxmig.model.updating import new_rows, strength_of
 from hf_maxmig.model.votes import Votes
+from tests.modalities import MODALITIES, TABLE
 from tests.networks import small_head
 from tests.worlds import ANNOTATORS, CLASSES, make_crowd
 
@@ -387,6 +389,20 @@ def test_name_of_a_class_is_matched_not_its_number(crowd):
     model.update(other)
     expected.update(crowd)
     torch.testing.assert_close(model.aggregator.weight, expected.aggregator.weight)
+
+
+@pytest.mark.parametrize("modality", [*MODALITIES, TABLE], ids=repr)
+def test_items_of_every_modality_are_read_by_their_processor(modality):
+    """Users keep pictures, texts, sounds and rows in their data, not the classifier's inputs."""
+    model, processor, crowd = modality.model(), modality.processor(), modality.crowd(30)
+    features = crowd.features.copy()
+    features["annotators"] = List(ClassLabel(names=[*ANNOTATORS[:3], "eve"]))
+    before = model.aggregator.weight.detach().clone()
+    assert model.update(crowd.cast(features), processor=processor, batch_size=8) == ["eve"]
+    assert model.config.annotators == [*ANNOTATORS, "eve"]
+    assert (model.aggregator.weight[:3] - before[:3]).abs().amax(dim=(1, 2)).min() > 0
+    assert torch.equal(model.aggregator.weight[3], before[3])
+    assert model.aggregator.weight[4].abs().max() > 0
 
 
 @pytest.mark.slow
