@@ -397,6 +397,7 @@ def test_items_of_every_modality_are_read_by_their_processor(modality):
     model, processor, crowd = modality.model(), modality.processor(), modality.crowd(30)
     features = crowd.features.copy()
     features["annotators"] = List(ClassLabel(names=[*ANNOTATORS[:3], "eve"]))
+    model.aggregator.table.data.copy_(2 * torch.eye(3))
     before = model.aggregator.weight.detach().clone()
     assert model.update(crowd.cast(features), processor=processor, batch_size=8) == ["eve"]
     assert model.config.annotators == [*ANNOTATORS, "eve"]
