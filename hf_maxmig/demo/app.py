@@ -254,7 +254,7 @@ def _entry(trying: Trying) -> tuple[list[Any], Callable[..., Any], list[Any]]:
         send = gradio.Button("Classify")
         return (
             [text],
-            lambda given: trying.features(given) if given.strip() else None,
+            lambda given: trying.features(given) if given and given.strip() else None,
             [send.click, text.submit],
         )
     text = gradio.Textbox(label="Type or paste a text", lines=5)
@@ -262,10 +262,10 @@ def _entry(trying: Trying) -> tuple[list[Any], Callable[..., Any], list[Any]]:
         pair = gradio.Textbox(label="Second text", lines=3)
     send = gradio.Button("Classify")
 
-    def read(given: str, second: str) -> dict[str, str] | None:
-        if not given.strip():
-            return None
-        return {"text": given} | ({"text_pair": second} if second.strip() else {})
+    def read(given: str | None, second: str | None) -> dict[str, str] | None:
+        parts = {"text": given or "", "text_pair": second or ""}  # None if never touched
+        parts = {name: part for name, part in parts.items() if part.strip()}
+        return parts if "text" in parts else None
 
     return [text, pair], read, [send.click, text.submit, pair.submit]
 
@@ -317,13 +317,13 @@ def _review(reviewing: Reviewing, corrections: Corrections) -> None:
 
         return to
 
-    def saved(place: int, reviewer: str, kind: str, said: int) -> tuple[int, str, None, str]:
+    def saved(place: int, reviewer: str | None, kind: str, said: int) -> tuple[int, str, None, str]:
         try:
             name = reviewing.name(place)
             if kind == _GOLD:
                 number = corrections.gold(name, classes[said])
             else:
-                number = corrections.vote(name, reviewer, classes[said])
+                number = corrections.vote(name, reviewer or "", classes[said])
         except (ValueError, OSError, IndexError) as error:
             return place, item_of(reviewing, corrections, place), None, drawn("said", text=meaning_of(error))  # fmt: skip
         text = drawn(

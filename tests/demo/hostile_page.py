@@ -19,7 +19,7 @@ from hf_maxmig.demo.trying import Trying
 from hf_maxmig.judging.relabel import most_suspect_first, relabelled
 from hf_maxmig.model.whole_files import staged
 from tests.judging.pages import make_report
-from tests.modalities import IMAGE
+from tests.modalities import IMAGE, TABLE, TEXT
 from tests.networks import draw_crowd
 
 HACK = "window.hacked = true"
@@ -32,6 +32,7 @@ ANNOTATORS = [
 ]
 CLASSES = ["cat", f"<img src=x onerror='{HACK}'>", f"${{{HACK}}}{{{{value}}}} **bold** [a](javascript:{HACK})"]  # fmt: skip
 ITEMS = [f"<b onclick='{HACK}'>{name}</b>.png" for name in "abcdef"]
+OTHERS = (TEXT, TABLE)
 TRUTH = [0, 1, 2, 0, 1, 2]
 
 
@@ -79,10 +80,10 @@ def reviewing(folder):
 
 
 def serve(folder):
-    """Serve the page; note its address, and each connection that the server makes.
+    """Serve the page, and one of models of a text and of a row; note the addresses, and each connection made.
 
     Args:
-        folder: where `address`, `connections` and `corrections.csv` are written.
+        folder: where `addresses`, `connections` and `corrections.csv` are written.
     """
     log = os.open(Path(folder, "connections"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -91,9 +92,12 @@ def serve(folder):
             os.write(log, f"{json.dumps(arguments[1])}\n".encode())
 
     sys.addaudithook(note)
-    page = Page(HACK, trying(), reviewing(folder), corrections(folder), judged())
-    blocks = app(page)
-    address = launched_here(blocks, prevent_thread_lock=True)
-    with staged(Path(folder, "address")) as place:
-        place.write_text(address)
-    blocks.block_thread()
+    pages = {"image": Page(HACK, trying(), reviewing(folder), corrections(folder), judged())}
+    pages |= {m.name: Page(m.name, Trying(m.model(), m.processor())) for m in OTHERS}
+    apps = {name: app(page) for name, page in pages.items()}
+    addresses = {
+        name: launched_here(blocks, prevent_thread_lock=True) for name, blocks in apps.items()
+    }
+    with staged(Path(folder, "addresses")) as place:
+        place.write_text(json.dumps(addresses))
+    apps["image"].block_thread()

@@ -17,11 +17,13 @@ from importlib.util import find_spec
 import pytest
 
 from hf_maxmig import read_annotations
+from hf_maxmig.demo.trying import Trying
 from tests.children import needs_fork, started
 from tests.demo.hostile_page import (
     ANNOTATORS,
     CLASSES,
     ITEMS,
+    OTHERS,
     TRUTH,
     corrections,
     judged,
@@ -29,8 +31,10 @@ from tests.demo.hostile_page import (
     serve,
     trying,
 )
+from tests.modalities import TEXT
 
 MISSING = [name for name in ("gradio", "playwright") if find_spec(name) is None]
+PHONE = {"width": 360, "height": 740}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 pytestmark = [
@@ -44,12 +48,13 @@ pytestmark = [
 class World:
     """Where the page is served, and what happened on it."""
 
-    def __init__(self, folder, address):
-        self.folder, self.address = folder, address
+    def __init__(self, folder, addresses):
+        self.folder, self.addresses = folder, addresses
+        self.address = addresses["image"]
         self.corrections = corrections(folder)
         self.asked, self.errors = [], []
 
-    def open(self, browser, **how):
+    def open(self, browser, name="image", **how):
         """Open the page in a browser of its own; note where its requests go, and what goes wrong on it."""
         page = browser.new_context(**how).new_page()
         page.on("request", lambda request: self.asked.append(request.url))
@@ -57,7 +62,7 @@ class World:
         page.on("dialog", lambda dialog: self.errors.append(dialog.message))
         page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)  # fmt: skip
         page.set_default_timeout(20_000)
-        page.goto(self.address)
+        page.goto(self.addresses[name])
         page.get_by_role("tab", name="Try the model").wait_for()
         return page
 
@@ -67,11 +72,11 @@ def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
     with started(folder / "log", serve, folder) as child:
         deadline = time.monotonic() + 120
-        while not (folder / "address").exists():
+        while not (folder / "addresses").exists():
             assert child.is_alive(), (folder / "log").read_text()
             assert time.monotonic() < deadline, (folder / "log").read_text()
             time.sleep(0.05)
-        yield World(folder, (folder / "address").read_text())
+        yield World(folder, json.loads((folder / "addresses").read_text()))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +85,8 @@ def browser(world):
 
     with sync_playwright() as driver:
         chromium = driver.chromium.launch(
-            executable_path=BROWSER, args=["--no-sandbox", "--disable-dev-shm-usage"]
+            executable_path=BROWSER,
+            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
         )
         yield chromium
         chromium.close()
@@ -90,6 +96,12 @@ def browser(world):
 def desk(world, browser):
     """The page on a desk."""
     return world.open(browser, viewport={"width": 1200, "height": 900})
+
+
+@pytest.fixture(scope="module")
+def phone(world, browser):
+    """The page on another person's phone, in the dark."""
+    return world.open(browser, viewport=PHONE, color_scheme="dark", is_mobile=True, has_touch=True)
 
 
 def to_tab(page, name):
@@ -144,29 +156,30 @@ def test_person_corrects_and_gives_a_gold_label(world, desk):
     desk.get_by_text("Corrected as gold label").wait_for()
     assert saved(world)[ITEMS[1], "yan"] == "cat"
     assert saved(world)[ITEMS[2], ""] == CLASSES[2]
-    desk.get_by_label("my vote").check()
-    desk.get_by_label("Your name").fill(" ")
-    desk.get_by_role("button", name="Agree with the model").click()
-    desk.get_by_text("A reviewer must have a name, got none: type yours.").wait_for()
 
 
-def test_two_people_at_once_lose_nothing(world, browser, desk):
+def test_two_people_at_once_lose_nothing(world, desk, phone):
     """Each has a place of their own, and both corrections are in the file."""
-    pages = [world.open(browser) for _ in range(2)]
-    for page, name in zip(pages, ("one", "two"), strict=True):
-        to_tab(page, "Check labels")
-        page.get_by_text("Item 1 of 6").wait_for()
+    people = {"one": desk, "two": phone}
+    to_tab(phone, "Check labels")
+    phone.get_by_text("Item 1 of 6").wait_for()
+    phone.get_by_role("button", name="Agree with the model").click()
+    phone.get_by_text("A reviewer must have a name, got none: type yours.").wait_for()
+    while not desk.get_by_text("Item 1 of 6").count():
+        before = desk.get_by_text(re.compile("Item . of 6")).inner_text()
+        desk.get_by_role("button", name="Previous").click()
+        desk.get_by_text(before).wait_for(state="detached")
+    for name, page in people.items():
+        page.get_by_label("my vote").check()
         page.get_by_label("Your name").fill(name)
     before = saved(world)
     for number in (2, 3):
-        for page in pages:  # both are sent before either is answered
+        for page in people.values():  # both are sent before either is answered
             page.get_by_role("button", name="Agree with the model").click(no_wait_after=True)
-        for page in pages:
+        for page in people.values():
             page.get_by_text(f"Item {number} of 6").wait_for()
-    for page in pages:
-        page.context.close()
     added = {key: value for key, value in saved(world).items() if key not in before}
-    assert added == {(ITEMS[i], name): CLASSES[TRUTH[i]] for i in range(2) for name in ("one", "two")}  # fmt: skip
+    assert added == {(ITEMS[i], name): CLASSES[TRUTH[i]] for i in range(2) for name in people}
 
 
 def test_votes_move_the_answer_on_a_picture(world, desk):
@@ -210,6 +223,32 @@ def test_what_is_no_picture_is_answered_by_a_sentence(content, world, desk):
     assert "Traceback" not in desk.content()
 
 
+@pytest.mark.parametrize("modality", OTHERS, ids=repr)
+def test_other_items_than_pictures_have_a_form_of_their_own(modality, world, browser):
+    """A text is typed, and each column of a row has a field."""
+    page = world.open(browser, modality.name)
+    item = modality.raw(1)[0]
+    if modality is TEXT:
+        page.get_by_label("Type or paste a text").fill(item)
+    else:
+        item = {}
+        for column in modality.processor().columns:
+            box = page.get_by_label(column["name"], exact=True)
+            if column["kind"] == "number":
+                box.fill("1.5")
+                item[column["name"]] = 1.5
+            else:
+                box.click()
+                page.get_by_role("option").nth(1).click()
+                item[column["name"]] = 1 if column["kind"] == "truth" else column["categories"][1]
+    page.get_by_role("button", name="Classify").click()
+    page.get_by_text("The classifier says").wait_for()
+    answer = Trying(modality.model(), modality.processor()).answer(modality.parts(item))
+    shares = [float(share) for share in page.locator(".mm-bars td").all_inner_texts() for share in re.findall(r"[\d.]+", share)]  # fmt: skip
+    assert shares == pytest.approx(sorted((100 * answer.classifier).tolist(), reverse=True), abs=0.06)  # fmt: skip
+    page.context.close()
+
+
 def test_annotator_is_shown_with_matrix_and_errors(world, desk):
     """The first is the one to act on first; another is a choice away."""
     to_tab(desk, "Annotators")
@@ -246,21 +285,20 @@ def contrast(page, selector):
     )
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_page_fits_a_phone_in_light_and_dark(scheme, world, browser):
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_page_fits_a_phone_in_light_and_dark(scheme, desk, phone):
     """A reviewer sits on a train, in the evening."""
-    size = {"width": 360, "height": 740}
-    phone = world.open(browser, viewport=size, color_scheme=scheme, is_mobile=True, has_touch=True)
-    paper = phone.evaluate("getComputedStyle(document.body).backgroundColor")
+    page = {"dark": phone, "light": desk}[scheme]
+    page.set_viewport_size(PHONE)
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", paper)[:3])) < 3 * 100) == (scheme == "dark")
-    for tab, text in (("Check labels", "Item 1 of 6"), ("Annotators", "Right votes")):
-        to_tab(phone, tab)
-        phone.get_by_text(text).wait_for()
-        wide = phone.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    for tab, text in (("Check labels", "suspect."), ("Annotators", "Right votes")):
+        to_tab(page, tab)
+        page.get_by_text(text).wait_for()
+        wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert wide[0] <= wide[1] == 360, tab
-    assert contrast(phone, ".mm-facts dt") >= 4.5
-    assert contrast(phone, ".mm-badge") >= 4.5
-    phone.context.close()
+    assert contrast(page, ".mm-facts dt") >= 4.5
+    assert contrast(page, ".mm-badge") >= 4.5
 
 
 def test_hostile_names_did_nothing(world, desk):

@@ -4,7 +4,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 from filelock import FileLock
 
 from hf_maxmig import add_annotations, read_annotations
@@ -38,6 +38,21 @@ def test_file_reads_as_votes_and_gold_labels(corrections):
     ]  # fmt: skip
     assert corrections.of("b") == [("", "dog"), ("yan", "cat")]
     assert [path.name for path in corrections.path.parent.iterdir() if path.name[0] != "."] == ["corrections.csv"]  # fmt: skip
+
+
+def test_corrections_join_the_items_beside_the_votes(corrections, tmp_path):
+    """The way that `docs/demo.md` shows: an earlier file of votes has no gold labels."""
+    (tmp_path / "votes.csv").write_text(
+        "item,annotator,annotation\na,ann,cat\nb,ann,cat\nc,ann,dog\n"
+    )
+    corrections.vote("a", "zoe", "dog")
+    corrections.gold("b", "dog")
+    votes = [read_annotations(path) for path in (tmp_path / "votes.csv", corrections.path)]
+    items = Dataset.from_dict({"id": ["a", "b", "c"]})
+    joined = add_annotations(items, concatenate_datasets(votes), "id")
+    assert joined["annotators"][:] == [[0, 1], [0], [0]]
+    assert joined["annotations"][:] == [[0, 1], [0], [1]]
+    assert joined["label"][:] == [None, 1, None]
 
 
 def test_who_changes_their_mind_has_one_vote(corrections):

@@ -8,7 +8,7 @@ from hf_maxmig import HeadClassifier, HeadConfig, MaxMIGModel, peer
 from hf_maxmig.demo.drawing import answer_of, shown_item
 from hf_maxmig.demo.trying import Trying, meaning_of
 from tests.judging.pages import HOSTILE
-from tests.modalities import IMAGE, MODALITIES, TABLE
+from tests.modalities import AUDIO, IMAGE, MODALITIES, TABLE
 from tests.networks import small_head
 from tests.worlds import ANNOTATORS, CLASSES
 
@@ -82,6 +82,18 @@ def test_what_is_no_picture_is_a_sentence(content, message, tmp_path):
     assert len(sentence.splitlines()) == 1
     assert str(tmp_path) not in sentence
     assert shown_item(str(path), "image") == ""
+
+
+def test_sound_is_heard_beside_its_answer(tmp_path):
+    """A person who has dropped the wrong recording hears it."""
+    path = tmp_path / "sound.wav"
+    path.write_bytes(AUDIO.raw(1)[0]["bytes"])
+    html = shown_item(str(path), "audio")
+    assert "<audio controls" in html
+    assert "data:audio/wav;base64," in html
+    trying = Trying(AUDIO.model(), AUDIO.processor())
+    same = trying.answer(AUDIO.parts(AUDIO.raw(1)[0]))
+    torch.testing.assert_close(trying.answer({"audio": str(path)}).classifier, same.classifier)
 
 
 @pytest.mark.parametrize("text", ["1 2 x", "nan 0 0 0 0", "1 2", "inf,0,0,0,0", "1e999 0 0 0 0"])

@@ -24,6 +24,7 @@ FOLDER = re.compile(r"(?:[\w-]+/)+")
 OF_USERS = {
     "all_results.json",
     "config.json",
+    "corrections.csv",
     "first_vote.py",
     "flowers.csv",
     "preprocessor_config.json",
