@@ -42,10 +42,8 @@ STEPS, STEPS_A_STEP = 500, 0.35  # steps of the networks: at most, and per step 
 LEAST_STEPS = 200  # of a short training before the training, if an epoch has as many
 BRIEF = 60  # steps of the networks that only weigh annotators
 MULTIPLES = (10.0, 100.0)  # rates of W, as multiples of the networks' rate; the usual one first
-LOOKS = (
-    0.25,
-    1.0,
-)  # if networks and annotators make the same mistakes, accuracies fall while the gain rises
+# If networks and annotators make the same mistakes, accuracies fall while the gain rises: then the early look is taken.
+LOOKS = (0.25, 1.0)
 MOST_JUDGED = 2_500  # items whose votes judge the settings of the race
 FIRST_STRENGTH = 0.5  # scale of the first W: vote shares are overconfident
 # Nats between the votes' class shares and equal ones, above which the votes' shares are taken for those of the
@@ -325,7 +323,14 @@ def _best_setting(
     best: tuple[Judged, Raced] | None = None
     for name, log_p in priors.items():
         of_prior = [(_judge(votes, one, rows), one) for one in raced if one.log_p is log_p]
-        judged = max(of_prior, key=lambda pair: pair[0].score)
+        of_looks = [
+            of_prior[i : i + len(MULTIPLES)] for i in range(0, len(of_prior), len(MULTIPLES))
+        ]
+        *early, judged = [max(look, key=lambda pair: pair[0].score) for look in of_looks]
+        # Where an early look predicts votes as well, the last one still knows more of the items.
+        for one in early:
+            if votes.clearly_better(one[0], judged[0]):
+                judged = one
         likelihoods[f"search_prior_{name}"] = judged[0].score
         # A later setting must be clearly better.
         if best is None or votes.clearly_better(judged[0], best[0]):

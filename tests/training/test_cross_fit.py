@@ -15,6 +15,7 @@ from hf_maxmig.model.functional import NO_MASS, vote_share
 from hf_maxmig.model.heads import HeadClassifier, HeadConfig
 from hf_maxmig.model.votes import Votes
 from hf_maxmig.training.cross_fit import CrossFitted, constant, cross_fit, temper
+from hf_maxmig.training.fold_networks import CrossFit
 from hf_maxmig.training.left_out import LeftOutVotes
 from tests.training.drawn_crowds import draw, features_of, same, share_right
 
@@ -298,3 +299,42 @@ def test_items_that_settings_are_judged_by_are_of_all_classes(monkeypatch):
     assert len(whole) == 240
     assert (torch.bincount(few.flatten(), minlength=3) > 30).all()
     assert share_right(start.targets, truth) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("early", "last", "taken"), [(0.5, 0.5, [1] * 4), (0.3, 0.9, [1] * 4), (0.9, 0.3, [0] * 4)]
+)
+def test_early_look_is_taken_only_where_it_predicts_votes_clearly_better(
+    early, last, taken, small, monkeypatch
+):
+    """On photographs of LabelMe both looks predict votes alike, and networks that stop early are a point worse.
+
+    Chance gives the higher likelihood now to one of two equal looks, now to the other.
+    """
+    features, truth, crowd = small
+    race, best_setting = CrossFit.race, hf_maxmig.training.cross_fit._best_setting
+    spread, looks, chosen = torch.eye(3)[truth], [], []
+    generator = torch.Generator().manual_seed(5)
+
+    def known(self, *given, **named):
+        """Race, and let the networks of each look give the truth known probabilities, half of them a bit higher."""
+        results = race(self, *given, **named)
+        looks.clear()
+        for mean in (early, last):
+            sides = torch.arange(len(truth)) % 2 * 0.1 - 0.05
+            right = mean + sides[torch.randperm(len(truth), generator=generator)][:, None]
+            looks.append((right * spread + (1 - right) * (1 - spread) / 2).log())
+        each = len(results) // len(looks)
+        return [one._replace(log_h=looks[i // each]) for i, one in enumerate(results)]
+
+    def listened(*given):
+        found = best_setting(*given)
+        _, raced = found[2]
+        chosen.append([raced.log_h.equal(log_h) for log_h in looks].index(True))
+        return found
+
+    monkeypatch.setattr(CrossFit, "race", known)
+    monkeypatch.setattr(hf_maxmig.training.cross_fit, "_best_setting", listened)
+    for _ in range(4):
+        cross_fit(features, crowd, 5, 3, steps=20)
+    assert chosen == taken
