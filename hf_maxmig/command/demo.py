@@ -27,7 +27,7 @@ USAGE = Usage(
     "go to a CSV that `--votes` reads. Needs gradio.",
     sections=[
         ("model and data", ["model", "data", "votes"]),
-        ("page", ["corrections", "port", "open_browser"]),
+        ("page", ["corrections", "port", "no_browser"]),
     ],
     rest="more about model, data and votes",
     words=("model", "data"),
@@ -61,7 +61,9 @@ class DemoArguments(SavedArguments):
         default=None,
         metadata={"help": "Port of the page; by default the first free one from 7860."},
     )
-    open_browser: bool = field(default=True, metadata={"help": "Open the page in the browser."})
+    no_browser: bool = field(
+        default=False, metadata={"help": "Do not open the page in the browser."}
+    )
 
 
 def page_of(arguments: DemoArguments) -> Page:
@@ -144,7 +146,7 @@ def demo(arguments: DemoArguments) -> None:
     page = page_of(arguments)
     blocks = app(page)
     address = launched_here(
-        blocks, arguments.port, inbrowser=arguments.open_browser, prevent_thread_lock=True
+        blocks, arguments.port, inbrowser=not arguments.no_browser, prevent_thread_lock=True
     )
     print(f"The page is at {address} (Ctrl-C ends it).", flush=True)
     if page.corrections is not None:

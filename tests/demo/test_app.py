@@ -307,6 +307,8 @@ def test_hostile_names_did_nothing(world, desk):
     for tab in ("Check labels", "Annotators", "Try the model"):
         to_tab(desk, tab)
         assert desk.evaluate("document.querySelectorAll('.mm script, img[src=x], .mm [onclick]').length") == 0  # fmt: skip
+    to_tab(desk, "Check labels")
+    assert CLASSES[2][:50] in desk.locator(".mm-bars").locator("visible=true").first.inner_text()
     assert world.errors == []
 
 
