@@ -255,40 +255,85 @@ def shrunk_log_rows(
     return (rows / rows.sum(dim=2, keepdim=True)).log()
 
 
-def left_out_counts(
+def annotator_rows(
     h: Tensor,
     W: Tensor,
     votes: list[list[tuple[int, int, float]]],
     groups: list[int],
     rounds: int,
-    shrink: Callable[[list[list[list[float]]]], Tensor],
-) -> list[list[list[float]]]:
-    """Count who says what on which class, each vote by the others on its item.
+    smoothing: float,
+    strengths: tuple[float, ...],
+) -> Tensor:
+    """Logs of who says what on which class, each vote judged by the others on its item: (M, C, C).
 
     `votes` has (annotator, class, weight) per item. In each round a vote is also weighed by its own
-    annotator's rows, which `shrink` makes of the counts.
+    annotator's rows. Rows are drawn towards all of them together, for as many votes as predict each vote best.
     """
     M, C = len(W), W.shape[1]
-    rows = None
-    for _ in range(rounds + 1):
+    each = [(i, m, r, q) for i, on_item in enumerate(votes) for m, r, q in on_item]
+
+    def normal(values: list[float]) -> list[float]:
+        return [value / sum(values) for value in values]
+
+    def without(i: int, m: int) -> list[float]:
+        belief = [float(h[i, c]) for c in range(C)]
+        for group in {groups[a] for a, _, _ in votes[i]} - {groups[m]}:
+            voice = [vote for vote in votes[i] if groups[vote[0]] == group]
+            speakers = len({a for a, _, _ in voice})
+            for a, s, q in voice:
+                belief = [
+                    b * math.exp(float(W[a, c, s]) * q / speakers) for c, b in enumerate(belief)
+                ]
+        return normal(belief)
+
+    def seen(i: int, m: int, rows: list[list[list[float]]] | None) -> list[float]:
+        belief = without(i, m)
+        for a, s, q in votes[i]:
+            if rows is not None and a == m:
+                belief = [b * rows[m][c][s] ** q for c, b in enumerate(belief)]
+        return normal(belief)
+
+    def count(rows: list[list[list[float]]] | None) -> list[list[list[float]]]:
         counts = [[[0.0] * C for _ in range(C)] for _ in range(M)]
-        for i in range(len(h)):
-            for m, r, q in votes[i]:
-                belief = [float(h[i, c]) for c in range(C)]
-                for group in {groups[a] for a, _, _ in votes[i]} - {groups[m]}:
-                    voice = [vote for vote in votes[i] if groups[vote[0]] == group]
-                    speakers = len({a for a, _, _ in voice})
-                    for a, s, weight in voice:
-                        for c in range(C):
-                            belief[c] *= math.exp(float(W[a, c, s]) * weight / speakers)
-                if rows is not None:
-                    for a, s, weight in votes[i]:
-                        for c in range(C):
-                            belief[c] *= math.exp(float(rows[m, c, s]) * weight) if a == m else 1.0
-                for c in range(C):
-                    counts[m][c][r] += q * belief[c] / sum(belief)
-        rows = shrink(counts)
-    return counts
+        for i, m, r, q in each:
+            for c, p in enumerate(seen(i, m, rows)):
+                counts[m][c][r] += q * p
+        return counts
+
+    def together(counts: list[list[list[float]]]) -> list[list[float]]:
+        return [
+            normal([sum(counts[m][c][r] for m in range(M)) + smoothing for r in range(C)])
+            for c in range(C)
+        ]
+
+    def drawn(counts: list[list[list[float]]], s: float) -> list[list[list[float]]]:
+        pool = together(counts)
+        return [
+            [
+                normal([counts[m][c][r] + smoothing + s * pool[c][r] for r in range(C)])
+                for c in range(C)
+            ]
+            for m in range(M)
+        ]
+
+    def foretold(counts: list[list[list[float]]], rows: list[list[list[float]]], s: float) -> float:
+        pool, found = together(counts), 0.0
+        for i, m, r, q in each:
+            own, zeta, chance = seen(i, m, rows), without(i, m), 0.0
+            for c in range(C):
+                others = max(0.0, counts[m][c][r] - q * own[c])
+                total = max(0.0, sum(counts[m][c]) - q * own[c])
+                chance += zeta[c] * (others + s * pool[c][r]) / (total + s)
+            found += q * math.log(chance)
+        return found
+
+    counts, strength = count(None), 1.0
+    for step in range(rounds):
+        rows = drawn(counts, strength)
+        counts = count(rows)
+        if step in (rounds // 2, rounds - 1):
+            strength = max(strengths, key=lambda s: foretold(counts, rows, s))
+    return torch.tensor(drawn(counts, strength), dtype=torch.float64).log()
 
 
 def _entropy(values: list[float]) -> float:

@@ -392,6 +392,29 @@ def gain_plot(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], uni
     return _svg("gain", "Gain during training", draw)
 
 
+def outlook_plot(right: np.ndarray) -> str:
+    """Show how the share of right labels is expected to rise with further votes.
+
+    Args:
+        right: (Q + 1,), the share after 0, 1, ..., Q votes.
+
+    Returns:
+        An SVG element.
+    """
+    at = np.unique(np.linspace(0, len(right) - 1, 60).round().astype(int))
+
+    def draw(axes: "Axes") -> None:
+        from matplotlib.ticker import PercentFormatter
+
+        axes.plot(at, right[at], "-", color=_INK)
+        axes.set_xlabel("further votes")
+        axes.set_ylabel("labels that are right")
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+
+    return _svg("outlook", "Expected share of right labels after further votes", draw)
+
+
 def reliability_plot(curves: Mapping[str, Calibration]) -> str:
     """Show how often each posterior is right at each probability it gives.
 

@@ -4,7 +4,9 @@ Which questions they are is decided in `model/asking.py`. Here the forecasts, ho
 copies whom are put together for it.
 """
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +21,7 @@ from ..model.asking import Questions, choose_questions, expected_information
 from ..model.votes import Votes
 from .copies import copies_among
 from .evidence import Evidence
+from .relabel import spreadsheet_text
 from .verdicts import counted
 
 SURE = 0.9  # probability from which the model hesitates no more
@@ -58,6 +61,7 @@ class Crowd:
         annotators: Sequence[str],
         classes: Sequence[str],
         new: Sequence[str] = (),
+        groups: Tensor | None = None,
     ) -> "Crowd":
         """Find out how annotators answer, and who copies whom.
 
@@ -72,15 +76,16 @@ class Crowd:
             annotators: M names.
             classes: C names.
             new: names of people who have not voted yet: they are taken for the average annotator.
+            groups: (M,) int64, a number below M per group of copies, if they have been looked for already.
         """
         number, C = len(annotators), len(classes)
         W = torch.zeros(number, C, C) if weight is None else weight
-        groups = torch.arange(number)
         has_votes = bool(votes.annotated.any())
         if weight is None and has_votes:
             W = annotator_rows(log_h, W, [votes])
-        if has_votes:
+        if groups is None and has_votes:
             groups = copies_among(Evidence(log_h, W, FlatVotes.read([votes])))[1]
+        groups = torch.arange(number) if groups is None else groups
         # A last annotator who has not voted gets everybody's rows, and lends them to all who are new.
         log_rows = annotator_rows(
             log_h, torch.cat([W, W.new_zeros(1, C, C)]), [votes], torch.cat([groups, torch.tensor([number])])
@@ -171,7 +176,16 @@ def questions_table(
         `annotator`; `expected_gain`, in nats, or as a difference of probabilities where the gain is accuracy; and
         `reason`, a sentence.
     """
-    found = limits.choose(crowd)
+    return table_of(crowd, limits, limits.choose(crowd), items)
+
+
+def table_of(
+    crowd: Crowd,
+    limits: Limits,
+    found: Questions,
+    items: Mapping[str, Sequence[Any]] | None = None,
+) -> Dataset:
+    """Say why questions were chosen: see `questions_table`."""
     gain = found.information if limits.gain == "information" else found.accuracy
     columns: dict[str, list[Any]] = {"item": found.item.tolist()}
     for name, values in (items or {}).items():
@@ -182,6 +196,24 @@ def questions_table(
         "reason": reasons(crowd, limits, found),
     }
     return Dataset.from_dict(columns)
+
+
+def as_csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    r"""Write a table as CSV, in which text that a spreadsheet would take for a formula has an apostrophe before it.
+
+    Args:
+        names: of the columns.
+        rows: their values.
+
+    Example:
+        >>> as_csv(["who", "nats"], [["=ann", 0.5]])
+        "who,nats\r\n'=ann,0.5\r\n"
+    """
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow([spreadsheet_text(name) for name in names])
+    writer.writerows([spreadsheet_text(value) for value in row] for row in rows)
+    return file.getvalue()
 
 
 def reasons(crowd: Crowd, limits: Limits, found: Questions) -> list[str]:

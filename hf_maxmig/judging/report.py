@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -28,15 +29,18 @@ from ..model.items import ALL_CROWD_COLUMNS, WEIGHTS_COLUMN
 from ..model.version import __version__
 from ..model.whole_files import staged
 from .annotators import MAX_NAMED, AnnotatorReport
+from .outlook import Outlook, Payment
 from .plots import (
     agreement_plot,
     confusion_plot,
     gain_plot,
     information_plot,
     need_matplotlib,
+    outlook_plot,
     quality_plot,
     reliability_plot,
 )
+from .questions import COLUMNS, as_csv
 from .relabel import GOLD_USED, RELABELLED, Suspects
 from .showing import MOST_BYTES, Showing, fitting
 from .templates import templates
@@ -50,6 +54,7 @@ _MEASURES = (
 _MAX_PAIRS = 20
 _MAX_MAPS = 8
 _MAX_HARDEST = 10
+_MAX_QUESTIONS, _MAX_PAID = 20, 20
 _ON_CARDS = (*ALL_CROWD_COLUMNS, "forecast", "confidence", "label_quality", "difficulty")
 
 
@@ -66,6 +71,7 @@ def write_report(
     max_suspects: int = 60,
     gold_labels_used: int = 0,
     show: Sequence[str] | None = None,
+    outlook: Outlook | None = None,
 ) -> Path:
     """Write what was found as one HTML page that needs nothing beside it.
 
@@ -87,6 +93,7 @@ def write_report(
             `relabelled` marks are not measured against.
         show: columns of `relabelled` that the page shows of an item, in this order. None shows all but
             votes, gold labels, results and lists of numbers.
+        outlook: what to ask next, and what the answers would bring; None leaves it out.
 
     Returns:
         Where the page is.
@@ -153,6 +160,8 @@ def write_report(
         pairs_drawn=min(_MAX_PAIRS, len(annotators.copies)),
         evaluation=_evaluation(metrics or {}),
         plots=_plots(annotators, group, log_history, relabelled, gold),
+        outlook=outlook,
+        **_asking(annotators, outlook),
         maps=_maps(annotators, best, order),
         terms=_terms(),
         at_most=math.log(len(annotators.classes)),
@@ -236,6 +245,40 @@ def _terms() -> list[tuple[list[Verdict], str]]:
     for verdict in sorted(Verdict, key=lambda verdict: verdict.group):
         terms.setdefault(verdict.meaning, []).append(verdict)
     return [(verdicts, meaning) for meaning, verdicts in terms.items()]
+
+
+def _asking(report: AnnotatorReport, outlook: Outlook | None) -> dict[str, Any]:
+    """What the page shows of questions and payment, and all of it as files in links."""
+    payments = Payment.of(report)
+    rows = [
+        (report.annotators[p.annotator], int(report.votes[p.annotator]), p.nats, p.share) for p in payments
+    ]  # fmt: skip
+    found: dict[str, Any] = {
+        "payments": payments[:_MAX_PAID],
+        "payments_in_all": len(payments),
+        "payment_link": _link(["annotator", "votes", "nats", "share"], rows),
+        "questions": [],
+        "questions_link": "",
+        "curve": "",
+    }
+    if outlook is not None:
+        table = outlook.questions
+        names = [name for name in table.column_names if name not in COLUMNS]
+        shown = table.select(range(min(_MAX_QUESTIONS, len(table)))).to_list()
+        for row in shown:
+            own = row[names[0]] if names else None
+            row["name"] = f"row {row['item']}" if own is None else str(own)
+        found["questions"] = shown
+        found["curve"] = outlook_plot(outlook.right) if shown else ""
+        found["questions_link"] = _link(
+            table.column_names, ([*row.values()] for row in table.to_list())
+        )
+    return found
+
+
+def _link(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Put a table into a link, as a file to download."""
+    return f"data:text/csv;charset=utf-8,{quote(as_csv(names, rows), errors='replace')}"
 
 
 def _pair(report: AnnotatorReport, pair: Any) -> dict[str, Any]:

@@ -121,8 +121,7 @@ class Showing:
         """
         kinds = {name: _kind(feature) for name, feature in dataset.features.items()}
         own = [name for name, kind in kinds.items() if kind and name not in _NOT_SHOWN]
-        ids = [*_ID_COLUMNS, *(n for n in own if n.lower().endswith(("_id", " id")))]
-        called = next((n for n in ids if n in own and kinds[n] in ("name", "value")), None)
+        called = name_column(dataset)
         names = own if show is None else _checked(show, kinds)
         samples = {
             name: [v for v in _column(dataset, rows, name) if v is not None]
@@ -297,6 +296,19 @@ def _text(text: str | None, item: str, column: str) -> Part:
     rest = text[cut:_LONGEST]
     beyond = max(0, len(text) - _LONGEST)
     return Part("text", item, column, item, text[:cut], len(rest), beyond, lambda: (rest, ""))
+
+
+def name_column(dataset: Dataset) -> str | None:
+    """Find the column that names the items, if there is one.
+
+    Example:
+        >>> name_column(Dataset.from_dict({"stars": [4], "photo_id": ["a7"]}))
+        'photo_id'
+    """
+    kinds = {name: _kind(feature) for name, feature in dataset.features.items()}
+    own = [name for name, kind in kinds.items() if kind and name not in _NOT_SHOWN]
+    ids = [*_ID_COLUMNS, *(n for n in own if n.lower().endswith(("_id", " id")))]
+    return next((n for n in ids if n in own and kinds[n] in ("name", "value")), None)
 
 
 def _kind(feature: Any) -> str:

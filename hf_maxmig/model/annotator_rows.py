@@ -26,7 +26,20 @@ def annotator_rows(
     groups: Tensor | None = None,
     rounds: int = ROUNDS,
 ) -> Tensor:
-    """Estimate how each annotator answers, from the forecasts of the others: `left_out_counts`, shrunk.
+    """Estimate how each annotator answers, from the forecasts of the others.
+
+    Item i without annotator m is of class c with a probability proportional to
+    h(x_i)_c exp(sum of W^a e(y_i^a) over all a outside of m's group). A group of copies is one voice: the
+    mean of its columns.
+
+    Counts by these forecasts alone are blurred: somebody who is always right looks wrong wherever the
+    others are unsure. So each vote is also weighed by its own annotator's rows, and counted again, `rounds`
+    times. This is EM for each annotator alone: no vote is evidence about another annotator.
+
+    Each row is drawn towards that of all annotators together, as if that stood for some further votes. Their
+    number is the one of `STRENGTHS` with which each vote is predicted best from the other votes of its
+    annotator. The counts' own likelihood would not do: blurred counts look alike, and once they are drawn
+    together they stay so.
 
     Args:
         log_h: (N, C), log-probabilities of a classifier, in nats.
@@ -34,14 +47,15 @@ def annotator_rows(
             are counted, and change no forecast.
         crowd: the votes part by part, each as `Votes`, in the order of the items. Read once.
         groups: (M,) int64, a number below M per group of copies; by default nobody copies.
-        rounds: as in `left_out_counts`.
+        rounds: of weighing each vote by its own annotator's rows; 0 counts by the others alone, and draws
+            rows as strongly as one vote does.
 
     Returns:
         (M, C, C), log P(m says r | c): annotator, true row, reported column. Somebody without votes has
         the rows of all annotators together.
 
     Raises:
-        ValueError: as `left_out_counts`.
+        ValueError: if the parts have more or fewer items than `log_h`.
 
     Example:
         >>> truth = torch.arange(40) % 2
@@ -53,40 +67,6 @@ def annotator_rows(
         tensor([[1.0000, 0.0000],
                 [0.0000, 1.0000],
                 [0.5000, 0.5000]])
-    """
-    return shrunk_weight(left_out_counts(log_h, weight, crowd, groups, rounds), SMOOTHING)
-
-
-def left_out_counts(
-    log_h: Tensor,
-    weight: Tensor,
-    crowd: Iterable[Votes],
-    groups: Tensor | None = None,
-    rounds: int = ROUNDS,
-) -> Tensor:
-    """Count how often each annotator says r on items of class c, by forecasts without them.
-
-    Item i without annotator m is of class c with a probability proportional to
-    h(x_i)_c exp(sum of W^a e(y_i^a) over all a outside of m's group). A group of copies is one voice: the
-    mean of its columns.
-
-    Counts by these forecasts alone are blurred: somebody who is always right looks wrong wherever the
-    others are unsure. So each vote is also weighed by its own annotator's rows, and counted again, `rounds`
-    times. This is EM for each annotator alone: no vote is evidence about another annotator.
-
-    Args:
-        log_h: (N, C), log-probabilities of a classifier, in nats.
-        weight: (M, C, C), W: annotator, scored class, reported class.
-        crowd: the votes part by part, each as `Votes`, in the order of the items. Read once.
-        groups: (M,) int64, a number below M per group of copies; by default nobody copies.
-        rounds: of weighing each vote by its own annotator's rows; 0 counts by the others alone.
-
-    Returns:
-        (M, C, C), float32 or wider: annotator, true row, reported column. The counts of an annotator add up
-        to the weights of their votes.
-
-    Raises:
-        ValueError: if the parts have more or fewer items than `log_h`.
     """
     M = len(weight)
     groups = torch.arange(M) if groups is None else groups
@@ -101,10 +81,17 @@ def left_out_counts(
         raise ValueError(
             f"`crowd` must have N = {len(log_h)} items, one per row of `log_h`, got {start}."
         )
-    counts = _counted(parts, M, None)
-    for _ in range(rounds):
-        counts = _counted(parts, M, shrunk_weight(counts, SMOOTHING))
-    return counts
+    counts, strength = _counted(parts, M, None), 1.0
+    for step in range(rounds):
+        log_rows = _drawn(counts, strength)
+        counts = _counted(parts, M, log_rows)
+        if step in (rounds // 2, rounds - 1):
+            strength = _best_strength(parts, log_rows, counts)
+    return _drawn(counts, strength)
+
+
+def _drawn(counts: Tensor, strength: float) -> Tensor:
+    return drawn_towards(counts + SMOOTHING, pooled_rows(counts), strength)
 
 
 class _Part(NamedTuple):
@@ -207,21 +194,39 @@ def with_votes(
     return torch.cat(scores).log_softmax(dim=1)
 
 
+def _posterior(part: _Part, log_rows: Tensor | None) -> Tensor:
+    """Weigh the forecasts without votes by their annotators' (M, C, C) rows: (V, C) probabilities."""
+    if log_rows is None:
+        return part.forecast.softmax(dim=1)
+    likely = log_rows.transpose(1, 2)[part.who, part.said] * part.each
+    number = int(part.own.max()) + 1 if len(part.own) else 0
+    likely = likely.new_zeros(number, likely.shape[1]).index_add_(0, part.own, likely)[part.own]
+    return (part.forecast + likely).softmax(dim=1)
+
+
 def _counted(parts: list[_Part], num_annotators: int, log_rows: Tensor | None) -> Tensor:
-    """Count votes by the forecasts without them, and by their annotators' (M, C, C) rows if there are any."""
+    """Count votes by the forecasts without them, and by their annotators' rows if there are any: (M, C, C)."""
     C = parts[0].forecast.shape[1] if parts else 0
-    table = None if log_rows is None else log_rows.transpose(1, 2)
     by_report = torch.zeros(num_annotators * C, C, dtype=parts[0].forecast.dtype)
     for part in parts:
-        log_truth = part.forecast
-        if table is not None:
-            likely = table[part.who, part.said] * part.each
-            number = int(part.own.max()) + 1 if len(part.own) else 0
-            likely = likely.new_zeros(number, C).index_add_(0, part.own, likely)[part.own]
-            log_truth = log_truth + likely
-        counted = log_truth.softmax(dim=1) * part.each
+        counted = _posterior(part, log_rows) * part.each
         by_report.index_add_(0, part.who * C + part.said, counted)
     return by_report.view(num_annotators, C, C).transpose(1, 2)
+
+
+def _best_strength(parts: list[_Part], log_rows: Tensor, counts: Tensor) -> float:
+    """Find for how many votes the rows of all must stand to predict each vote best without itself."""
+    foretold = torch.zeros(len(STRENGTHS), dtype=torch.float64)
+    pooled, totals = pooled_rows(counts).T.to(counts.dtype), counts.sum(dim=2)
+    for part in parts:
+        own = _posterior(part, log_rows) * part.each
+        others = (counts[part.who, :, part.said] - own).clamp(min=0)
+        total, prior = (totals[part.who] - own).clamp(min=0), pooled[part.said]
+        zeta = part.forecast.exp()
+        for k, votes in enumerate(STRENGTHS):
+            chance = (zeta * (others + votes * prior) / (total + votes)).sum(dim=1)
+            foretold[k] += (chance.log() * part.each[:, 0]).sum()
+    return STRENGTHS[int(foretold.argmax())]
 
 
 def without_voice(scores: Tensor, spoken: Tensor, item: Tensor, voice: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """Questions as files: a table for people, or tasks for the tools in which votes are cast."""
 
-import csv
 import json
 import os
 from collections.abc import Callable
@@ -9,8 +8,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from ..judging.questions import COLUMNS
-from ..judging.relabel import spreadsheet_text
+from ..judging.questions import COLUMNS, as_csv
 from ..model.whole_files import staged
 
 Rows = list[dict[str, Any]]
@@ -58,10 +56,8 @@ def write_questions(
 
 def _csv(rows: Rows, own: list[str], field: str | None, place: Path) -> None:
     names = ["item", *own, *COLUMNS[1:]]
-    with place.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([spreadsheet_text(name) for name in names])
-        writer.writerows([spreadsheet_text(row[name]) for name in names] for row in rows)
+    text = as_csv(names, ([row[name] for name in names] for row in rows))
+    place.write_text(text, encoding="utf-8", newline="")
 
 
 def _label_studio(rows: Rows, own: list[str], field: str | None, place: Path) -> None:

@@ -13,8 +13,10 @@ from transformers.trainer_utils import PredictionOutput
 
 from ..data.describe import describe
 from ..judging.annotators import AnnotatorReport, judge_annotators
+from ..judging.outlook import Outlook
 from ..judging.plots import need_matplotlib
 from ..judging.report import write_report
+from ..judging.showing import name_column
 from .distributed import whole_parameters
 from .trainer import CrowdTrainer
 from .training import votes_of, weight_of
@@ -104,16 +106,28 @@ class MaxMIGTrainer(CrowdTrainer):
         output = self._posteriors(dataset)
         cleaned = self._relabel(dataset, output, folder / "relabelled.parquet")
         judged = self.judged(dataset, output)
+        outlook = self._outlook(dataset, output, judged)
         if self.is_world_process_zero():
             judged.save(folder / "annotators.csv")
             write_report(
                 folder / "report.html", judged, title=title or Path(self.args.output_dir).resolve().name,
                 summary=str(summary), log_history=self.state.log_history,
                 relabelled=cleaned.with_format(None), metrics=metrics, show=show,
-                gold_labels_used=self.crowd_model.config.gold_labels_used or 0,
+                gold_labels_used=self.crowd_model.config.gold_labels_used or 0, outlook=outlook,
             )  # fmt: skip
         self._judged = judged
         return judged
+
+    def _outlook(
+        self, dataset: Dataset, output: PredictionOutput, judged: AnnotatorReport
+    ) -> Outlook:
+        """Find what to ask next; copies are those that the report names."""
+        groups = torch.arange(len(judged.annotators))
+        for voice in judged.voices():
+            groups[voice] = voice[0]
+        column = name_column(dataset)
+        names = {} if column is None else {column: dataset.with_format(None)[column]}
+        return Outlook.of(self._crowd(dataset, output, groups=groups), names)
 
     def judged(self, dataset: Dataset, output: PredictionOutput) -> AnnotatorReport:
         """Judge the annotators as `report` does, and write nothing.

@@ -344,21 +344,34 @@ class MeasuringTrainer(TunedTrainer):
                 f"{', '.join(dataset.column_names)}."
             )
         names = {} if item_column is None else {item_column: dataset.with_format(None)[item_column]}
-        return questions_table(self._crowd(dataset, self.predict(dataset), limits), limits, names)
+        new = limits.new(self._asked_names)
+        return questions_table(self._crowd(dataset, self.predict(dataset), new), limits, names)
 
-    def _crowd(self, dataset: Dataset, output: PredictionOutput, limits: Limits) -> Crowd:
-        """Put together what is known of the items and of those who may be asked."""
+    def _crowd(
+        self,
+        dataset: Dataset,
+        output: PredictionOutput,
+        new: Sequence[str] = (),
+        groups: torch.Tensor | None = None,
+    ) -> Crowd:
+        """Put together what is known of the items and of those who may be asked, see `Crowd.of`."""
         model, nobody = self.crowd_model, torch.zeros(len(dataset), 0, dtype=torch.int64)
         votes = Votes(nobody, nobody)
         if has_crowd_columns(dataset):
             votes = padded(self.crowd_of(dataset))
-        names = self.annotator_names or [str(m) for m in range(model.config.num_annotators)]
+        names = self._asked_names
         log_h, _, log_forecast = map(torch.from_numpy, output.predictions)
         with whole_parameters(model):
             weight = weight_of(model)
         return Crowd.of(
-            log_h, log_forecast, weight, votes, names, model.config.class_names, limits.new(names)
+            log_h, log_forecast, weight, votes, names, model.config.class_names, new, groups
         )
+
+    @property
+    def _asked_names(self) -> list[str]:
+        return self.annotator_names or [
+            str(m) for m in range(self.crowd_model.config.num_annotators)
+        ]
 
     def _posteriors(self, dataset: Dataset) -> PredictionOutput:
         check_is_dataset(dataset)

@@ -9,9 +9,9 @@ from hf_maxmig.model.annotator_rows import (
     SMOOTHING,
     STRENGTHS,
     annotator_rows,
-    left_out_counts,
     shrunk_weight,
 )
+from hf_maxmig.model.functional import confusion_counts
 from hf_maxmig.model.votes import Votes
 from tests import reference
 from tests.worlds import random_votes
@@ -40,7 +40,7 @@ def a_crowd(weighted):
 @pytest.mark.parametrize("rounds", [0, 3])
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("groups", [[0, 1, 2, 3, 4], [0, 1, 1, 3, 1], [4, 4, 4, 4, 4]], ids=str)
-def test_counts_are_those_of_a_loop(groups, weighted, rounds):
+def test_rows_are_those_of_a_loop(groups, weighted, rounds):
     """Votes, voices and annotators' own votes are three numberings of the same rows, easily mixed up."""
     h, W, votes = a_crowd(weighted)
     listed = [
@@ -51,13 +51,10 @@ def test_counts_are_those_of_a_loop(groups, weighted, rounds):
         ]
         for i in range(N)
     ]  # fmt: skip
-    expected = reference.left_out_counts(h, W, listed, groups, rounds, shrink)
+    expected = reference.annotator_rows(h, W, listed, groups, rounds, SMOOTHING, STRENGTHS)
     parts = [votes.rows(slice(0, 2)), votes.rows(slice(2, N))]
-    found = left_out_counts(h.log(), W, parts, torch.tensor(groups), rounds)
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0)  # fmt: skip
-    assert found[-1].sum() == 0
-    each = votes.given.sum() if votes.weights is None else votes.weights[votes.given].sum()
-    torch.testing.assert_close(found.sum(), each.double(), atol=1e-5, rtol=0)
+    found = annotator_rows(h.log(), W, parts, torch.tensor(groups), rounds)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 def test_own_vote_is_no_evidence_for_itself():
@@ -93,16 +90,34 @@ def test_new_annotator_has_the_rows_of_all_and_changes_nobody_elses():
     """A row of zeros in W is a vote that is counted and changes no forecast."""
     h, W, votes = a_crowd(weighted=False)
     W[2] = 0
-    rows = annotator_rows(h.log(), W, [votes])
-    counts = left_out_counts(h.log(), W, [votes])
-    together = counts.sum(dim=0) + SMOOTHING
-    together = together / together.sum(dim=1, keepdim=True)
-    torch.testing.assert_close(rows[-1].exp(), together, atol=0.04, rtol=0)
-    torch.testing.assert_close(rows.exp().sum(dim=2), torch.ones(M, C).double())
+    rows = annotator_rows(h.log(), W, [votes], rounds=0).exp()
+    torch.testing.assert_close(rows.sum(dim=2), torch.ones(M, C).double())
     absent = Votes(torch.where(votes.annotators == 2, -1, votes.annotators), votes.annotations)
-    before = left_out_counts(h.log(), W, [absent], rounds=0)
-    others = [0, 1, 3, 4]
-    torch.testing.assert_close(left_out_counts(h.log(), W, [votes], rounds=0)[others], before[others])  # fmt: skip
+    before = annotator_rows(h.log(), W, [absent], rounds=0).exp()
+    counts = [confusion_counts(h, *part, M) for part in (votes, absent)]
+    assert counts[0][2].sum() > 0
+    # The pool that all are drawn towards has changed, by one vote's worth.
+    torch.testing.assert_close(rows[[0, 1, 3]], before[[0, 1, 3]], atol=0.25, rtol=0)
+    for found in (rows, before):  # who has not voted has the pool itself, but for its smoothing
+        drawn = (found[-1] * (1 + C * SMOOTHING) - SMOOTHING).sum(dim=1)
+        torch.testing.assert_close(drawn, torch.ones(C).double())
+    torch.testing.assert_close(before[2], before[-1])
+
+
+def test_few_votes_tell_annotators_apart_if_they_differ():
+    """Blurred counts look alike: drawn together by their own likelihood, the best and the worst would stay so."""
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.randint(3, (2000,), generator=generator)
+    for skill, error in ((torch.linspace(1 / 3, 0.9, 40), 0.11), (torch.full((40,), 0.65), 0.05)):
+        right = torch.rand(2000, 40, generator=generator) < skill
+        wrong = (truth[:, None] + torch.randint(1, 3, (2000, 40), generator=generator)) % 3
+        said = torch.where(right, truth[:, None], wrong)
+        who = torch.stack([torch.randperm(40, generator=generator)[:2] for _ in range(2000)])
+        seen = torch.where(torch.rand(2000, generator=generator) < 0.7, truth, (truth + 1) % 3)
+        log_h = torch.eye(3)[seen].mul(0.55).add(0.15).log()
+        rows = annotator_rows(log_h, torch.zeros(40, 3, 3), [Votes(who, said.gather(1, who))])
+        found = rows.exp().diagonal(dim1=1, dim2=2).mean(dim=1)
+        assert (found - skill).abs().mean() < error
 
 
 def test_crowd_of_other_items_is_refused():
