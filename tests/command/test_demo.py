@@ -90,6 +90,7 @@ def test_items_without_votes_are_named_by_their_files(made, caplog):
 
 def test_what_is_wrong_is_one_line(made, capsys, monkeypatch):
     """All of it is found before a page opens that would be empty."""
+    monkeypatch.setattr("hf_maxmig.command.demo.need_gradio", lambda: None)  # it may be absent here
     flags = ["--use_cpu", "--votes_annotator", "who", "--output_dir", made["output_dir"]]
     for words, message in (
         ([made["model"], "--votes", made["votes"], *flags], "`--votes` must come with DATA"),
@@ -101,6 +102,7 @@ def test_what_is_wrong_is_one_line(made, capsys, monkeypatch):
             main(["demo", *words])
         assert left.value.code == 2
         assert message in capsys.readouterr().err.splitlines()[-1]
+    monkeypatch.undo()
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "gradio" else find(name, *rest))  # fmt: skip
     with pytest.raises(SystemExit):
