@@ -228,6 +228,7 @@ def test_small_blocks_give_the_same_copies(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_five_thousand_annotators_take_seconds():
     """A product over all 25 million pairs would exhaust memory and take hours."""
     rng = np.random.default_rng(0)

@@ -541,6 +541,7 @@ def test_verdict_is_one_row(root):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_page_of_a_large_crowd_is_small(tmp_path):
     """No browser opens a page of a hundred megabytes."""
     number, many = 5000, 100_000

@@ -1009,7 +1009,8 @@ def count_votes(path: Path) -> None:
 
 @pytest.mark.slow
 @needs_fork
-@pytest.mark.parametrize("quote", ['"', pytest.param("", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("quote", ['"', ""])
 def test_a_million_votes_fit(quote: str, tmp_path: Path) -> None:
     """One Python object per cell would take gigabytes."""
     number = 1_000_000
