@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from datasets import Dataset
 
+from ..model.known_crowd import Limits
 from .annotators import AnnotatorReport
-from .questions import Crowd, Limits, table_of
+from .questions import Crowd, table_of
 
 MOST = 1000  # questions
 SHARES = 3  # nobody is asked more often than this many times an equal share

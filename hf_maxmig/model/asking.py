@@ -5,12 +5,13 @@ annotator answers on items of class c (`annotator_rows.py`), the answer l comes 
 q_l = sum_c zeta_c P(l | c, m).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .functional import alike, widen
+from .opening import short
 from .votes import Votes
 
 GAINS = ("information", "accuracy")
@@ -94,7 +95,8 @@ def choose_questions(
         >>> choose_questions(forecast, rows, budget=3, most_per_annotator=2).annotator.tolist()
         [0, 0, 1]
     """
-    _check(log_forecast, log_rows, budget, votes, gain, at_least)
+    check_limits(budget, gain, most_per_annotator, most_per_item, at_least)
+    _check(log_forecast, log_rows, votes)
     M = len(log_rows)
     numbers, nobody = torch.arange(M), torch.zeros(len(log_forecast), 0, dtype=torch.int64)
     votes = Votes(nobody, nobody) if votes is None else Votes(*votes).to("cpu")
@@ -120,14 +122,11 @@ def choose_questions(
         max(at_least, LEAST),
     )
     most = (
-        budget if most_per_annotator is None else most_per_annotator,
-        budget if most_per_item is None else most_per_item,
+        float("inf") if most_per_annotator is None else most_per_annotator,
+        float("inf") if most_per_item is None else most_per_item,
     )
-    chosen = _Choice(world, budget, *most)
-    chosen.spend()
-    item, who, information, accuracy = (
-        zip(*chosen.found, strict=True) if chosen.found else ((),) * 4
-    )
+    found = _Choice(world, budget, *most).spent() if len(zeta) else []
+    item, who, information, accuracy = zip(*found, strict=True) if found else ((),) * 4
     return Questions(
         torch.tensor(item, dtype=torch.int64),
         numbers[askable][torch.tensor(who, dtype=torch.int64)],
@@ -341,10 +340,11 @@ class _Choice:
         self.table = world.rows.new_zeros(0, len(world.rows))
         self.stale = torch.zeros(0, dtype=torch.bool)
 
-    def spend(self) -> None:
-        """Choose until the budget is spent, or nothing is worth a question."""
+    def spent(self) -> list[tuple[int, int, float, float]]:
+        """Choose until the budget is spent, or nothing is worth a question; return what was chosen."""
         while self.open().any() and self._look() and not self._take():
             pass
+        return self.found
 
     def open(self) -> Tensor:
         """(M,) bool, who may still be asked."""
@@ -540,14 +540,7 @@ def _nearest(zeta: Tensor) -> tuple[Tensor, Tensor]:
     return touched, torch.cat([(part @ log_touched).argmax(dim=1) for part in parts])
 
 
-def _check(
-    log_forecast: Tensor,
-    log_rows: Tensor,
-    budget: float,
-    votes: Votes | None,
-    gain: str,
-    at_least: float,
-) -> None:
+def _check(log_forecast: Tensor, log_rows: Tensor, votes: Votes | None) -> None:
     """Check what the questions are chosen from."""
     if log_rows.ndim != 3 or log_rows.shape[1] != log_rows.shape[2]:
         raise ValueError(f"`log_rows` must have shape (M, C, C), got {tuple(log_rows.shape)}.")
@@ -566,8 +559,35 @@ def _check(
             f"`votes` must be of N = {len(log_forecast)} items, one per row of `log_forecast`, got "
             f"{len(votes.annotators)}."
         )
+
+
+def check_limits(
+    budget: float,
+    gain: str,
+    most_per_annotator: int | None,
+    most_per_item: int | None,
+    at_least: float,
+) -> None:
+    """Check what limits the questions: see `choose_questions`.
+
+    Raises:
+        TypeError: if a number is something else.
+        ValueError: if a number is not of its range, or there is no such gain.
+    """
     if gain not in GAINS:
         raise ValueError(f"`gain` must be one of {', '.join(GAINS)}, got {gain!r}.")
     for name, value in (("budget", budget), ("at_least", at_least)):
-        if not 0 <= value < float("inf"):
+        if not 0 <= checked_number(name, value) < float("inf"):
             raise ValueError(f"`{name}` must be finite and not negative, got {value}.")
+    mosts = ("most_per_annotator", most_per_annotator), ("most_per_item", most_per_item)
+    for name, most in mosts:
+        if most is not None and not checked_number(name, most) >= 1:
+            raise ValueError(f"`{name}` must be 1 or more, got {most}: None is no limit.")
+
+
+def checked_number(name: str, value: Any) -> float:
+    """Return a number; raise a `TypeError` that names the argument if it is something else."""
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"`{name}` must be a number, got {type(value).__name__} {short(value)}.")
+    return value

@@ -17,6 +17,7 @@ from transformers import initialization as init
 
 from .aggregators import AGGREGATORS, ClassPrior, WeightedAverageAggregator, check_prior
 from .annotator_names import check_shared_as, hash_names, names_hashed
+from .asking_by_name import AsksForVotes
 from .carried import carrying_code
 from .checked_loading import check_loaded, check_weights, damage_named
 from .class_lists import check_outputs, in_order
@@ -45,7 +46,7 @@ from .wrapping import (
 )
 
 
-class CrowdModel(UpdatedByVotes, PreTrainedModel):
+class CrowdModel(AsksForVotes, UpdatedByVotes, PreTrainedModel):
     """A classifier h that learns from crowd labels: what all methods share.
 
     `trainer.CrowdTrainer` never asks which method it trains. It calls these verbs: `prepare`,

@@ -5,8 +5,8 @@ everybody's where votes are few (`annotator_rows.py`). That takes one pass of th
 time that grows with the votes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -16,9 +16,9 @@ from .annotator_rows import annotator_rows
 from .config_checks import MOST_ANNOTATORS, checked_annotators
 from .exchange import more_annotators
 from .functional import NO_MASS
-from .items import ALL_CROWD_COLUMNS, CROWD_COLUMNS, ItemReader
-from .named_votes import Vote, numbers_of, some_of, votes_in_numbers, votes_in_pairs
+from .named_votes import numbers_of, some_of, votes_in_numbers
 from .opening import short
+from .voted_items import VotedItems, annotators_of, groups_of, read_items
 from .votes import Votes, voted_classes
 
 logger = logging.get_logger(__name__)
@@ -66,7 +66,7 @@ class UpdatedByVotes:
         _check_can_update(self)
         names, _ = checked_annotators([name], None)
         (name,) = cast(list[str], names)
-        if name in _names(self):
+        if name in annotators_of(self):
             raise ValueError(
                 f"`name` must be that of a new annotator, got {short(name)}, whom the model knows: `update` takes new "
                 "votes of known annotators."
@@ -78,7 +78,7 @@ class UpdatedByVotes:
             row = weight[with_votes].mean(dim=0) if with_votes.any() else weight.mean(dim=0)
             _extend(self, [name], {len(weight): row})
             return
-        read = _read(self, votes, processor, batch_size)
+        read = read_items(self, votes, processor, batch_size)
         if name not in read.voters:
             raise ValueError(
                 f"`votes` must have a vote by the new annotator, {short(name)}, got votes by {some_of(read.voters)}: "
@@ -135,8 +135,8 @@ class UpdatedByVotes:
             ['eve']
         """
         _check_can_update(self)
-        read = _read(self, votes, processor, batch_size)
-        number = numbers_of(_names(self))
+        read = read_items(self, votes, processor, batch_size)
+        number = numbers_of(annotators_of(self))
         new = [name for name in read.voters if name not in number]
         if self.config.annotators is None:
             new.sort(key=_as_number)
@@ -146,23 +146,6 @@ class UpdatedByVotes:
         changed = {number[name] for name in read.voters}
         _extend(self, new, {m: rows[m] for m in sorted(changed)})
         return new
-
-
-class _Read(NamedTuple):
-    """What the items and their votes say.
-
-    Args:
-        log_h: (N, C), log-probabilities of the classifier; zeros for an item without votes.
-        votes: of each item.
-    """
-
-    log_h: Tensor
-    votes: list[list[Vote]]
-
-    @property
-    def voters(self) -> list[str]:
-        """Who has voted, in the order of their first votes."""
-        return list(dict.fromkeys(vote[0] for of_item in self.votes for vote in of_item))
 
 
 def _check_can_update(model: Any) -> None:
@@ -178,12 +161,6 @@ def _check_can_update(model: Any) -> None:
             "`aggregator` must be 'weighted_average' for votes without training, got "
             f"{model.config.aggregator!r}: its annotators share what was trained. Train again with the new votes."
         )
-
-
-def _names(model: Any) -> list[str]:
-    """Name the annotators, by their numbers if they have no names."""
-    config = model.config
-    return list(config.annotators or map(str, range(config.num_annotators)))
 
 
 def _as_number(name: str) -> int:
@@ -217,9 +194,9 @@ def _extend(model: Any, new: list[str], rows: Mapping[int, Tensor]) -> None:
 # Votes on items
 
 
-def _rows(model: Any, read: _Read, new: list[str], copies: Sequence[Sequence[str]]) -> Tensor:
+def _rows(model: Any, read: VotedItems, new: list[str], copies: Sequence[Sequence[str]]) -> Tensor:
     """Compute the (M, C, C) rows of all annotators, the new ones last."""
-    config, known = model.config, _names(model)
+    config, known = model.config, annotators_of(model)
     number = numbers_of([*known, *new])
     classes = numbers_of(config.class_names)
     votes = [
@@ -236,110 +213,10 @@ def _rows(model: Any, read: _Read, new: list[str], copies: Sequence[Sequence[str
             "votes.",
             some_of(names),
         )
-    groups = _groups(copies, number) if copies else None
+    groups = groups_of(copies, number) if copies else None
     return new_rows(
         read.log_h, weight, votes, torch.arange(len(weight)) < len(known), log_p, groups
     )
-
-
-def _groups(copies: Sequence[Sequence[str]], number: dict[str, int]) -> Tensor:
-    """Number groups of names: (M,) int64."""
-    groups = torch.arange(len(number))
-    for names in copies:
-        if isinstance(names, str) or (unknown := [name for name in names if name not in number]):
-            got = names if isinstance(names, str) else unknown[0]
-            raise ValueError(
-                f"`copies` must be groups of annotators' names, got {short(got)}, who is neither known nor has voted."
-            )
-        members = [number[name] for name in names]
-        groups[members] = min(members, default=0)
-    return groups
-
-
-@torch.no_grad()
-def _read(model: Any, items: Any, processor: Any, batch_size: int) -> _Read:
-    """Read items with their votes, and classify those that have any."""
-    if isinstance(items, str | bytes | Mapping | Tensor) or not isinstance(items, Iterable):
-        raise TypeError(
-            "`votes` must be items with their votes, a `datasets.Dataset` with crowd columns or a list of dicts, got "
-            f"{type(items).__name__}: `add_annotations` joins votes to items."
-        )
-    own = _names(model), list(model.config.class_names)
-    names = [_column_names(items, c) or known for c, known in zip(CROWD_COLUMNS, own, strict=True)]
-    reader = ItemReader(model.classifier, model.config.classifier_task, processor)
-    rows: Any = items
-    columns = [*(getattr(items, "column_names", None) or ())]
-    if {*columns} & {*reader.names}:  # other columns would be decoded for nothing
-        wanted = {*reader.names, *ALL_CROWD_COLUMNS, "votes"}
-        rows = rows.select_columns([name for name in columns if name in wanted])
-    votes: list[list[Vote]] = []
-    found: list[Tensor] = []
-    waiting: list[dict[str, Tensor]] = []
-
-    def classify() -> None:
-        if waiting:
-            batch = reader.batch(waiting, voted[len(found)])
-            output = model(**{name: part.to(model.device) for name, part in batch.items()})
-            found.extend(output.log_h.cpu())
-            waiting.clear()
-
-    voted: list[int] = []  # numbers of the items with votes
-    trains = model.training
-    model.eval()
-    try:
-        for number, item in enumerate(rows):
-            votes.append(_votes_of(item, names, number))
-            if votes[-1]:
-                voted.append(number)
-                waiting.append(reader(item, number))
-                if len(waiting) == batch_size:
-                    classify()
-        classify()
-    finally:
-        model.train(trains)
-    log_h = torch.zeros(len(votes), model.config.num_labels)
-    if found:
-        log_h[voted] = torch.stack(found).float()
-    return _Read(log_h, votes)
-
-
-def _column_names(items: Any, column: str) -> list[str] | None:
-    """Read the names off the features of a data set."""
-    feature = (getattr(items, "features", None) or {}).get(column)
-    names = getattr(getattr(feature, "feature", None), "names", None)
-    return None if names is None else list(names)
-
-
-def _votes_of(item: Any, names: Sequence[Sequence[str]], number: int) -> list[Vote]:
-    """Read the votes of an item, from its crowd columns or from `votes`."""
-    if not isinstance(item, Mapping):
-        raise TypeError(
-            f"`votes` must be dicts of an item and its votes, got {type(item).__name__} {short(item)} as item {number}."
-        )
-    if CROWD_COLUMNS[0] not in item:
-        if {"item", "annotation"} <= {*item}:
-            raise ValueError(
-                "`votes` must be items with their votes, got a table of votes: join them by `add_annotations`."
-            )
-        return votes_in_pairs(item.get("votes"), number)
-    columns = [item[name] for name in ALL_CROWD_COLUMNS if item.get(name) is not None]
-    if len({len(column) for column in columns}) > 1 or len(columns) < 2:
-        raise ValueError(
-            f"`annotators` and `annotations` must be lists of one length, got others at item {number}."
-        )
-    found: list[Vote] = []
-    for who, said, *weight in zip(*columns, strict=True):
-        if who < 0 or said < 0:
-            continue  # padding
-        for place, of, column in zip((who, said), names, CROWD_COLUMNS, strict=True):
-            if place >= len(of):
-                raise ValueError(
-                    f"`{column}` must lie in 0..{len(of) - 1} or be -1 for padding, got {int(place)} at item {number}: "
-                    "the features of a data set name more."
-                )
-        vote = names[0][int(who)], names[1][int(said)]
-        found.append((*vote, float(weight[0])) if weight and weight[0] != 1 else vote)
-    return found
 
 
 # Rows of W

@@ -17,9 +17,10 @@ from ..judging.outlook import Outlook
 from ..judging.plots import need_matplotlib
 from ..judging.report import write_report
 from ..judging.showing import name_column
+from ..model.known_crowd import weight_of
 from .distributed import whole_parameters
 from .trainer import CrowdTrainer
-from .training import votes_of, weight_of
+from .training import votes_of
 from .training_args import MaxMIGTrainingArguments
 from .wrapped import wrap_classifier
 

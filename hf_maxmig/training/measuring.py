@@ -27,10 +27,11 @@ from ..data.numbered import (
     in_order,
     taken,
 )
-from ..judging.questions import Crowd, Limits, questions_table
+from ..judging.questions import Crowd, questions_table
 from ..judging.relabel import most_suspect_first, relabelled, save_relabelled
 from ..metrics import NO_LABEL, measured
 from ..model.functional import Posteriors
+from ..model.known_crowd import Limits, weight_of
 from ..model.votes import Votes
 from .batch import batch_posteriors, note_main_input
 from .checkpoints import swapped
@@ -41,7 +42,7 @@ from .known_items import KnownItems
 from .prechecks import check_names
 from .precision import weights_kept
 from .start import Start
-from .training import votes_of, weight_of
+from .training import votes_of
 from .tuning import TunedTrainer
 
 logger = logging.get_logger(__name__)

@@ -5,13 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor, nn
 from transformers.trainer_utils import PredictionOutput
 
 from ..data.collator import CrowdCollator, crowd_batches
 from ..model.aggregators import AGGREGATORS
-from ..model.functional import NO_MASS
 from ..model.modeling_maxmig import CrowdModel
 from ..model.votes import Votes
 from .training_args import MaxMIGTrainingArguments
@@ -105,18 +103,6 @@ class Training:
     def crowd_of(self, dataset: Any) -> Iterator[Votes]:
         """Read the votes of a data set, checked, a part at a time."""
         return votes_of(dataset, self.model)
-
-
-def weight_of(model: CrowdModel) -> Tensor | None:
-    """Write out W as votes are weighed by it: (M, C, C); None for a method that does not combine votes.
-
-    A vote for another class is evidence against a class without votes.
-    """
-    aggregator: Any = getattr(model, "aggregator", None)
-    if aggregator is None:
-        return None
-    prior: Any = model.prior
-    return torch.where(prior.left_out[:, None], NO_MASS, aggregator.weight).detach().cpu()
 
 
 def votes_of(dataset: Any, model: CrowdModel) -> Iterator[Votes]:

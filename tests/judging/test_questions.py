@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from hf_maxmig.judging.questions import Crowd, Limits, questions_table
+from hf_maxmig.judging.questions import Crowd, questions_table
+from hf_maxmig.model.known_crowd import Limits
 from hf_maxmig.model.votes import Votes
 
 ANNOTATORS, CLASSES = ["ann", "bob", "eve", "sam"], ["cat", "dog", "emu"]
@@ -112,10 +113,10 @@ def test_gain_is_what_was_asked_for_and_costs_count(said):
     table = questions_table(crowd, Limits(12.5, costs=costs))
     assert sum(costs[who] for who in table["annotator"]) <= 12.5
     assert {*table["annotator"]} == {"bob"}
-    with pytest.raises(ValueError, match=r"got none for 'bob' \(3 annotators in all\)"):
+    with pytest.raises(ValueError, match="got none for 'bob', 'eve', 'sam'.$"):
         questions_table(crowd, Limits(12, costs={"ann": 1.0}))
     with pytest.raises(TypeError, match="must be a list of names, got 'ann'"):
-        Limits(3, annotators="ann").new(ANNOTATORS)
+        Limits(3, annotators="ann")
 
 
 def test_nobody_has_voted_yet():

@@ -156,6 +156,16 @@ def test_nothing_is_asked_that_is_not_worth_it():
     assert not len(choose_questions(forecast, rows, 9, askable=nobody).item)
     voted = Votes(torch.tensor([[-1], [0]]), torch.tensor([[-1], [1]]))
     assert not len(choose_questions(forecast, rows, 9, voted).item)
+    assert not len(choose_questions(forecast[:0], rows, 9).item)
+
+
+def test_budget_of_costs_is_no_number_of_questions():
+    """At a tenth each, a budget of 1 pays for ten answers, also of one person or about one item."""
+    forecast = torch.full((20, 2), 0.5).log()
+    rows = torch.tensor([[[0.9, 0.1], [0.1, 0.9]]]).log()
+    assert len(choose_questions(forecast, rows, 1, costs=torch.tensor([0.1])).item) == 10
+    several = choose_questions(forecast[:1], rows.repeat(5, 1, 1), 1, costs=torch.full((5,), 0.1))
+    assert len(several.item) == 5
 
 
 def test_only_those_who_may_be_asked_are():
@@ -178,6 +188,9 @@ def test_only_those_who_may_be_asked_are():
         ({"votes": Votes(*torch.zeros(2, 3, 1).long())}, "must be of N = 4 items.* got 3"),
         ({"gain": "money"}, "must be one of information, accuracy, got 'money'"),
         ({"budget": -1}, "`budget` must be finite and not negative, got -1"),
+        ({"budget": "1"}, "`budget` must be a number, got str '1'"),
+        ({"most_per_item": 0}, "`most_per_item` must be 1 or more, got 0: None is no limit"),
+        ({"most_per_annotator": -2}, "`most_per_annotator` must be 1 or more, got -2"),
         ({"at_least": math.nan}, "`at_least` must be finite and not negative, got nan"),
         ({"costs": torch.tensor([1.0, 0.0])}, "`costs` must be more than zero and finite, got 0 to 1"),
         ({"groups": torch.zeros(3)}, r"`groups` must have shape \(M,\) = \(2,\), got \(3,\)"),
@@ -186,5 +199,5 @@ def test_only_those_who_may_be_asked_are():
 def test_what_does_not_fit_is_refused(change, said):
     """A wrong shape would broadcast, and a cost of zero would buy everything."""
     given = {"log_forecast": torch.zeros(4, 3), "log_rows": torch.zeros(2, 3, 3), "budget": 1}
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises((ValueError, TypeError), match=said):
         choose_questions(**given | change)

@@ -59,7 +59,10 @@ for kind in kinds:
     forecast = pipeline("crowd-forecast", model=name, **trusted)(Image.open("picture.png"), top_k=10)["forecast"]
     assert {entry["label"] for entry in forecast} == {*scores}
     assert all(abs(entry["score"] - scores[entry["label"]]) < 1e-5 for entry in forecast)
-    torch.save([answers, scores], f"{kind}/{way}.pt")
+    who, said = pair.config.annotators[0], pair.config.class_names[0]
+    pictures = [{"image": Image.open("picture.png"), "votes": {who: said}}, Image.open("picture.png")]
+    questions = pair.ask(pictures, 3, annotators=[who, "new"], processor=classify.image_processor)
+    torch.save([answers, scores, questions], f"{kind}/{way}.pt")
 assert ("hf_maxmig" in sys.modules) == (way == "package")
 """
 
@@ -151,7 +154,12 @@ def test_model_comes_back_three_ways(kinds, push, hub, monkeypatch, tmp_path):
             command = [sys.executable, "-I", "-c", PULL, way, *kinds]
             finished(command, cwd=tmp_path, env={**os.environ, **home})
         for kind, outputs in expected.items():
-            answers, scores = torch.load(tmp_path / kind / f"{way}.pt", weights_only=True)
+            answers, scores, questions = torch.load(
+                tmp_path / kind / f"{way}.pt", weights_only=True
+            )
+            who = AutoModel.from_pretrained(tmp_path / kind).config.annotators[0]
+            asked = {(one["item"], one["annotator"]) for one in questions}
+            assert (1, who) in asked <= {(0, "new"), (1, "new"), (1, who)}
             logits = outputs.logits, outputs.aggregator_logits, outputs.forecast_logits
             assert outputs.aggregator_logits[0].std() > 0.1
             assert len(answers) == 2
