@@ -3,7 +3,7 @@
 Which questions are best is decided in `asking.py`; how annotators answer is estimated in `annotator_rows.py`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .annotator_rows import annotator_rows, with_votes
 from .asking import Questions, check_limits, checked_number, choose_questions
+from .config_checks import checked_annotators
 from .functional import NO_MASS
 from .named_votes import some_of
 from .opening import short
@@ -134,7 +135,7 @@ class Limits:
 
     Raises:
         TypeError: if `annotators` is no list of names, `costs` are not by name, or a number is something else.
-        ValueError: if a number is not of its range.
+        ValueError: if a number is not of its range, or a name comes twice.
 
     Example:
         >>> Limits(9, annotators=["zoe", "ann"]).new(known=["ann", "bob"])
@@ -154,12 +155,9 @@ class Limits:
         check_limits(
             self.budget, self.gain, self.most_per_annotator, self.most_per_item, self.at_least
         )
-        people, costs = self.annotators, self.costs
-        if people is not None:
-            listed = isinstance(people, Iterable) and not isinstance(people, str | bytes | Mapping)
-            wrong = [name for name in people if not isinstance(name, str)] if listed else [people]
-            if wrong:
-                raise TypeError(f"`annotators` must be a list of names, got {short(wrong[0])}.")
+        if self.annotators is not None:
+            object.__setattr__(self, "annotators", checked_annotators(self.annotators, None)[0])
+        costs = self.costs
         if costs is not None and not isinstance(costs, Mapping):
             raise TypeError(
                 f"`costs` must be a mapping from names to numbers, got {type(costs).__name__}."
@@ -168,7 +166,7 @@ class Limits:
             checked_number(f"costs[{short(name)}]", cost)
 
     def new(self, known: Sequence[str]) -> list[str]:
-        """Name those who may be asked and are not known, each once."""
+        """Name those who may be asked and are not known."""
         among = {*known}
         return [name for name in dict.fromkeys(self.annotators or ()) if name not in among]
 

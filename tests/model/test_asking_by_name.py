@@ -102,6 +102,14 @@ def test_items_as_a_pipeline_takes_them(crowd):
     assert model.ask([], 9) == []
 
 
+def test_annotators_without_names_go_by_number(crowd):
+    """Taken for somebody new, annotator 0 would be an average one."""
+    model = MaxMIGModel.from_classifier(small_head(), num_annotators=2)
+    model.aggregator.table.data.copy_(torch.stack([3 * torch.eye(3), torch.zeros(3, 3)]))
+    asked = model.ask([{"features": [0.0] * 5, "votes": {1: "cat"}}], 2, annotators=[0, 7])
+    assert pairs_of(asked) == [(0, "0"), (0, "7")]
+
+
 def test_votes_of_people_whom_the_model_does_not_know_count(crowd):
     """Otherwise they are asked again, and items that they have settled look open."""
     model = make(crowd, annotators=ANNOTATORS[:2])
@@ -153,7 +161,7 @@ def test_items_of_every_modality_are_read_by_their_processor(modality):
         ([{"features": [0.0] * 5, "annotations": [0, 1]}], {}, "`annotations` without `annotators` must have one place per annotator, M = 4, got 2 at item 0"),
         (None, {"copies": [["ann", "eve"]]}, "`copies` must be groups of annotators' names, got 'eve'"),
         (None, {"annotators": "ann"}, "`annotators` must be a list of names, got 'ann'"),
-        (None, {"annotators": ["ann", 1]}, "`annotators` must be a list of names, got 1"),
+        (None, {"annotators": ["ann", "ann"]}, "`annotators` must be unique names, got 'ann' more than once"),
         (None, {"costs": {"ann": 1.0}}, "got none for 'bob', 'cyd', 'dee'.$"),
         (None, {"costs": [1.0]}, "`costs` must be a mapping from names to numbers, got list"),
         (None, {"costs": dict.fromkeys(ANNOTATORS, "1")}, "`costs.'ann'.` must be a number, got str '1'"),
