@@ -99,3 +99,14 @@ def random_votes(num_items=7, num_annotators=4, num_classes=3, width=3, seed=0):
     missing = torch.rand(num_items, width, generator=generator) < 0.3
     missing[0] = True
     return who.masked_fill(missing, -1), said.masked_fill(missing, -1)
+
+
+def items_of(crowd):
+    """Return items as a pipeline takes them."""
+    return [
+        {
+            "features": row["features"],
+            "votes": [(ANNOTATORS[m], CLASSES[c]) for m, c in zip(row["annotators"], row["annotations"], strict=True)],
+        }
+        for row in crowd
+    ]  # fmt: skip

@@ -35,7 +35,7 @@ from machine import measured_with
 from measures import of_posteriors
 from pages import DOCS, markdown, write_part
 from quiet import QUIET, hush
-from results_file import command, over_seeds, write_results, write_so_far
+from results_file import by_kind, command, write_results, write_so_far
 from speed_rows import now, since
 from transformers import PrinterCallback, set_seed
 
@@ -137,22 +137,6 @@ def measure(world: worlds.World, seed: int, number: int, most: int) -> dict[str,
     }
 
 
-def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Aggregate the seeds of a world and a number of gold labels: means, and each seed's figures."""
-    by_kind: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for run in runs:
-        by_kind.setdefault((run["world"], run["gold_labels"]), []).append(run)
-    return [
-        {
-            "world": name,
-            "gold_labels": number,
-            "seeds": [run["seed"] for run in same],
-            **over_seeds([{key: run[key] for key in run if key not in KIND} for run in same]),
-        }
-        for (name, number), same in sorted(by_kind.items())
-    ]
-
-
 def table(rows: list[dict[str, Any]]) -> str:
     """Render the means, accuracies in percent."""
     heads = ["world", "gold labels", "seeds", "classifier, new items", "NLL", "ECE", "forecaster", "NLL", "ECE"]  # fmt: skip
@@ -187,7 +171,7 @@ def main(arguments: Arguments) -> dict[str, Any]:
         "command": command(__file__, given),
         **measured_with(torch, transformers, datasets, accelerate, np),
         "seconds_are": "of the processor",
-        "rows": summarise(runs),
+        "rows": by_kind(runs, KIND),
     }
     places = worlds.Places(arguments.output_dir, arguments.crowds_dir)
     for name in worlds.readable(arguments.worlds, places):
@@ -199,7 +183,7 @@ def main(arguments: Arguments) -> dict[str, Any]:
                 figures = measure(world, seed, number, max(arguments.gold_labels))
                 runs.append({"world": name, "seed": seed, "gold_labels": number, **figures})
                 write_results(kept, runs)
-                result["rows"] = summarise(runs)
+                result["rows"] = by_kind(runs, KIND)
                 write_so_far(
                     file,
                     result,

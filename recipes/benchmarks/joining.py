@@ -36,7 +36,7 @@ from datasets import Dataset
 from machine import measured_with
 from pages import DOCS, markdown, write_part
 from quiet import QUIET, hush
-from results_file import command, over_seeds, write_results, write_so_far
+from results_file import by_kind, command, write_results, write_so_far
 from speed_rows import now, since
 from transformers import PrinterCallback, set_seed
 
@@ -167,22 +167,6 @@ def measure(world: worlds.World, seed: int, people: int) -> Iterator[tuple[str, 
         yield case, {"new_people": len(new), "seconds": seconds, **figures}
 
 
-def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Aggregate the seeds of a world and a case: means, and each seed's figures."""
-    by_kind: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for run in runs:
-        by_kind.setdefault((run["world"], run["case"]), []).append(run)
-    return [
-        {
-            "world": world,
-            "case": case,
-            "seeds": [run["seed"] for run in same],
-            **over_seeds([{key: run[key] for key in run if key not in KIND} for run in same]),
-        }
-        for (world, case), same in sorted(by_kind.items())
-    ]
-
-
 def table(rows: list[dict[str, Any]]) -> str:
     """Render the means, in percent: one line per state of the model."""
     cells = []
@@ -218,7 +202,7 @@ def main(arguments: Arguments) -> dict[str, Any]:
         "command": command(__file__, given),
         **measured_with(torch, transformers, datasets, accelerate, np),
         "seconds_are": "of the processor, for an update",
-        "rows": summarise(runs),
+        "rows": by_kind(runs, KIND),
     }
     places = worlds.Places(arguments.output_dir, arguments.crowds_dir)
     for name in worlds.readable(arguments.worlds, places):
@@ -229,7 +213,7 @@ def main(arguments: Arguments) -> dict[str, Any]:
             found = list(measure(world, seed, arguments.people))
             runs += [{"world": name, "seed": seed, "case": case, **figures} for case, figures in found]  # fmt: skip
             write_results(kept, runs)
-            result["rows"] = summarise(runs)
+            result["rows"] = by_kind(runs, KIND)
             said = [f"{c} {f['updated_forecast']:.3f}, anew {f['anew_forecast']:.3f}" for c, f in found]  # fmt: skip
             write_so_far(file, result, f"{name}, seed {seed}: {'; '.join(said)}")
     print(table(result["rows"]))

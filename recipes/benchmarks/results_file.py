@@ -56,6 +56,34 @@ def over_seeds(runs: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str
     }
 
 
+def by_kind(runs: Sequence[Mapping[str, Any]], kind: Sequence[str]) -> list[dict[str, Any]]:
+    """Aggregate the runs of each kind over their seeds.
+
+    Args:
+        runs: figures by name, beside what says of which kind a run is.
+        kind: names of the latter, `seed` among them; it tells the runs of a kind apart.
+
+    Returns:
+        One row per kind, in order: its names but the seed, `seeds`, and what `over_seeds` returns of the figures.
+
+    Example:
+        >>> by_kind([{"world": "w", "seed": 0, "a": 1}, {"world": "w", "seed": 1, "a": 2}], ["world", "seed"])
+        [{'world': 'w', 'seeds': [0, 1], 'mean': {'a': 1.5}, 'by_seed': {'a': [1, 2]}}]
+    """
+    names = [name for name in kind if name != "seed"]
+    kinds: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for run in runs:
+        kinds.setdefault(tuple(run[name] for name in names), []).append(run)
+    return [
+        {
+            **dict(zip(names, key, strict=True)),
+            "seeds": [run["seed"] for run in same],
+            **over_seeds([{name: run[name] for name in run if name not in kind} for run in same]),
+        }
+        for key, same in sorted(kinds.items(), key=lambda pair: pair[0])
+    ]
+
+
 def write_results(file: Path, result: Any) -> None:
     """Write results as JSON, completely or not at all; missing folders are created."""
     file.parent.mkdir(parents=True, exist_ok=True)

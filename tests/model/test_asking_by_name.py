@@ -10,7 +10,7 @@ from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.model.votes import Votes
 from tests.modalities import MODALITIES, TABLE
 from tests.networks import small_head
-from tests.worlds import ANNOTATORS, CLASSES, make_crowd
+from tests.worlds import ANNOTATORS, CLASSES, items_of, make_crowd
 
 
 @pytest.fixture(scope="module")
@@ -35,17 +35,6 @@ def make(crowd, kind=None, annotators=ANNOTATORS, **fields):
         votes = crowd_batches(crowd, CrowdCollator(4, 3))
         model.initialize_crowd([Votes(torch.where(who < len(annotators), who, -1), said) for who, said in votes])  # fmt: skip
     return model.eval()
-
-
-def items_of(crowd):
-    """Return items as a pipeline takes them."""
-    return [
-        {
-            "features": row["features"],
-            "votes": [(ANNOTATORS[m], CLASSES[c]) for m, c in zip(row["annotators"], row["annotations"], strict=True)],
-        }
-        for row in crowd
-    ]  # fmt: skip
 
 
 def pairs_of(asked):

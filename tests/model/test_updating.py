@@ -28,7 +28,7 @@ from hf_maxmig.model.updating import new_rows, strength_of
 from hf_maxmig.model.votes import Votes
 from tests.modalities import MODALITIES, TABLE
 from tests.networks import small_head
-from tests.worlds import ANNOTATORS, CLASSES, make_crowd
+from tests.worlds import ANNOTATORS, CLASSES, items_of, make_crowd
 
 RIGHT = [0.85, 0.7, 0.6, 0.8, 1 / 3]
 KNOWN = torch.tensor([True, True, True, False, False])
@@ -139,17 +139,6 @@ def test_copies_share_a_vote():
 def crowd():
     """Votes by ann, bob, cyd and dee."""
     return make_crowd(200)
-
-
-def items_of(crowd):
-    """Return items as a pipeline takes them."""
-    return [
-        {
-            "features": row["features"],
-            "votes": [(ANNOTATORS[m], CLASSES[c]) for m, c in zip(row["annotators"], row["annotations"], strict=True)],
-        }
-        for row in crowd
-    ]  # fmt: skip
 
 
 @functools.cache

@@ -62,7 +62,7 @@ def test_seeds_come_together(recipe):
         {"world": w, "seed": s, "gold_labels": n, "test_accuracy": n / 100 + s}
         for s in (0, 1) for n in (50, 0) for w in ("here", "elsewhere")
     ]  # fmt: skip
-    rows = recipe.summarise(runs)
+    rows = recipe.by_kind(runs, recipe.KIND)
     keys = [(row["world"], row["gold_labels"], row["seeds"]) for row in rows]
     assert keys == [(w, n, [0, 1]) for w in ("elsewhere", "here") for n in (0, 50)]
     assert rows[1]["mean"] == {"test_accuracy": 1.0}

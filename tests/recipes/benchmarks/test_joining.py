@@ -78,7 +78,7 @@ def test_table_shows_each_state(recipe):
         {"world": "here", "case": case, "seed": 0, "new_people": people, **figures, **none}
         for case, people, none in (("votes", 0, {"mean_aggregator": None, "mean_forecast": None}), ("people", 1, {}))
     ]  # fmt: skip
-    lines = recipe.table(recipe.summarise(runs)).splitlines()[2:]
+    lines = recipe.table(recipe.by_kind(runs, recipe.KIND)).splitlines()[2:]
     assert len(lines) == 7
     assert sum("here: 1 person joins" in line for line in lines) == 4
     assert sum("mean matrix" in line for line in lines) == 1

@@ -21,7 +21,7 @@ def test_command_names_a_script_that_is_there(results_file, root):
 def test_examples_are_what_comes_out(results_file):
     """Nothing else runs the doctests of recipes."""
     failed, tried = doctest.testmod(results_file)
-    assert (failed, tried) == (0, 3)
+    assert (failed, tried) == (0, 4)
 
 
 def test_seeds_without_a_figure_are_left_out_of_its_mean(results_file):
