@@ -46,8 +46,9 @@ MULTIPLES = (10.0, 100.0)  # rates of W, as multiples of the networks' rate; the
 LOOKS = (0.25, 1.0)
 MOST_JUDGED = 2_500  # items whose votes judge the settings of the race
 FIRST_STRENGTH = 0.5  # scale of the first W: vote shares are overconfident
-# Nats between the votes' class shares and equal ones, above which the votes' shares are taken for those of the
-# classes. Smaller differences may be a bias of the annotators: 0.13 is one class of 1 : 3, 0.31 one of 1 : 7.
+# What the entropy of the votes' class shares lacks of that of equal shares, as a share of it, above which the votes'
+# shares are taken for those of the classes. Less may be a bias of the annotators: five experts who each know some of
+# ten classes lack 0.03. Two classes of 1 : 2 lack 0.08, ten of which one is five times the others 0.10.
 UNEVEN = 0.05
 TELLS_APART = 3.0  # standard errors by which telling annotators apart must predict votes better
 BY_CHANCE = 1e-6  # how improbable votes for one class only must be
@@ -342,7 +343,8 @@ def _best_setting(
 def _priors(share: Tensor, uniform: Tensor) -> dict[str, Tensor]:
     """List the priors to try: that of the votes first if they are uneven."""
     of_votes = vote_share_prior(share.sum(dim=0))
-    if float((of_votes.exp() * (of_votes - uniform)).sum()) > UNEVEN:
+    lacking = float((of_votes.exp() * (of_votes - uniform)).sum())
+    if lacking > UNEVEN * math.log(len(share.T)):
         return {"votes": of_votes, "uniform": uniform}
     return {"uniform": uniform}
 

@@ -278,6 +278,32 @@ def test_classifier_that_hardly_counts_keeps_its_likeliest_class():
     assert 0.3 < float(rare.sum()) / float(truth.sum()) < 3
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_few_votes_of_experts_do_not_move_the_prior(seed):
+    """Experts who do not know some classes call them by other names, so these are named more often than they occur.
+
+    With one vote per item, left-out votes cannot show it. With the prior of the votes, too many items would stay in them.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    truth = torch.randint(10, (500,), generator=generator)
+    drawn = simulate_crowd(truth, experts("cifar10", "high"), generator=generator)
+    one = torch.randint(5, (500, 1), generator=generator)
+    crowd = drawn.annotators.gather(1, one), drawn.annotations.gather(1, one)
+    share = torch.bincount(crowd[1].flatten(), minlength=10) / 500
+    assert 0.04 < math.log(10) - float(torch.special.entr(share).sum()) < 0.12
+    start = cross_fit(features_of(truth, generator), crowd, 5, 10, steps=100)
+    torch.testing.assert_close(start.log_p.exp(), torch.full((10,), 0.1))
+
+
+def test_prior_of_two_classes_of_which_one_is_rare_is_that_of_the_votes():
+    """With equal shares, a rare class would be seen in many items of the frequent one."""
+    generator = torch.Generator().manual_seed(0)
+    truth = (torch.arange(300) % 6 == 0).long()
+    crowd = draw(truth, [0.95, 0.95, 0.9], generator)
+    start = cross_fit(features_of(truth, generator), crowd, 3, 2, steps=100)
+    assert float(start.log_p[1].exp()) == pytest.approx(1 / 6, abs=0.08)
+
+
 def test_items_that_settings_are_judged_by_are_of_all_classes(monkeypatch):
     """Data sets are often sorted by class, so the first items would all be of one class."""
     generator = torch.Generator().manual_seed(0)
