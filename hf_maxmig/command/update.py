@@ -5,11 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
+
 from ..data.columns import has_votes
 from ..data.describe import describe
 from ..judging.annotators import AnnotatorReport
 from ..model.whole_files import staged
 from ..sharing.model_card import model_card
+from ..training.maxmig_trainer import MaxMIGTrainer
 from ..training.saving import IGNORED, NOT_FOR_OTHERS, RESULTS
 from ..training.training_args import MaxMIGTrainingArguments
 from .card import results
@@ -62,12 +65,13 @@ def update(arguments: SavedArguments) -> None:
     }  # fmt: skip
     new = model.update(dataset, **options)
     known = numbered(dataset, model)
-    judged = _report(arguments, model, known)
-    if judged is not None and judged.voices():
-        # Copies are known only now. Counted as one voice, they change the matrices.
-        copies = [[judged.annotators[m] for m in voice] for voice in judged.voices()]
-        model.update(dataset, copies=copies, **options)
-        judged = _report(arguments, model, known)
+    with trainer_of(arguments, model) as trainer:
+        judged = trainer.judged(known, trainer.predict(known))
+        if judged.voices():
+            # Copies are known only now. Counted as one voice, they change the matrices.
+            copies = [[judged.annotators[m] for m in voice] for voice in judged.voices()]
+            model.update(dataset, copies=copies, **options)
+        judged = _report(trainer, known, folder)
     model.save_pretrained(folder)
     if processor is not None:
         processor.save_pretrained(folder)
@@ -80,8 +84,7 @@ def update(arguments: SavedArguments) -> None:
     card.save(folder / "README.md")
     with staged(folder / RESULTS) as place:
         place.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
-    if judged is not None:
-        print(judged)
+    print(judged)
     number = len(new) or "No"
     print(
         f"{number} new annotator{'' if len(new) == 1 else 's'}{': ' if new else ''}{', '.join(new)}."
@@ -89,17 +92,15 @@ def update(arguments: SavedArguments) -> None:
     print(f"The updated model is in {folder}, what it says of the data in {folder / '_report'}.")
 
 
-def _report(arguments: SavedArguments, model: Any, dataset: Any) -> AnnotatorReport | None:
+def _report(trainer: MaxMIGTrainer, dataset: Dataset, folder: Path) -> AnnotatorReport:
     """Write the report, or without matplotlib the cleaned labels, to `_report`, which `hf upload` leaves out."""
-    folder = Path(arguments.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / IGNORED).exists():
         (folder / IGNORED).write_text(NOT_FOR_OTHERS, encoding="utf-8")
-    with trainer_of(arguments, model) as trainer:
-        if importlib.util.find_spec("matplotlib") is None:
-            trainer.relabel(dataset, folder / "_report" / "relabelled.parquet")
-            return None
-        return trainer.report(dataset, folder / "_report", title=folder.resolve().name)
+    if importlib.util.find_spec("matplotlib") is None:
+        trainer.relabel(dataset, folder / "_report" / "relabelled.parquet")
+        return trainer.judged(dataset, trainer.predict(dataset))
+    return trainer.report(dataset, folder / "_report", title=folder.resolve().name)
 
 
 def main(arguments: list[str]) -> None:

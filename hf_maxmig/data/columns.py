@@ -674,9 +674,12 @@ def has_votes(dataset: Any, items: int = 2) -> bool:
     if not has_crowd_columns(dataset):
         return False
     column = dataset.select_columns("annotations").with_format(None)
-    voted = (
-        row
-        for row in column
-        if any(vote is not None and vote >= 0 for vote in row["annotations"] or ())
-    )
+    voted = (row for row in column if _has_vote(row["annotations"]))
     return len(list(itertools.islice(voted, items))) == items
+
+
+def _has_vote(votes: Any) -> bool:
+    """Tell whether an item has a vote; what is no number counts too, so that it is read and refused by name."""
+    if not isinstance(votes, list):
+        return votes is not None
+    return any(not isinstance(vote, int | float) or vote >= 0 for vote in votes if vote is not None)

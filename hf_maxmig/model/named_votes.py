@@ -71,7 +71,7 @@ def votes_in_pairs(votes: VotesByName | None, item: int) -> list[Vote]:
         parts = list(said.items()) if isinstance(said, Mapping) else [said]
         if not parts or any(len(part) != 2 for part in parts):
             raise TypeError(_NO_VOTES.format(short(votes), item))
-        weights = [_weight(weight, who, item) for _, weight in parts]
+        weights = [checked_weight(weight, who, item) for _, weight in parts]
         if sum(weights) > 1 + 1e-3:
             raise ValueError(
                 f"`votes` must have probabilities that sum to one or less, got {short(said)} by {short(who)} at item "
@@ -96,12 +96,29 @@ def _name(name: Any, item: int) -> str:
     return str(name)
 
 
-def _weight(weight: Any, who: Any, item: int) -> float:
-    """Check how much a vote counts."""
+def checked_weight(weight: Any, who: Any, item: int, where: str = "votes") -> float:
+    """Check how much a vote counts.
+
+    Args:
+        weight: as the user gives it.
+        who: whose vote, for the error.
+        item: its number, likewise.
+        where: what the user calls it, likewise.
+
+    Returns:
+        A number in 0..1.
+
+    Raises:
+        ValueError: if it is something else.
+
+    Example:
+        >>> checked_weight(0.5, "ann", item=3)
+        0.5
+    """
     value = weight.item() if hasattr(weight, "item") else weight
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ValueError(
-            f"`votes` must have weights in 0..1, got {short(weight)} by {short(who)} at item {item}: a vote counts "
+            f"`{where}` must have weights in 0..1, got {short(weight)} by {short(who)} at item {item}: a vote counts "
             "from 0, not at all, to 1, in full."
         )
     return float(value)
@@ -158,6 +175,7 @@ def some_of(names: Sequence[str]) -> str:
 __all__ = [
     "Vote",
     "VotesByName",
+    "checked_weight",
     "number_votes",
     "numbers_of",
     "some_of",

@@ -1,13 +1,14 @@
 """Items with votes as users have them: classified, and with the votes by name."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .items import ALL_CROWD_COLUMNS, CROWD_COLUMNS, ItemReader
-from .named_votes import Vote, numbers_of, votes_in_numbers, votes_in_pairs
+from .items import ALL_CROWD_COLUMNS, CROWD_COLUMNS, WEIGHTS_COLUMN, ItemReader
+from .named_votes import Vote, checked_weight, numbers_of, votes_in_numbers, votes_in_pairs
 from .opening import short
 
 
@@ -158,23 +159,39 @@ def _votes_of(item: Any, names: Sequence[Sequence[str]], number: int, argument: 
             )
         item = {**item, CROWD_COLUMNS[0]: range(len(said))}
     columns = [item[name] for name in ALL_CROWD_COLUMNS if item.get(name) is not None]
-    if len({len(column) for column in columns}) > 1 or len(columns) < 2:
+    lists = all(isinstance(c, Sized) and not isinstance(c, str | bytes | Mapping) for c in columns)
+    if not lists or len({len(column) for column in columns}) > 1 or len(columns) < 2:
         raise ValueError(
             f"`annotators` and `annotations` must be lists of one length, got others at item {number}."
         )
     found: list[Vote] = []
-    for who, said, *weight in zip(*columns, strict=True):
+    if len(columns) == len(CROWD_COLUMNS):
+        columns.append([1] * len(columns[0]))
+    for *pair, weight in zip(*columns, strict=True):
+        who, said = (_place(*each, number) for each in zip(pair, CROWD_COLUMNS, strict=True))
         if who < 0 or said < 0:
             continue  # padding
         for place, of, column in zip((who, said), names, CROWD_COLUMNS, strict=True):
             if place >= len(of):
                 raise ValueError(
-                    f"`{column}` must lie in 0..{len(of) - 1} or be -1 for padding, got {int(place)} at item {number}: "
+                    f"`{column}` must lie in 0..{len(of) - 1} or be -1 for padding, got {place} at item {number}: "
                     "the features of a data set name more."
                 )
-        vote = names[0][int(who)], names[1][int(said)]
-        found.append((*vote, float(weight[0])) if weight and weight[0] != 1 else vote)
+        vote = names[0][who], names[1][said]
+        each = checked_weight(weight, vote[0], number, WEIGHTS_COLUMN)
+        found.append(vote if each == 1 else (*vote, each))
     return found
+
+
+def _place(number: Any, column: str, item: int) -> int:
+    """Check the number of an annotator or a class."""
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise ValueError(
+            f"`{column}` must hold integers, got {short(number)} at item {item}: give votes with names as `votes`, a "
+            "mapping from annotator to class, or let `add_annotations` number them."
+        ) from None
 
 
 __all__ = ["VotedItems", "annotators_of", "groups_of", "read_items"]

@@ -18,9 +18,9 @@ from hf_maxmig.command.flags import is_told, parse
 from hf_maxmig.crowd_metrics.app import EXAMPLE, measure
 from hf_maxmig.crowd_metrics.crowd_metrics import CrowdMetrics
 from hf_maxmig.model.pipelines import TASK
-from tests.attacks.mutations import SEED, damaged, is_ours, twisted
+from tests.attacks.mutations import SEED, damaged, is_ours, is_said, twisted
 from tests.networks import draw_crowd, text_pair
-from tests.worlds import ANNOTATORS, CLASSES
+from tests.worlds import ANNOTATORS, CLASSES, items_of, make_crowd
 
 pytestmark = pytest.mark.slow
 
@@ -156,6 +156,41 @@ def test_page_of_the_metric_takes_any_text():
     for _ in range(60):
         with pytest.raises(ValueError, match="the arguments must"):
             measure(damaged(data, rng).decode("utf-8", "replace"))
+
+
+def in_columns(item):
+    """Write the votes of an item as numbers in its crowd columns."""
+    who, said = zip(*item["votes"], strict=True)
+    rest = {name: value for name, value in item.items() if name != "votes"}
+    numbers = [ANNOTATORS.index(name) for name in who], [CLASSES.index(name) for name in said]
+    return {**rest, "annotators": numbers[0], "annotations": numbers[1]}
+
+
+@pytest.mark.parametrize("kind", ["names", "numbers"])
+def test_new_votes_are_counted_as_they_say_or_nothing_changes(kind, make_model):
+    """A number of half an annotator was rounded, and a name in place of a number was an error of Python's own."""
+    rng = random.Random(SEED + 6)
+    model = draw_crowd(make_model()).eval()
+    usual = [item for item in items_of(make_crowd(24)) if item["votes"]]
+    if kind == "numbers":
+        usual = [in_columns(item) for item in usual]
+        usual[::2] = [{**item, "annotation_weights": [0.5] * len(item["annotators"])} for item in usual[::2]]  # fmt: skip
+    done = 0
+    for _ in range(150):
+        place = rng.randrange(len(usual))
+        item = twisted(usual[place], rng)
+        items = [*usual[:place], item, *usual[place + 1 :]]
+        for door in (lambda it, items: it.update(items), lambda it, items: it.ask(items, 3)):
+            tried = copy.deepcopy(model)
+            if outcome(lambda tried=tried, door=door, items=items: door(tried, items), item, is_said) is REFUSED:  # fmt: skip
+                assert tried.config.annotators == ANNOTATORS
+                assert torch.equal(tried.aggregator.table, model.aggregator.table), item
+                continue
+            done += 1
+            said = votes_of(item) if isinstance(item, dict) else []
+            assert {*tried.config.annotators} <= {*ANNOTATORS, *(who for who, _ in said)}, item
+            assert tried.aggregator.weight.isfinite().all()
+    assert 10 < done < 290
 
 
 @dataclass

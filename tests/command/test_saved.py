@@ -1,21 +1,25 @@
 """The verbs that start from a saved model: report, relabel, update and card."""
 
 import csv
+import importlib.util
 import json
 import re
 
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset, DatasetDict, load_dataset
+from datasets import Dataset, DatasetDict, Features, List, Value, load_dataset
 from huggingface_hub import HfApi
 from transformers import AutoImageProcessor, ViTImageProcessor
 
 from hf_maxmig import (
     FourLayerCNN,
     FourLayerCNNConfig,
+    HeadClassifier,
+    HeadConfig,
     MaxMIGModel,
     add_annotations,
+    crowd_features,
     peer,
     read_annotations,
 )
@@ -256,6 +260,61 @@ def test_update_writes_a_model_that_knows_everybody(model, photos, tmp_path, cap
     # The updated model takes the same votes again; nobody is new.
     typed("update", out, votes, folder, *flags, "--output_dir", tmp_path / "again", "--use_cpu")
     assert "No new annotators.\n" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_update_counts_copies_as_one_voice_with_and_without_pictures(tmp_path, capsys, monkeypatch):
+    """Copies who count one by one outvote the others. The report finds them, but only matplotlib can draw it."""
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.randint(2, (400,), generator=generator)
+    features = 3.0 * torch.eye(2)[truth] + torch.randn(400, 2, generator=generator)
+    head = HeadClassifier(HeadConfig(input_size=2, hidden_size=2, num_labels=2))
+    with torch.no_grad():
+        for name, parameter in head.named_parameters():
+            parameter.copy_(2.0 * torch.eye(2) if "weight" in name else torch.zeros(2))
+    pair = MaxMIGModel.from_classifier(head, annotators=["ann", "bob", "cyd"])
+    pair.save_pretrained(tmp_path / "model")
+    right = torch.rand(400, 4, generator=generator) < torch.tensor([0.8, 0.75, 0.7, 0.8])
+    said = torch.where(right, truth[:, None], 1 - truth[:, None])
+    said[:, 1] = said[:, 0]  # bob copies ann
+    rows = {
+        "features": features.tolist(),
+        "annotators": [[0, 1, 2, 3]] * 400,
+        "annotations": said.tolist(),
+    }
+    named = crowd_features(["ann", "bob", "cyd", "dee"], ["LABEL_0", "LABEL_1"])
+    data = Dataset.from_dict(rows, features=Features({"features": List(Value("float32")), **named}))
+    data.save_to_disk(tmp_path / "data")
+
+    weights = []
+    for drawn in (True, False):
+        if not drawn:
+            there = importlib.util.find_spec
+            monkeypatch.setattr(
+                importlib.util,
+                "find_spec",
+                lambda name: None if name == "matplotlib" else there(name),
+            )
+        out = tmp_path / f"out-{drawn}"
+        typed(
+            "update",
+            tmp_path / "model",
+            "--data",
+            tmp_path / "data",
+            "--output_dir",
+            out,
+            "--use_cpu",
+        )
+        assert "copies" in capsys.readouterr().out
+        assert (out / "_report" / "report.html").exists() == drawn
+        assert (out / "_report" / "relabelled.csv").exists()
+        assert "2 copied or copying" in (out / "README.md").read_text(encoding="utf-8")
+        weights.append(saved_model(str(out)).aggregator.weight.detach())
+    assert torch.equal(*weights)
+    # Together they say as much as one of them: half as much as dee, who is as often right.
+    ann, bob, _, dee = (float(each[0, 0] - each[1, 0]) for each in weights[0])
+    assert ann == bob
+    assert 0.3 < ann / dee < 0.7
 
 
 @pytest.mark.slow

@@ -308,6 +308,16 @@ def test_votes_that_contradict_the_model_are_refused(crowd):
         (lambda crowd: [{"features": [0.0] * 4, "votes": {"ann": "cat"}}], "must be 5 numbers, got the shape .4,. at item 0"),
         (lambda crowd: [{"features": [0.0] * 5, "annotators": [0, 1], "annotations": [0]}], "must be lists of one length, got others at item 0"),
         (lambda crowd: [{"features": [0.0] * 5, "annotators": [0, 7], "annotations": [0, 0]}], "`annotators` must lie in 0..1 .* got 7 at item 0"),
+        (lambda crowd: changed(crowd, annotators=["ann"], annotations=[0]), "`annotators` must hold integers, got 'ann' at item 0: give votes with names as `votes`"),
+        (lambda crowd: changed(crowd, annotators=[0], annotations=["cat"]), "`annotations` must hold integers, got 'cat' at item 0"),
+        (lambda crowd: changed(crowd, annotators=[0.5], annotations=[0]), "`annotators` must hold integers, got 0.5 at item 0"),
+        (lambda crowd: changed(crowd, annotators=[0], annotations=[None]), "`annotations` must hold integers, got None at item 0"),
+        (lambda crowd: changed(crowd, annotators=[0], annotations=[float("nan")]), "`annotations` must hold integers, got nan at item 0"),
+        (lambda crowd: changed(crowd, annotators="a", annotations="b"), "must be lists of one length"),
+        (lambda crowd: changed(crowd, annotators=0, annotations=1), "must be lists of one length"),
+        (lambda crowd: changed(crowd, annotators=[0], annotations=[0], annotation_weights=["much"]), "`annotation_weights` must have weights in 0..1, got 'much'"),
+        (lambda crowd: changed(crowd, annotators=[0], annotations=[0], annotation_weights=[float("nan")]), "`annotation_weights` must have weights in 0..1, got nan"),
+        (lambda crowd: changed(crowd, annotators=[0], annotations=[0], annotation_weights=[3]), "`annotation_weights` must have weights in 0..1, got 3"),
     ],
 )  # fmt: skip
 def test_what_is_no_vote_is_refused_and_nothing_changes(votes, message, crowd):
