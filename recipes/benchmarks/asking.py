@@ -57,7 +57,7 @@ from hf_maxmig.data.flat_votes import FlatVotes
 from hf_maxmig.judging.copies import copies_among
 from hf_maxmig.judging.evidence import Evidence
 from hf_maxmig.model.annotator_rows import annotator_rows
-from hf_maxmig.model.asking import choose_questions
+from hf_maxmig.model.asking import Questions, choose_questions
 from hf_maxmig.model.votes import Votes
 from hf_maxmig.model.whole_files import staged
 from hf_maxmig.training.cross_fit import cross_fit
@@ -334,6 +334,20 @@ def max_mig(
     gain: str = "information",
 ) -> np.ndarray:  # fmt: skip
     """Choose pairs of item and annotator; if nothing is worth asking any more, the rest is drawn."""
+    _, asked, number = best_questions(crowd, known, learned, budget, gain)
+    chosen = number[asked.item.numpy(), asked.annotator.numpy()]
+    rest = rng.permutation(np.setdiff1d((~known).nonzero()[0], chosen))
+    return np.concatenate([chosen, rest])[:budget]
+
+
+def best_questions(
+    crowd: Crowd, known: np.ndarray, learned: Learned, budget: int, gain: str = "information"
+) -> tuple[Tensor, Questions, np.ndarray]:
+    """Choose among the hidden votes.
+
+    Returns:
+        (N, C), log-probabilities of the items now; the questions; and (N, M), the number of each vote, -1 for none.
+    """
     votes = crowd.votes
     log_forecast, log_rows = updated(crowd, known, learned)
     number = np.full((len(votes.gold), len(votes.annotators)), -1)
@@ -343,9 +357,14 @@ def max_mig(
     asked = choose_questions(
         log_forecast, log_rows, budget, _as_votes(closed), gain=gain, groups=learned.groups
     )
-    chosen = number[asked.item.numpy(), asked.annotator.numpy()]
-    rest = rng.permutation(np.setdiff1d((~known).nonzero()[0], chosen))
-    return np.concatenate([chosen, rest])[:budget]
+    return log_forecast, asked, number
+
+
+def foreseen(crowd: Crowd, known: np.ndarray, learned: Learned, budget: int) -> float:
+    """Expect which share of the labels is right once the best questions are answered, as the report does."""
+    log_forecast, asked, _ = best_questions(crowd, known, learned, budget)
+    right = log_forecast.exp().amax(dim=1).mean() + asked.accuracy.sum() / len(log_forecast)
+    return float(right)
 
 
 def _as_votes(pairs: np.ndarray) -> Votes:
@@ -387,7 +406,7 @@ TITLES = {
 
 def buy(
     name: str, crowd: Crowd, first: Learned, seed: int, steps: int = STEPS, trainings: int = 1
-) -> list[tuple[int, float, float]]:
+) -> dict[str, list[Any]]:
     """Buy votes by a strategy.
 
     Args:
@@ -399,20 +418,25 @@ def buy(
         trainings: as in `learn`.
 
     Returns:
-        At each training: votes bought, accuracy of the forecaster, and of the classifier.
+        `curve`: at each training, the votes bought, the accuracy of the forecaster, and of the classifier. For
+        `max_mig` also `foreseen`: the accuracy of the forecaster that the training before expected, and at first its own.
     """
     learned, known = first, first.known.copy()
     hidden = int((~known).sum())
     rng = np.random.default_rng(seed)
     curve = [(0, first.forecaster, first.classifier)]
+    ours = name == "max_mig"
+    expected = [foreseen(crowd, known, first, 0)] if ours else []
     for share in TRAINED_AT:
         begin, end = curve[-1][0], round(share * hidden)
+        if ours:
+            expected.append(foreseen(crowd, known, learned, end - begin))
         for k in range(1, CHOICES + 1):
             budget = begin + (end - begin) * k // CHOICES - int((known & ~first.known).sum())
             known[STRATEGIES[name](crowd, known, learned, budget, rng)] = True
         learned = learn(crowd, known, seed, steps, trainings)
         curve.append((int((known & ~first.known).sum()), learned.forecaster, learned.classifier))
-    return curve
+    return {"curve": curve, "foreseen": expected} if ours else {"curve": curve}
 
 
 def run_missing(arguments: argparse.Namespace) -> None:
@@ -434,15 +458,15 @@ def run_missing(arguments: argparse.Namespace) -> None:
                     crowd = read(world, places, seed)
                     known = first_votes(crowd.votes, world.known, seed)
                     first = learn(crowd, known, seed, *size)
-                curve = buy(strategy, crowd, first, seed, *size)
+                found = buy(strategy, crowd, first, seed, *size)
                 write_results(
                     file,
                     {
                         "world": name, "strategy": strategy, "seed": seed, "known": int(first.known.sum()),
-                        "hidden": int((~first.known).sum()), "curve": curve,
+                        "hidden": int((~first.known).sum()), **found,
                     },
                 )  # fmt: skip
-                shown = " ".join(f"{100 * forecaster:.1f}" for _, forecaster, _ in curve)
+                shown = " ".join(f"{100 * forecaster:.1f}" for _, forecaster, _ in found["curve"])
                 print(f"{name}, seed {seed}, {strategy}: forecaster {shown}", flush=True)
 
 
@@ -556,6 +580,19 @@ def table_accuracies(cells: Cells, which: int) -> str:
     return markdown(["world", *TITLES.values()], lines)
 
 
+def table_foreseen(cells: Cells) -> str:
+    """Write the accuracy of the labels that the training before expected of `max_mig`, and what it then was, in percent."""
+    lines = []
+    for name in measured_worlds(cells):
+        found = [c for c in cells if c["world"] == name and "foreseen" in c]
+        if found:
+            expected = 100 * np.mean([cell["foreseen"] for cell in found], axis=0)
+            measured = 100 * np.mean([[point[1] for point in c["curve"]] for c in found], axis=0)
+            pairs = zip(expected, measured, strict=True)
+            lines.append([WORLDS[name].title, *(f"{one:.1f} / {two:.1f}" for one, two in pairs)])
+    return markdown(["world", "0 %", *(f"{100 * share:.0f} %" for share in TRAINED_AT)], lines)
+
+
 COLOURS = {
     "random": ("#999999", "s"), "vote_entropy": (STYLES["doctor_net"][0], "v"),
     "least_agreement": (STYLES["aggnet"][0], "D"), "active_lab": (STYLES["crowd_layer"][0], "^"),
@@ -620,6 +657,7 @@ def write_docs(cells: Cells) -> None:
     write_part("votes needed", table_needed(cells), PAGE)
     write_part("forecaster", table_accuracies(cells, 1), PAGE)
     write_part("classifier", table_accuracies(cells, 2), PAGE)
+    write_part("foreseen", table_foreseen(cells), PAGE)
     picture(cells, PICTURE)
 
 

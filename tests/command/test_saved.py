@@ -286,15 +286,14 @@ def test_update_counts_copies_as_one_voice_with_and_without_pictures(tmp_path, c
     data = Dataset.from_dict(rows, features=Features({"features": List(Value("float32")), **named}))
     data.save_to_disk(tmp_path / "data")
 
-    weights = []
+    there, weights = importlib.util.find_spec, []
+
+    def without_matplotlib(name):
+        return None if name == "matplotlib" else there(name)
+
     for drawn in (True, False):
         if not drawn:
-            there = importlib.util.find_spec
-            monkeypatch.setattr(
-                importlib.util,
-                "find_spec",
-                lambda name: None if name == "matplotlib" else there(name),
-            )
+            monkeypatch.setattr(importlib.util, "find_spec", without_matplotlib)
         out = tmp_path / f"out-{drawn}"
         typed(
             "update",

@@ -133,10 +133,29 @@ def test_buying_measures_at_the_shares_it_says(asking, crowd):
     first = asking.learn(crowd, known, seed=0, steps=3)
     assert first.log_forecast.shape == (N, C)
     assert 0 <= first.classifier <= 1
-    curve = asking.buy("random", crowd, first, seed=0, steps=3)
+    curve = asking.buy("random", crowd, first, seed=0, steps=3)["curve"]
     assert [bought for bought, *_ in curve] == [0, *(round(s * 48) for s in asking.TRAINED_AT)]
     assert curve[0][1:] == (first.forecaster, first.classifier)
     assert np.array_equal(first.known, known)
+
+
+@pytest.mark.slow
+def test_expected_accuracy_is_that_of_the_forecasts_and_the_answers(asking, crowd, learned):
+    """The page compares it with what then came; a number of something else would look like a wrong promise."""
+    known = learned.known
+    zeta = asking.best_questions(crowd, known, learned, 0)[0].exp()
+    assert asking.foreseen(crowd, known, learned, 0) == pytest.approx(
+        float(zeta.amax(dim=1).mean())
+    )
+    more = [asking.foreseen(crowd, known, learned, budget) for budget in (0, 5, 20)]
+    assert more == sorted(more)
+    assert more[0] < more[-1] <= 1
+    first = asking.learn(crowd, asking.first_votes(crowd.votes, 1, seed=0), seed=0, steps=3)
+    bought = asking.buy("max_mig", crowd, first, seed=0, steps=3)
+    assert len(bought["foreseen"]) == len(bought["curve"])
+    assert bought["foreseen"][0] == pytest.approx(
+        float(first.log_forecast.exp().amax(dim=1).mean())
+    )
 
 
 def cells(asking):
@@ -185,6 +204,17 @@ def test_tables_have_each_number_in_its_column(asking):
     ]  # fmt: skip
 
 
+def test_expected_and_measured_accuracy_stand_side_by_side(asking):
+    """Exchanged, a model that promises too much would look modest."""
+    found = [one | {"foreseen": [0.9] * 6} if one["strategy"] == "max_mig" else one for one in cells(asking)]  # fmt: skip
+    header, _, line = (
+        [part.strip() for part in row.split("|")[1:-1]]
+        for row in asking.table_foreseen(found).splitlines()
+    )
+    assert header == ["world", "0 %", "10 %", "30 %", "50 %", "70 %", "90 %"]
+    assert line[:3] == ["LabelMe", "90.0 / 50.5", "90.0 / 60.5"]
+
+
 def test_page_shows_the_committed_results(asking):
     """A table typed by hand drifts away from the measurements."""
     found = json.loads(asking.RESULTS.read_text(encoding="utf-8"))["cells"]
@@ -192,6 +222,7 @@ def test_page_shows_the_committed_results(asking):
     assert len(found) > 9
     for table in (
         asking.table_needed(found), asking.table_accuracies(found, 1), asking.table_accuracies(found, 2),
+        asking.table_foreseen(found),
     ):  # fmt: skip
         assert table in page
     assert asking.PICTURE.exists()
