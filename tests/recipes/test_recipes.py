@@ -81,7 +81,8 @@ def by_fork(folder, recipe, *flags):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("on_two", [by_fork, pytest.param(by_torchrun, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("on_two", [by_fork, by_torchrun])
 def test_digits_runs_on_two_processes(on_two, root, tmp_path):
     """The processes share a batch of 64 and find the same start and rate; one of them writes."""
     printed = on_two(
