@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .functional import widen
+from .functional import log_softmax, widen
 from .votes import Votes
 
 SMOOTHING = 0.01  # pseudo-votes in each cell of the pooled rows
@@ -246,7 +246,7 @@ def without_voice(scores: Tensor, spoken: Tensor, item: Tensor, voice: Tensor) -
         >>> without_voice(scores, spoken, torch.tensor([0]), torch.tensor([0])).exp()
         tensor([[0.5000, 0.5000]])
     """
-    return (scores[item] - spoken[voice]).log_softmax(dim=-1)
+    return log_softmax(scores[item] - spoken[voice])
 
 
 def shrunk_weight(counts: Tensor, smoothing: float | Tensor) -> Tensor:

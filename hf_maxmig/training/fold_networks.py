@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
+from ..model.functional import log_softmax
 from ..model.votes import Votes
 
 FOLDS = 3
@@ -265,7 +266,7 @@ class CrossFit:
         settings = number // self.folds
         rows = max(1, 2**24 // (number * max(HIDDEN, self.num_classes)))
         for features, fold in zip(self.features.split(rows), self.fold.split(rows), strict=True):
-            log_h = networks.logits(networks.hidden(features)).log_softmax(dim=-1)
+            log_h = log_softmax(networks.logits(networks.hidden(features)))
             log_h = log_h.unflatten(0, (settings, self.folds))
             own = log_h[:, fold.clamp(min=0), torch.arange(len(fold))]
             everyone = log_h.exp().mean(dim=1).log()
@@ -290,7 +291,7 @@ class CrossFit:
                 features, target, learns = self.features[batch], targets[batch], others[:, batch]
                 hidden = networks.hidden(features)
                 hidden *= _kept(hidden)
-                slope = networks.logits(hidden).softmax(dim=-1)
+                slope = log_softmax(networks.logits(hidden)).exp_()
                 slope = slope.mul_(target.sum(dim=1, keepdim=True)).sub_(target)
                 slope.mul_((learns / learns.sum(dim=1).float().mean())[..., None])
                 networks.step(features, hidden, slope, RATE * _cosine(step / steps))
@@ -349,15 +350,15 @@ class CrossFit:
                 features, fold, number = self.features[batch], self.fold[batch], len(batch)
                 hidden, rate = networks.hidden(features), RATE * _cosine((step - 1) / steps)
                 unseen = networks.logits(hidden).view(R, K, number, C)
-                unseen = unseen[:, fold, torch.arange(number)].log_softmax(dim=-1)
+                unseen = log_softmax(unseen[:, fold, torch.arange(number)])
                 hidden *= _kept(hidden)
-                log_h = networks.logits(hidden).view(R, K, number, C).log_softmax(dim=-1)
+                log_h = log_softmax(networks.logits(hidden).view(R, K, number, C))
                 votes, voted, counts = cell[batch], given[batch], weights[batch][..., None]
                 scores = (embedding(votes, W) * counts).sum(dim=1)
                 scores = scores.view(number, R, C).transpose(0, 1) + log_p[:, None]
                 if trusted is not None:
                     scores = scores + trusted[batch]
-                log_g = scores.log_softmax(dim=-1)  # (R, B, C)
+                log_g = log_softmax(scores)  # (R, B, C)
                 slope = _slope(log_h, log_g[:, None], log_p, others[:, batch].float())
                 networks.step(features, hidden, slope.flatten(0, 1).neg_(), rate)
                 slope = _slope(log_g, unseen, log_p)
@@ -411,7 +412,7 @@ def _slope(own: Tensor, other: Tensor, log_p: Tensor, taken: Tensor | None = Non
     """
     log_p = log_p.view(len(log_p), *[1] * (own.dim() - 2), -1)
     probability, ratio = own.exp(), (other - log_p).exp()
-    agreed = (own + other - log_p).softmax(dim=-1)
+    agreed = log_softmax(own + other - log_p).exp_()
     if taken is None:
         count, together = torch.tensor(own.shape[-2]).clamp(min=2), ratio.sum(dim=-2, keepdim=True)
     else:

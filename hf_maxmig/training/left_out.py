@@ -19,6 +19,7 @@ from torch import Tensor
 from ..data.flat_votes import FlatVotes
 from ..judging.evidence import voices
 from ..model.annotator_rows import SMOOTHING, shrunk_weight, without_voice
+from ..model.functional import log_softmax
 from ..model.votes import Votes
 
 CLASSIFIER_COUNTS = (0.1, 0.25, 0.5, 0.75, 1.0)
@@ -164,7 +165,7 @@ class LeftOutVotes:
         log_rows = shrunk_weight(self.count(posterior), SMOOTHING)
         for _ in range(iterations):
             _, without = self.forecasts(base, log_rows, 1.0)
-            seen = (without + OWN * self._own(log_rows)).softmax(dim=-1)
+            seen = log_softmax(without + OWN * self._own(log_rows)).exp_()
             log_rows = shrunk_weight(self.count(seen), SMOOTHING)
         return log_rows
 
@@ -204,7 +205,7 @@ class LeftOutVotes:
         total, without = self.forecasts(base, weight, votes)
         parts = self.foretold(without)
         score = float((parts * self.share).sum() / self.share.sum())
-        return Judged(score, parts, classifier, votes, weight, total.log_softmax(dim=-1))
+        return Judged(score, parts, classifier, votes, weight, log_softmax(total))
 
     def _voices(self) -> Tensor:
         """Each annotator's average share of a vote, (M,): copies share one vote."""
@@ -226,7 +227,7 @@ class LeftOutVotes:
         """
         total, _ = self.forecasts(base, weight, found.votes)
         weight = weight * (found.votes * self._voices())[:, None, None]
-        return found._replace(weight=weight, log_forecast=total.log_softmax(dim=-1))
+        return found._replace(weight=weight, log_forecast=log_softmax(total))
 
     def alike(self, log_h: Tensor) -> Judged:
         """Count all votes the same: the plurality, with a classifier that breaks ties.

@@ -95,6 +95,7 @@ OF_CLASSIFIER = ("accuracy", "nll", "brier", "ece")  # what needs no votes
 FOUND = ("aggregator_learning_rate", "prior")  # by the trainer itself
 METHODS = (*OURS, *PEERS)
 HELD_OUT = 0.1  # of the training items
+CELLS_OF_A_WORKER = 100  # on average, until a new process takes its place
 LOOKS = 25  # at most, per training: on small data, evaluating costs as much as training
 
 
@@ -527,24 +528,25 @@ def run_cells(
     # Read when a worker starts and loads its libraries; the user's own settings stay.
     environment = {**KEEPS, "OMP_NUM_THREADS": str(threads), **os.environ}
     failed: dict[Cell, str] = {}
-    with (
-        patch.dict(os.environ, environment),
-        ProcessPoolExecutor(
-            jobs, multiprocessing.get_context("spawn"), start_worker, (threads,), max_tasks_per_child=100
-        ) as pool,
-        tqdm(total=len(todo), unit="cell", smoothing=0.05) as bar,
-    ):  # fmt: skip
-        waiting: dict[Future[dict[str, Any]], Cell] = {
-            pool.submit(run_cell, cell, flags, held_out, folder): cell for cell in todo
-        }
-        for done in as_completed(waiting):
-            cell = waiting[done]
-            if error := done.exception():
-                failed[cell] = "".join(traceback.format_exception(error))
-                bar.write(f"{cell.name}: {error}")
-            else:
-                bar.set_postfix_str(f"{cell.name} {done.result()['last']['accuracy']:.3f}")
-            bar.update()
+    with patch.dict(os.environ, environment), tqdm(total=len(todo), unit="cell", smoothing=0.05) as bar:  # fmt: skip
+        # New processes from time to time, for libraries keep memory. A pool whose processes have a limit of tasks may
+        # hang in Python 3.11 to 3.14 (python/cpython#115634).
+        for start in range(0, len(todo), jobs * CELLS_OF_A_WORKER):
+            with ProcessPoolExecutor(
+                jobs, multiprocessing.get_context("spawn"), start_worker, (threads,)
+            ) as pool:
+                waiting: dict[Future[dict[str, Any]], Cell] = {
+                    pool.submit(run_cell, cell, flags, held_out, folder): cell
+                    for cell in todo[start : start + jobs * CELLS_OF_A_WORKER]
+                }
+                for done in as_completed(waiting):
+                    cell = waiting[done]
+                    if error := done.exception():
+                        failed[cell] = "".join(traceback.format_exception(error))
+                        bar.write(f"{cell.name}: {error}")
+                    else:
+                        bar.set_postfix_str(f"{cell.name} {done.result()['last']['accuracy']:.3f}")
+                    bar.update()
     return failed
 
 

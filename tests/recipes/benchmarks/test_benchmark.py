@@ -306,15 +306,16 @@ def test_collected_cells_are_read_back(benchmark, results, tmp_path):
 
 @pytest.mark.slow
 def test_a_cell_that_fails_does_not_stop_the_others(benchmark, monkeypatch, tmp_path):
-    """A run overnight must not end at its first broken cell."""
+    """A run overnight must not end at its first broken cell, nor where its workers have had their fill of cells."""
     children.come_with_libraries(monkeypatch)
-    bad = digits(benchmark, "no_such_method")
+    monkeypatch.setattr(benchmark, "CELLS_OF_A_WORKER", 2)
+    bad = [digits(benchmark, f"no_such_method_{k}") for k in range(5)]
     good = digits(benchmark, "majority_vote")
-    failed = benchmark.run_cells([bad, good], SHORT, 0.1, tmp_path, jobs=1)
-    assert list(failed) == [bad]
-    assert "`name` must be one of" in failed[bad]
+    failed = benchmark.run_cells([*bad, good], SHORT, 0.1, tmp_path, jobs=1)
+    assert list(failed) == bad
+    assert "`name` must be one of" in failed[bad[0]]
     assert good.file(tmp_path).is_file()
-    assert not bad.file(tmp_path).exists()
+    assert not bad[0].file(tmp_path).exists()
 
 
 def test_workers_keep_their_memory_and_share_the_cores(benchmark, monkeypatch, tmp_path):
