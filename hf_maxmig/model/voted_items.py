@@ -1,6 +1,5 @@
 """Items with votes as users have them: classified, and with the votes by name."""
 
-import operator
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any, NamedTuple
 
@@ -185,13 +184,13 @@ def _votes_of(item: Any, names: Sequence[Sequence[str]], number: int, argument: 
 
 def _place(number: Any, column: str, item: int) -> int:
     """Check the number of an annotator or a class."""
-    try:
-        return operator.index(number)
-    except TypeError:
-        raise ValueError(
-            f"`{column}` must hold integers, got {short(number)} at item {item}: give votes with names as `votes`, a "
-            "mapping from annotator to class, or let `add_annotations` number them."
-        ) from None
+    value = number.item() if hasattr(number, "item") else number
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError(
+        f"`{column}` must hold integers, got {short(number)} at item {item}: give votes with names as `votes`, a mapping "
+        "from annotator to class, or let `add_annotations` number them."
+    )
 
 
 __all__ = ["VotedItems", "annotators_of", "groups_of", "read_items"]

@@ -312,6 +312,7 @@ def test_votes_that_contradict_the_model_are_refused(crowd):
         (lambda crowd: changed(crowd, annotators=[0], annotations=["cat"]), "`annotations` must hold integers, got 'cat' at item 0"),
         (lambda crowd: changed(crowd, annotators=[0.5], annotations=[0]), "`annotators` must hold integers, got 0.5 at item 0"),
         (lambda crowd: changed(crowd, annotators=[0], annotations=[None]), "`annotations` must hold integers, got None at item 0"),
+        (lambda crowd: changed(crowd, annotators=[0], annotations=[True]), "`annotations` must hold integers, got True at item 0"),
         (lambda crowd: changed(crowd, annotators=[0], annotations=[float("nan")]), "`annotations` must hold integers, got nan at item 0"),
         (lambda crowd: changed(crowd, annotators="a", annotations="b"), "must be lists of one length"),
         (lambda crowd: changed(crowd, annotators=0, annotations=1), "must be lists of one length"),
