@@ -29,6 +29,7 @@ from ..model.annotator_rows import SMOOTHING, shrunk_weight
 from ..model.functional import NO_MASS, aggregate, confusion_counts, forecast, vote_share_prior
 from ..model.surgery import scale_outputs
 from ..model.votes import Votes, voted_classes
+from .class_names import clear_names
 from .fold_networks import CrossFit, Raced, VotedClasses, divide, principal_components
 from .gold import number_of, taught, trusted_columns, with_trusted
 from .informed_start import informed_share
@@ -251,11 +252,14 @@ def _find(
             weight = votes.learn(0.5 * (log_h[rows] + log_p), log_h[rows].exp()[votes.item])
         combined = votes.again(combined, counted()[rows], weight)
     targets, log_h = forecasts(), counted()
+    order = torch.arange(C)
+    if trusted is None:  # gold labels name their classes
+        order = clear_names(lambda: [(targets, crowd.known, *crowd[2:])])
     return CrossFitted(
-        targets=targets,
-        log_h=log_h.log_softmax(dim=-1),
-        weight=torch.where(silent[:, None, None], 0.0, combined.weight),
-        log_p=log_p,
+        targets=targets[:, order],
+        log_h=log_h.log_softmax(dim=-1)[:, order],
+        weight=torch.where(silent[:, None, None], 0.0, combined.weight)[:, order],
+        log_p=log_p[order],
         classifier=combined.classifier,
         likelihoods=likelihoods,
         tells_apart=tells_apart,
