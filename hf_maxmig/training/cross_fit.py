@@ -254,7 +254,9 @@ def _find(
     targets, log_h = forecasts(), counted()
     order = torch.arange(C)
     if trusted is None:  # gold labels name their classes
-        order = clear_names(lambda: [(targets, crowd.known, *crowd[2:])])
+        voices = (1 / torch.bincount(groups)[groups].float())[crowd.annotators.clamp(min=0)]
+        each = voices if crowd.weights is None else voices * crowd.weights
+        order = clear_names(lambda: [(targets, crowd.known, each)])
     return CrossFitted(
         targets=targets[:, order],
         log_h=log_h.log_softmax(dim=-1)[:, order],
