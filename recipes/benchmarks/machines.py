@@ -107,7 +107,9 @@ CASES: dict[str, tuple[bool, str | None]] = {
 class Arguments:
     """What to run, and where to read and write."""
 
-    output_dir: str = field(metadata={"help": "Where `machines.json` and the scores go."})
+    output_dir: str = field(
+        default="out/machines", metadata={"help": "Where `machines.json` and the scores go."}
+    )
     crowds_dir: str | None = field(
         default=None, metadata={"help": "Folder of the real crowds, with `sentiment/`."}
     )
