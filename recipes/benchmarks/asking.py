@@ -673,6 +673,7 @@ def main() -> None:
     add("--collect", type=Path, help="run nothing, write what is there in one file")
     add("--write_docs", action="store_true", help="run nothing, write the page of the results")
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
     if arguments.write_docs:
         write_docs(json.loads(RESULTS.read_text(encoding="utf-8"))["cells"])
         return
@@ -685,7 +686,6 @@ def main() -> None:
         write_results(arguments.collect, {"command": again, **versions, "cells": cells})
         return
     hush()
-    torch.set_num_threads(1)
     run_missing(arguments)
     print(table_needed(read_cells(arguments.output_dir)))
 
