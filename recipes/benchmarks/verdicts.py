@@ -293,7 +293,14 @@ def main() -> None:
         print(json.dumps({name: real[name]}), flush=True)
     result = {
         "recipe": "verdicts.py",
-        "command": command(__file__, ["--seeds", str(arguments.seeds)]),
+        "command": command(
+            __file__,
+            [
+                "--seeds",
+                str(arguments.seeds),
+                *["--crowds_dir", "DIR"] * bool(arguments.crowds_dir),
+            ],
+        ),
         "items": NUM_ITEMS,
         "seeds": list(seeds),
         **{name: scores(pairs[name]) for name in sorted(pairs)},
