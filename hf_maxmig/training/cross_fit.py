@@ -350,7 +350,7 @@ def _priors(share: Tensor, uniform: Tensor) -> dict[str, Tensor]:
     """List the priors to try: that of the votes first if they are uneven."""
     of_votes = vote_share_prior(share.sum(dim=0))
     lacking = float((of_votes.exp() * (of_votes - uniform)).sum())
-    if lacking > UNEVEN * math.log(len(share.T)):
+    if lacking > UNEVEN * math.log(share.shape[1]):
         return {"votes": of_votes, "uniform": uniform}
     return {"uniform": uniform}
 

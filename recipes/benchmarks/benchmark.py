@@ -530,7 +530,7 @@ def run_cells(
     failed: dict[Cell, str] = {}
     with patch.dict(os.environ, environment), tqdm(total=len(todo), unit="cell", smoothing=0.05) as bar:  # fmt: skip
         # New processes from time to time, for libraries keep memory. A pool whose processes have a limit of tasks may
-        # hang in Python 3.11 to 3.14 (python/cpython#115634).
+        # hang in Python 3.11 to 3.14.
         for start in range(0, len(todo), jobs * CELLS_OF_A_WORKER):
             with ProcessPoolExecutor(
                 jobs, multiprocessing.get_context("spawn"), start_worker, (threads,)

@@ -296,6 +296,25 @@ def test_classes_that_come_out_exchanged_are_named_by_the_votes(small, monkeypat
     assert (start.weight[:4].argmax(dim=1) == torch.arange(3)).all()
 
 
+def test_copies_are_one_voice_where_classes_are_named(monkeypatch):
+    """Counted one by one, copies who take a class for another hide which of the two is which."""
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.arange(300) % 3
+    who, said = draw(truth, [0.9, 0.7, 0.8, 0.8], generator)
+    crowd = torch.cat([who, torch.tensor([[4, 5]] * 300)], dim=1), said[:, [0, 1, 2, 3, 1, 1]]
+    heard, names = [], hf_maxmig.training.cross_fit.clear_names
+
+    def noted(posteriors):
+        heard.extend(posteriors())
+        return names(posteriors)
+
+    monkeypatch.setattr(hf_maxmig.training.cross_fit, "clear_names", noted)
+    cross_fit(features_of(truth, generator), crowd, 6, 3, steps=60)
+    ((_, annotations, each),) = heard
+    assert torch.equal(annotations, crowd[1])
+    torch.testing.assert_close(each, torch.tensor([1, 1 / 3, 1, 1, 1 / 3, 1 / 3]).expand(300, -1))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_few_votes_of_experts_do_not_move_the_prior(seed):
     """Experts who do not know some classes call them by other names, so these are named more often than they occur.
