@@ -5,9 +5,9 @@ r"""Max-MIG beside its best rivals, crowd by crowd, as `docs/rivals.md` shows it
 `benchmark_tables.py` writes the page. `benchmark_ranks.py` has the ranks of all methods.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 
-from benchmark_cells import FAMILIES, OURS, Cell, method_name, results, within_error
+from benchmark_cells import AFTER_WAUM, OURS, Cell, family, method_name, results, within_error
 from benchmark_layout import MARK, text_of
 from benchmark_ranks import REAL_CROWDS, World, worlds
 from pages import markdown
@@ -16,12 +16,19 @@ SINCE_2019 = (
     "spee_lfc", "trace", "geo_f", "geo_w", "coin_net", "union_net", "union_net_b", "conal", "crowd_ar", "annot_mix",
     "madl", "crowdlab",
 )  # fmt: skip
-COLUMNS = {
+
+
+def is_since_2019(method: str) -> bool:
+    """Tell whether a method is a rival since 2019; WAUM before any rival is one, too."""
+    return family(method) != OURS and (method in SINCE_2019 or method.endswith(AFTER_WAUM))
+
+
+COLUMNS: dict[str, Callable[[str], bool]] = {
     # heading: the methods of which the best is shown
-    "Max-MIG": ("max_mig",),
-    "Max-MIG, cross-fitted": ("max_mig_cross_fit",),
-    "best rival since 2019": SINCE_2019,
-    "best earlier rival": None,  # all others but ours
+    "Max-MIG": "max_mig".__eq__,
+    "Max-MIG, cross-fitted": "max_mig_cross_fit".__eq__,
+    "best rival since 2019": is_since_2019,
+    "best earlier rival": lambda method: family(method) != OURS and not is_since_2019(method),
 }
 SHOWN_MEASURES = {
     "accuracy": "Accuracy in percent",
@@ -48,11 +55,7 @@ def beside_best(cells: Iterable[Cell], pick: str = "last") -> str:
     """
     found, parts = results(cells, pick), []
     for measure, title in SHOWN_MEASURES.items():
-        some = [
-            world
-            for world in worlds(found, measure)
-            if not world.numbers.keys().isdisjoint(SINCE_2019)
-        ]
+        some = [world for world in worlds(found, measure) if any(map(is_since_2019, world.numbers))]
         if some:
             lines = [_line(world) for world in some]
             parts += [f"**{title}**", markdown(["crowd", *COLUMNS, "gold labels"], lines)]
@@ -61,18 +64,14 @@ def beside_best(cells: Iterable[Cell], pick: str = "last") -> str:
 
 def _line(world: World) -> list[str]:
     name = world.name if world.group == REAL_CROWDS else f"{world.group}, {world.name}"
-    bests = [_best(world, members) for members in COLUMNS.values()]
+    bests = [_best(world, filter(shown, world.numbers)) for shown in COLUMNS.values()]
     first = min((best for best in bests if best), key=world.rank)
     gold = "" if world.ceiling is None else text_of(world.ceiling, world.decimals)
     return [name, *(_entry(world, best, first) for best in bests), gold]
 
 
-def _best(world: World, members: Sequence[str] | None) -> str | None:
-    """Return the best of these methods; of all earlier rivals if none are named."""
-    if members is None:
-        members = [name for name in world.numbers if name not in (*SINCE_2019, *FAMILIES[OURS])]
-    there = [name for name in members if name in world.numbers]
-    return min(there, key=lambda name: (world.rank(name), world.distance(name)), default=None)
+def _best(world: World, methods: Iterable[str]) -> str | None:
+    return min(methods, key=lambda name: (world.rank(name), world.distance(name)), default=None)
 
 
 def _entry(world: World, method: str | None, first: str) -> str:
@@ -83,4 +82,4 @@ def _entry(world: World, method: str | None, first: str) -> str:
         text = f"**{text}**"
     elif within_error(world.numbers[method], world.numbers[first]):
         text += f" {MARK}"
-    return text if method in FAMILIES[OURS] else f"{text} {method_name(method)}"
+    return text if family(method) == OURS else f"{text} {method_name(method)}"

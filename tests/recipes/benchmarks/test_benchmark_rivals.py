@@ -53,6 +53,25 @@ def test_the_best_of_each_kind_stands_beside_max_mig(rivals):
     assert lines_of(calibration)[3][3] == "0.100 ± 0.014 † CoNAL"  # the lowest
 
 
+def test_waum_makes_no_rival_of_max_mig_and_no_earlier_method_of_a_rival(rivals):
+    """Max-MIG on the items that WAUM leaves would otherwise be the best rival, and beat itself."""
+    cells = [
+        *row("max_mig", 0.90, dataset="labelme"),
+        *row("max_mig_waum", 0.95, dataset="labelme"),
+        *row("majority_vote_waum", 0.85, dataset="labelme"),
+        *row("majority_vote", 0.80, dataset="labelme"),
+    ]
+    *_, line = lines_of(rivals.beside_best(cells).split("\n\n")[1])
+    assert line == [
+        "LabelMe",
+        "**90.0**",
+        "",
+        "85.0 Majority vote, after WAUM",
+        "80.0 Majority vote",
+        "",
+    ]
+
+
 def test_without_a_rival_since_2019_there_is_nothing_to_show(rivals):
     assert (
         rivals.beside_best(
