@@ -62,14 +62,7 @@ def test_waum_makes_no_rival_of_max_mig_and_no_earlier_method_of_a_rival(rivals)
         *row("majority_vote", 0.80, dataset="labelme"),
     ]
     *_, line = lines_of(rivals.beside_best(cells).split("\n\n")[1])
-    assert line == [
-        "LabelMe",
-        "**90.0**",
-        "",
-        "85.0 Majority vote, after WAUM",
-        "80.0 Majority vote",
-        "",
-    ]
+    assert line == ["LabelMe", "**90.0**", "85.0 Majority vote, after WAUM", "80.0 Majority vote"]
 
 
 def test_without_a_rival_since_2019_there_is_nothing_to_show(rivals):
