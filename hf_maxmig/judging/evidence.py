@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..data.flat_votes import FlatVotes
 from ..model.annotator_rows import without_voice
-from ..model.functional import widen
+from ..model.functional import log_softmax, widen
 
 CELLS = 2**24  # numbers held at a time
 _ITERATIONS, _CHOOSE_AT = 30, 10
@@ -137,7 +137,7 @@ class Evidence:
         one, other = self.voice[left], self.voice[right]
         rest = self.scores[self.votes.item[left]] - self.spoken_mean[one]
         rest -= self.spoken_mean[other] * (one != other)[:, None]
-        return rest.log_softmax(dim=-1)
+        return log_softmax(rest)
 
 
 @dataclass(frozen=True)
