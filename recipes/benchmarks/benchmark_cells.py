@@ -84,7 +84,7 @@ DATASETS = {
     "cifar10n": "CIFAR-10N",
     "cifar10n_features": "CIFAR-10N, given features",
 }
-BEYOND_PAPER = ", beyond the paper's cases"  # behind a data set's name
+BEYOND_PAPER = ", more crowds"  # behind a data set's name
 AFTER_WAUM = "_waum"  # behind a method's name, where `waum_filter` has left out items before it
 BELOW = 1.0  # points by which a number must be lower to count as clearly lower
 CEILING = "true_labels"
@@ -459,7 +459,7 @@ def method_name(method: str) -> str:
     """Return a method's display name."""
     plain = method.removesuffix(AFTER_WAUM)
     name = METHODS.get(plain, plain)
-    return name if plain == method else f"{name}, after WAUM"
+    return name if plain == method else f"{name} + WAUM"
 
 
 def family(method: str) -> str:

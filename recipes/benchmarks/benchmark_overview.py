@@ -17,6 +17,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from benchmark_cells import (
+    BEYOND_PAPER,
     CEILING,
     FAMILIES,
     LEVELS,
@@ -354,7 +355,11 @@ def _panel(drawing: "Figure", world: World, left: float, top: float) -> None:
     )
     axes.set_ylim(len(order) - 0.5, -0.5)
     axes.set_xlim(*_limits(world))
-    title = world.name if world.group == REAL_CROWDS else f"{world.group}, {world.name}"
+    title = (
+        world.name
+        if world.group == REAL_CROWDS
+        else f"{world.group.removesuffix(BEYOND_PAPER)}, {world.name}"
+    )
     axes.set_title(title, size=8, pad=4)
     axes.set_yticks([])
     axes.tick_params(axis="x", labelsize=_SMALL, length=2)

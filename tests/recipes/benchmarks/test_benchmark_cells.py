@@ -115,7 +115,7 @@ def test_crowds_beyond_the_paper_stand_in_a_table_of_their_own(numbers):
     assert [numbers.crowd_name(crowd) for crowd in alone.crowds] == ["sparse one (H)", "tiring (L)"]
     paper, again = numbers.results([*small(), *beyond[:2]])
     assert paper == numbers.results(small())[0]
-    assert numbers.dataset_name(again.dataset) == "Digits, beyond the paper's cases"
+    assert numbers.dataset_name(again.dataset) == "Digits, more crowds"
     assert again.numbers["true_labels", numbers.REAL, "accuracy"].mean == pytest.approx(97.5)
     with pytest.raises(ValueError, match="must all have a case and expertise or none"):
         numbers.results([cell("max_mig", accuracy=0.7), *beyond])

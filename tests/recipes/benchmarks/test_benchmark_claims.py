@@ -123,5 +123,5 @@ def test_claims_beside_all_name_crowds_beyond_the_papers(claims):
         for method, accuracy in (("max_mig", 0.9), ("geo_w", 0.7))
     ]
     (line,) = claims.beside_all(cells).splitlines()
-    assert line.startswith("- Digits, beyond the paper's cases: Max-MIG (d)")
+    assert line.startswith("- Digits, more crowds: Max-MIG (d)")
     assert line.endswith("sparse one (H) holds, 90.0 against 70.0 (GeoCrowdNet-W).")

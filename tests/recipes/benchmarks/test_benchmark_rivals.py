@@ -46,7 +46,7 @@ def test_the_best_of_each_kind_stands_beside_max_mig(rivals):
     heading, _, *lines = lines_of(table)
     assert heading == ["crowd", *rivals.COLUMNS, "gold labels"]
     assert lines == [
-        ["Digits, beyond the paper's cases, sparse one (L)", "", "60.0", "**70.0** GeoCrowdNet-W", "", ""],
+        ["Digits, more crowds, sparse one (L)", "", "60.0", "**70.0** GeoCrowdNet-W", "", ""],
         ["LabelMe", "**91.0 ± 1.4**", "", "90.0 ± 1.4 † CoNAL", "82.0 ± 2.8 AggNet", "95.0 ± 0.0"],
     ]  # fmt: skip
     assert errors == "**Calibration error**"
@@ -62,7 +62,7 @@ def test_waum_makes_no_rival_of_max_mig_and_no_earlier_method_of_a_rival(rivals)
         *row("majority_vote", 0.80, dataset="labelme"),
     ]
     *_, line = lines_of(rivals.beside_best(cells).split("\n\n")[1])
-    assert line == ["LabelMe", "**90.0**", "85.0 Majority vote, after WAUM", "80.0 Majority vote"]
+    assert line == ["LabelMe", "**90.0**", "85.0 Majority vote + WAUM", "80.0 Majority vote"]
 
 
 def test_without_a_rival_since_2019_there_is_nothing_to_show(rivals):

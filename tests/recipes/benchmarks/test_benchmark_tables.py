@@ -402,7 +402,7 @@ def test_one_command_writes_the_pages_of_whatever_was_measured(tables, tmp_path,
     tables.main()
     assert {place.name for place in results.iterdir()} == {
         "cells.json", "README.md", "digits.png", "figure3.png", "ranking_digits.png", "ranking_luna16.png",
-        "ranking_digits-beyond-the-paper-s-cases.png", "ranking_real-crowds.png",
+        "ranking_digits-more-crowds.png", "ranking_real-crowds.png",
     }  # fmt: skip
     assert (results / "README.md").read_text("utf-8") == tables.page(cells)
     for place in (readme, docs / "results.md", docs / "rivals.md"):
