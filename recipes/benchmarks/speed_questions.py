@@ -60,8 +60,8 @@ def main(arguments: list[str] | None = None) -> None:
         "questions": len(asked.item),
         "people": len(asked.annotator.unique()),
         "nats": round(float(asked.information.sum()), 1),
-        "seconds": round(time.perf_counter() - wall, 1),
-        "processor_seconds": round(time.process_time() - processor, 1),
+        "seconds": round(time.perf_counter() - wall, 3),
+        "processor_seconds": round(time.process_time() - processor, 3),
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
     print(json.dumps(vars(given) | found))
