@@ -66,12 +66,14 @@ def update(arguments: SavedArguments) -> None:
     new = model.update(dataset, **options)
     known = numbered(dataset, model)
     with trainer_of(arguments, model) as trainer:
-        judged = trainer.judged(known, trainer.predict(known))
+        output = trainer.predict(known)
+        judged = trainer.judged(known, output)
         if judged.voices():
             # Copies are known only now. Counted as one voice, they change the matrices.
             copies = [[judged.annotators[m] for m in voice] for voice in judged.voices()]
             model.update(dataset, copies=copies, **options)
-        judged = _report(trainer, known, folder)
+            judged = trainer.judged(known, output)  # the classifier says what it said
+        judged = _report(trainer, known, folder) or judged
     model.save_pretrained(folder)
     if processor is not None:
         processor.save_pretrained(folder)
@@ -92,14 +94,14 @@ def update(arguments: SavedArguments) -> None:
     print(f"The updated model is in {folder}, what it says of the data in {folder / '_report'}.")
 
 
-def _report(trainer: MaxMIGTrainer, dataset: Dataset, folder: Path) -> AnnotatorReport:
-    """Write the report, or without matplotlib the cleaned labels, to `_report`, which `hf upload` leaves out."""
+def _report(trainer: MaxMIGTrainer, dataset: Dataset, folder: Path) -> AnnotatorReport | None:
+    """Write the report, or without matplotlib only the cleaned labels, to `_report`, which `hf upload` leaves out."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / IGNORED).exists():
         (folder / IGNORED).write_text(NOT_FOR_OTHERS, encoding="utf-8")
     if importlib.util.find_spec("matplotlib") is None:
         trainer.relabel(dataset, folder / "_report" / "relabelled.parquet")
-        return trainer.judged(dataset, trainer.predict(dataset))
+        return None
     return trainer.report(dataset, folder / "_report", title=folder.resolve().name)
 
 
