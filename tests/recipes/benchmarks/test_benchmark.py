@@ -151,7 +151,7 @@ def test_a_cell_after_waum_is_a_row_of_its_own(benchmark, monkeypatch, tmp_path)
     assert result["method"] == "aggnet_waum"
     assert "--waum 0.1 " in result["command"]
     assert (tmp_path / "digits/aggnet_waum-correlated-high-seed0.json").is_file()
-    assert "| AggNet + WAUM |" in benchmark.markdown([result])
+    assert "| AggNet + WAUM  " in benchmark.markdown([result])
 
 
 def test_flags_that_say_where_things_lie_are_not_written(benchmark):
