@@ -9,6 +9,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import gc
+import importlib.util
 import multiprocessing
 from pathlib import Path
 
@@ -92,6 +93,17 @@ def load():
     """Import a recipe as a module."""
     with recipes() as by_name:
         yield by_name
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Let an optional package look as if it were not installed."""
+    find = importlib.util.find_spec
+
+    def hide(package):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == package else find(name, *rest))  # fmt: skip
+
+    return hide
 
 
 @pytest.fixture(scope="session")

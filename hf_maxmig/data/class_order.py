@@ -27,6 +27,7 @@ from ..model.class_lists import (
     meant,
     same_names,
 )
+from ..model.opening import plain
 from ..model.surgery import reorder_outputs
 from .columns import GOLD_COLUMNS, with_columns
 
@@ -199,8 +200,7 @@ class _Number:
 
     def of_example(self, example: dict[str, Any]) -> dict[str, Any]:
         """Number the gold label of one item."""
-        value = example[self.column]
-        value = value.item() if hasattr(value, "item") else value
+        value = plain(example[self.column])
         number = self.of(value)
         if number == -1:
             self._refuse(value, "")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .functional import alike, widen
-from .opening import short
+from .opening import plain, short
 from .votes import Votes
 
 GAINS = ("information", "accuracy")
@@ -587,7 +587,7 @@ def check_limits(
 
 def checked_number(name: str, value: Any) -> float:
     """Return a number; raise a `TypeError` that names the argument if it is something else."""
-    value = value.item() if hasattr(value, "item") else value
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"`{name}` must be a number, got {type(value).__name__} {short(value)}.")
     return value

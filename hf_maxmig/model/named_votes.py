@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .opening import short
+from .opening import plain, short
 from .votes import Votes
 
 VotesByName = Mapping[Any, Any] | Iterable[tuple[Any, Any]]  # annotator: class, or pairs of both
@@ -88,7 +88,7 @@ def votes_in_pairs(votes: VotesByName | None, item: int) -> list[Vote]:
 def _name(name: Any, item: int) -> str:
     """Check the name of an annotator or a class."""
     names = (str, int, float, type(None))
-    if not isinstance(name.item() if hasattr(name, "item") else name, names):
+    if not isinstance(plain(name), names):
         raise TypeError(
             "`votes` must name annotators and classes by text or numbers, got "
             f"{type(name).__name__} {short(name)} at item {item}."
@@ -115,7 +115,7 @@ def checked_weight(weight: Any, who: Any, item: int, where: str = "votes") -> fl
         >>> checked_weight(0.5, "ann", item=3)
         0.5
     """
-    value = weight.item() if hasattr(weight, "item") else weight
+    value = plain(weight)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ValueError(
             f"`{where}` must have weights in 0..1, got {short(weight)} by {short(who)} at item {item}: a vote counts "

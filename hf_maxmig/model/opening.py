@@ -247,6 +247,16 @@ def listed(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
+def plain(value: Any) -> Any:
+    """Return a single number of numpy or torch as Python's own, and anything else as it is.
+
+    Example:
+        >>> plain(Tensor([2.0])), plain("two")
+        (2.0, 'two')
+    """
+    return value.item() if hasattr(value, "item") else value
+
+
 def short(value: Any) -> str:
     """Describe a value in a few characters; a picture's bytes would fill the screen.
 
@@ -269,4 +279,4 @@ def short(value: Any) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-__all__ = ["in_rgb", "is_picture", "listed", "opened_picture", "opened_sound", "short"]
+__all__ = ["in_rgb", "is_picture", "listed", "opened_picture", "opened_sound", "plain", "short"]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .items import ALL_CROWD_COLUMNS, CROWD_COLUMNS, WEIGHTS_COLUMN, ItemReader
 from .named_votes import Vote, checked_weight, numbers_of, votes_in_numbers, votes_in_pairs
-from .opening import short
+from .opening import plain, short
 
 
 class VotedItems(NamedTuple):
@@ -184,7 +184,7 @@ def _votes_of(item: Any, names: Sequence[Sequence[str]], number: int, argument: 
 
 def _place(number: Any, column: str, item: int) -> int:
     """Check the number of an annotator or a class."""
-    value = number.item() if hasattr(number, "item") else number
+    value = plain(number)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     raise ValueError(

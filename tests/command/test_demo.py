@@ -1,6 +1,5 @@
 """`maxmig demo`: what is shown of a saved model and its data, before a browser opens it."""
 
-import importlib.util
 import logging
 
 import pytest
@@ -88,7 +87,7 @@ def test_items_without_votes_are_named_by_their_files(made, caplog):
     assert with_item_names(Dataset.from_dict({"id": ["a", "b"]}), "id")[1] == "id"
 
 
-def test_what_is_wrong_is_one_line(made, capsys, monkeypatch):
+def test_what_is_wrong_is_one_line(made, capsys, monkeypatch, without):
     """All of it is found before a page opens that would be empty."""
     monkeypatch.setattr("hf_maxmig.command.demo.need_gradio", lambda: None)  # it may be absent here
     flags = ["--use_cpu", "--votes_annotator", "who", "--output_dir", made["output_dir"]]
@@ -103,8 +102,7 @@ def test_what_is_wrong_is_one_line(made, capsys, monkeypatch):
         assert left.value.code == 2
         assert message in capsys.readouterr().err.splitlines()[-1]
     monkeypatch.undo()
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "gradio" else find(name, *rest))  # fmt: skip
+    without("gradio")
     with pytest.raises(SystemExit):
         main(["demo", made["model"]])
     assert "pip install 'hf_maxmig[demo]'" in capsys.readouterr().err

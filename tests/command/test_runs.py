@@ -1,7 +1,5 @@
 """A run from data to a saved model: what it measures in addition to the trainer."""
 
-import importlib.util
-
 import pytest
 
 from hf_maxmig import MaxMIGTrainer
@@ -20,15 +18,10 @@ def test_majority_vote_counts_ties_by_their_share(crowd, make_model, make_args):
 
 
 def test_without_matplotlib_all_but_the_page_is_made(
-    crowd, make_model, make_args, monkeypatch, caplog, tmp_path
+    crowd, make_model, make_args, without, caplog, tmp_path
 ):
     """A missing optional library must not cost the cleaned labels after hours of training."""
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name, *a: None if name == "matplotlib" else find(name, *a),
-    )
+    without("matplotlib")
     args = make_args(num_train_epochs=1)
     run(Recipe(classifier=make_model(), training=args, train=crowd, report=True))
     assert "needs matplotlib (pip install 'hf_maxmig[plots]')" in caplog.text

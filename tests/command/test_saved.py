@@ -1,7 +1,6 @@
 """The verbs that start from a saved model: report, relabel, update and card."""
 
 import csv
-import importlib.util
 import json
 import re
 
@@ -263,7 +262,7 @@ def test_update_writes_a_model_that_knows_everybody(model, photos, tmp_path, cap
 
 
 @pytest.mark.slow
-def test_update_counts_copies_as_one_voice_with_and_without_pictures(tmp_path, capsys, monkeypatch):
+def test_update_counts_copies_as_one_voice_with_and_without_pictures(tmp_path, capsys, without):
     """Copies who count one by one outvote the others. The report finds them, but only matplotlib can draw it."""
     generator = torch.Generator().manual_seed(0)
     truth = torch.randint(2, (400,), generator=generator)
@@ -286,14 +285,10 @@ def test_update_counts_copies_as_one_voice_with_and_without_pictures(tmp_path, c
     data = Dataset.from_dict(rows, features=Features({"features": List(Value("float32")), **named}))
     data.save_to_disk(tmp_path / "data")
 
-    there, weights = importlib.util.find_spec, []
-
-    def without_matplotlib(name):
-        return None if name == "matplotlib" else there(name)
-
+    weights = []
     for drawn in (True, False):
         if not drawn:
-            monkeypatch.setattr(importlib.util, "find_spec", without_matplotlib)
+            without("matplotlib")
         out = tmp_path / f"out-{drawn}"
         typed(
             "update",
