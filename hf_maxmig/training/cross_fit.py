@@ -46,7 +46,8 @@ MULTIPLES = (10.0, 100.0)  # rates of W, as multiples of the networks' rate; the
 # If networks and annotators make the same mistakes, accuracies fall while the gain rises: then the early look is taken.
 LOOKS = (0.25, 1.0)
 MOST_JUDGED = 2_500  # items whose votes judge the settings of the race
-FIRST_STRENGTH = 0.5  # scale of the first W: vote shares are overconfident
+# Scale of the first W: vote shares are overconfident. If W starts too weak, classes that most annotators confuse merge.
+FIRST_STRENGTH = 0.75
 # What the entropy of the votes' class shares lacks of that of equal shares, as a share of it, above which the votes'
 # shares are taken for those of the classes. Less may be a bias of the annotators: five experts who each know some of
 # ten classes lack 0.03. Two classes of 1 : 2 lack 0.08, ten of which one is five times the others 0.10.

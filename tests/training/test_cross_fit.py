@@ -7,8 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 
 import hf_maxmig.training.cross_fit
+from hf_maxmig.data.simulated.beyond import simulate_tiring_crowd
 from hf_maxmig.data.simulated.experts import experts
 from hf_maxmig.data.simulated.simulation import simulate_crowd
 from hf_maxmig.model.functional import NO_MASS, vote_share
@@ -201,6 +203,21 @@ def test_crowds_of_the_paper_are_seen_through(case):
     silent = constant(Votes(*crowd), annotators, 10)
     assert silent.any() == (case == "naive_majority")
     assert not start.weight[silent].any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 4])
+def test_classes_that_most_annotators_confuse_do_not_merge(seed):
+    """The best two of five take 5 for 3 and 7 for 4, and all of them tire: few votes tell these classes apart."""
+    digits = load_digits()
+    truth = torch.tensor(digits.target)
+    features = torch.tensor(digits.data / 16, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(seed)
+    truth, features = truth[:1_000], features[:1_000]
+    crowd = simulate_tiring_crowd(truth, experts("cifar10", "high"), generator=generator)
+    assert plurality(crowd[1:], truth, 10) < 0.65
+    start = cross_fit(features, crowd[1:], 5, 10, seed=seed)
+    assert share_right(start.targets, truth) > 0.95
 
 
 @pytest.mark.slow
