@@ -232,7 +232,7 @@ def _find(
     # Two trainings are better than one; neither judges items that it has learned from.
     both = torch.stack([log_h, fitted.learn(forecasts(), steps)])
     log_h = both.logsumexp(dim=0).log_softmax(dim=-1)
-    combined = votes.best(log_h[rows], log_p, log_h[rows].exp()[votes.item])
+    combined = votes.best(log_h[rows], log_p, log_h[rows].exp()[votes.item], surer=True)
     alike = votes.alike(log_h[rows])
     likelihoods |= {"search_taught": combined.score, "search_votes_alike": alike.score}
     tells_apart = votes.clearly_better(combined, alike, TELLS_APART)

@@ -23,6 +23,7 @@ from ..model.functional import log_softmax
 from ..model.votes import Votes
 
 CLASSIFIER_COUNTS = (0.1, 0.25, 0.5, 0.75, 1.0)
+SURER = (1.25, 1.5)  # a classifier may count more than once only where it is not sure enough
 VOTES_COUNT = (0.5, 0.75, 1.5)  # or 1.0
 ITERATIONS = 10
 OWN = 0.5  # weight of a vote's own evidence when it is counted: see `LeftOutVotes.learn`
@@ -169,33 +170,65 @@ class LeftOutVotes:
             log_rows = shrunk_weight(self.count(seen), SMOOTHING)
         return log_rows
 
-    def foretold(self, without: Tensor) -> Tensor:
-        """Predict each vote from (V, C) log-probabilities without it: (V,) log-likelihoods."""
+    def foretold(self, without: Tensor, by: Tensor | None = None) -> Tensor:
+        """Predict each vote: (V,) log-likelihoods.
+
+        Args:
+            without: (V, C), log-probabilities without the vote, which confusions are counted by.
+            by: (V, C), log-probabilities that predict, `without` by default.
+        """
+        by = without if by is None else by
         found = without.new_zeros(len(self.item))
         for half in (0, 1):
             counts = self.count(without.exp(), self.share * (self.half != half))
             log_rows = shrunk_weight(counts, SMOOTHING)
-            likely = (without + self.columns(log_rows)).logsumexp(dim=-1)
+            likely = (by + self.columns(log_rows)).logsumexp(dim=-1)
             found = torch.where(self.half == half, likely, found)
         return found
 
-    def best(self, log_h: Tensor, log_p: Tensor, posterior: Tensor) -> Judged:
+    def score(self, parts: Tensor) -> float:
+        """Average the (V,) log-likelihoods of votes; copies share one vote."""
+        return float((parts * self.share).sum() / self.share.sum())
+
+    def best(
+        self, log_h: Tensor, log_p: Tensor, posterior: Tensor, surer: bool = False
+    ) -> Judged:
         """Find how much a classifier and the votes count, by left-out votes.
 
         Args:
             log_h: (N, C), log-probabilities of classifiers that have not learned from the item.
             log_p: (C,), log of the class prior.
             posterior: (V, C), the first class probabilities of each vote's item, see `learn`.
+            surer: whether the classifier may count more than once, if votes show that it is not sure
+                enough (`_confidence`).
 
         Returns:
             The combination with the highest score.
         """
         weight = self.learn(0.5 * (log_h + log_p), posterior)
-        tried = [self._judged(log_h, log_p, weight, how, 1.0) for how in CLASSIFIER_COUNTS]
+        counts = CLASSIFIER_COUNTS
+        if surer:
+            most = self._confidence(log_h, log_p, weight)
+            counts += tuple(how for how in SURER if how <= most)
+        tried = [self._judged(log_h, log_p, weight, how, 1.0) for how in counts]
         how = max(tried, key=lambda one: one.score).classifier
         tried += [self._judged(log_h, log_p, weight, how, votes) for votes in VOTES_COUNT]
         found = max(tried, key=lambda one: one.score)
         return found._replace(weight=weight * (found.votes * self._voices())[:, None, None])
+
+    def _confidence(self, log_h: Tensor, log_p: Tensor, weight: Tensor) -> float:
+        """Find the factor of the classifier's logits with which it predicts votes best by itself.
+
+        Beside other votes a classifier that is sure enough may seem to deserve more, for it makes up for
+        mistakes that annotators share.
+        """
+        _, without = self.forecasts(log_h, weight, 1.0)
+
+        def alone(how: float) -> float:
+            said = log_softmax(how * log_h + (1 - how) * log_p)
+            return self.score(self.foretold(without, by=said[self.item]))
+
+        return max((1.0, *SURER), key=alone)
 
     def _judged(
         self, log_h: Tensor, log_p: Tensor, weight: Tensor, classifier: float, votes: float
@@ -204,8 +237,7 @@ class LeftOutVotes:
         base = classifier * log_h + (1 - classifier) * log_p
         total, without = self.forecasts(base, weight, votes)
         parts = self.foretold(without)
-        score = float((parts * self.share).sum() / self.share.sum())
-        return Judged(score, parts, classifier, votes, weight, log_softmax(total))
+        return Judged(self.score(parts), parts, classifier, votes, weight, log_softmax(total))
 
     def _voices(self) -> Tensor:
         """Each annotator's average share of a vote, (M,): copies share one vote."""

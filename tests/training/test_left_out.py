@@ -5,12 +5,13 @@ import math
 import pytest
 import torch
 
-from hf_maxmig.model.annotator_rows import SMOOTHING, STRENGTHS
+from hf_maxmig.model.annotator_rows import SMOOTHING, STRENGTHS, shrunk_weight
 from hf_maxmig.model.functional import vote_share
 from hf_maxmig.model.votes import Votes
 from hf_maxmig.training.left_out import (
     CLASSIFIER_COUNTS,
     OWN,
+    SURER,
     LeftOutVotes,
 )
 from tests.reference import shrunk_log_rows
@@ -255,6 +256,51 @@ def test_classifier_surer_than_it_is_right_counts_less(seed):
     honest = best_of((truth, who, said, log_h))
     sure = best_of((truth, who, said, as_sure(log_h.argmax(dim=1), 0.9999, 3)))
     assert sure.classifier < honest.classifier
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_classifier_may_count_more_than_once_only_where_it_is_not_sure_enough(seed):
+    """A classifier that learned from soft targets is right more often than it says."""
+    truth, who, said, log_h = make_world(items=2_000, seed=seed)
+    right = log_h.argmax(dim=1)
+
+    def found(log_h, **how):
+        votes = LeftOutVotes(Votes(who, said), 6, 3)
+        start = vote_share(said, 3)[votes.item]
+        return votes, votes.best(log_h, uniform(3), start, **how)
+
+    votes, honest = found(log_h, surer=True)
+    assert honest.classifier <= 1.0
+    assert honest.score == found(log_h)[1].score
+    unsure = as_sure(right, 0.6, 3)
+    votes, surer = found(unsure, surer=True)
+    assert surer.classifier == max(SURER)
+    _, once = found(unsure)
+    assert once.classifier == 1.0
+    assert surer.score > once.score
+    claimed = (surer.classifier * unsure).softmax(dim=1).max(dim=1).values.mean()
+    assert abs(claimed - 0.8) < 0.1 < abs(unsure.exp().max(dim=1).values.mean() - 0.8)
+
+    # Other votes may ask for more than the classifier's own confidence allows.
+    votes._confidence = lambda *given: 1.25
+    start = vote_share(said, 3)[votes.item]
+    assert votes.best(unsure, uniform(3), start, surer=True).classifier == 1.25
+
+
+def test_confidence_is_judged_by_the_classifier_alone(tiny):
+    """As in a loop over votes: confusions of the other half, counted by forecasts without the vote."""
+    who, said, base, weight = tiny
+    votes = LeftOutVotes(Votes(who, said), M, C)
+    _, without = votes.forecasts(base, weight, 1.0)
+    by = base.log_softmax(dim=1)[votes.item]
+    expected = []
+    for v in range(len(votes.item)):
+        others = votes.half != votes.half[v]
+        counts = votes.count(without.exp(), votes.share * others)
+        rows = shrunk_weight(counts, SMOOTHING)[votes.annotator[v], :, votes.annotation[v]]
+        expected.append(float((by[v].exp() * rows.exp()).sum().log()))
+    torch.testing.assert_close(votes.foretold(without, by), torch.tensor(expected))
+    assert (votes.foretold(without, by) - votes.foretold(without)).abs().max() > 1e-3
 
 
 def test_of_two_ways_one_is_clearly_better_only_beyond_chance():
