@@ -20,6 +20,7 @@ from .evidence import CELLS, Confusions, Evidence, check_shapes, fit_confusions
 MIN_COMMON = 10  # fewer common items are no evidence after a correction for thousands of pairs
 LARGE_SHARE = 0.5  # a copy repeats at least half of the votes that the truth does not explain
 SHARED_BY_ALL = 0.2  # honest annotators on hard items: 90 of 100 pairs of a real crowd share less
+HANGS_TOGETHER = 0.3  # share from which two who are no copies may still count as one voice
 SIGNIFICANCE = 0.01  # false discovery rate over all pairs
 # For two annotators who never disagree: how often honest annotators agree, at least and at most. The
 # upper limit rises if the rest of the crowd agrees still more often.
@@ -184,6 +185,51 @@ def copies_among(evidence: Evidence) -> tuple[list[Copy], Tensor, Confusions]:
     return copies, groups, confusions
 
 
+def hanging_together(evidence: Evidence, groups: Tensor) -> list[Tensor]:
+    """Find annotators whose mistakes seem to hang together, though they need not be copies.
+
+    Tools with the same word list, and models with the same training data, err on the same items. Here a
+    pair is found if its most likely share of repeated votes is `HANGS_TOGETHER` or more, beyond the
+    share of honest annotators on hard items (`SHARED_BY_ALL`). The rest of the crowd is no standard here, so
+    this accuses nobody: whoever asks has to see whether it helps to count them as one voice.
+
+    Args:
+        evidence: of all votes. If they have weights, each vote counts for the class that it names first.
+        groups: (M,) int64, group numbers of the copies that are known.
+
+    Returns:
+        The numbers of the annotators of each set, ascending, with all members of their groups.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> truth = torch.arange(2_000) % 2
+        >>> def votes(right, of):
+        ...     return torch.where(torch.rand(2_000, 1, generator=generator) < right, of, 1 - of)
+        >>> people, tool = [votes(0.8, truth[:, None]) for _ in range(4)], votes(0.65, truth[:, None])
+        >>> said = torch.cat([*people, votes(0.9, tool), votes(0.9, tool)], dim=1)
+        >>> log_h = torch.nn.functional.one_hot(truth, 2).mul(0.6).add(0.2).log()
+        >>> flat = FlatVotes.read([(torch.arange(6).repeat(2_000, 1), said)])
+        >>> hanging_together(Evidence(log_h, torch.eye(2).expand(6, -1, -1), flat), torch.arange(6))
+        [tensor([4, 5])]
+    """
+    votes = evidence.votes
+    if votes.weight is not None:
+        W = evidence.table.transpose(1, 2)
+        return hanging_together(Evidence(evidence.log_h, W, votes.answers()), groups)
+    pairs = _Pairs.on_common_items(votes, evidence.num_annotators)
+    if not len(pairs.key):
+        return []
+    pairs.compare(evidence, fit_confusions(evidence, groups), groups)
+    p_value = pairs.p_value(HANGS_TOGETHER, beyond=SHARED_BY_ALL)
+    found = (pairs.most_likely() >= HANGS_TOGETHER) & (p_value < SIGNIFICANCE)
+    low, high = groups[pairs.low[found]], groups[pairs.high[found]]
+    low, high = low[low != high], high[low != high]
+    shape = (len(groups), len(groups))
+    joined = csr_matrix((np.ones(len(low)), (low.numpy(), high.numpy())), shape)
+    component = torch.from_numpy(connected_components(joined, directed=False)[1])
+    return [(component[groups] == number).nonzero()[:, 0] for number in component[low].unique()]
+
+
 class _Pairs:
     """Pairs of annotators with enough common items, and all other pairs as one last row.
 
@@ -311,6 +357,22 @@ class _Pairs:
         p_value = torch.where(alike[:-1], log_p.exp(), 1.0)
         return torch.from_numpy(false_discovery_control(p_value.numpy()))
 
+    def most_likely(self) -> Tensor:
+        """The most likely share that each pair repeats, (P,)."""
+        return _SHARES[self.log_likelihood[:-1].argmax(dim=1)]
+
+    def p_value(self, least: float, beyond: float) -> Tensor:
+        """Test each pair: does it repeat a share of `least` or more, rather than one up to `beyond`?
+
+        Returns:
+            (P,), corrected for P (Benjamini-Hochberg).
+        """
+        likelihood = self.log_likelihood[:-1].double()
+        large = least <= _SHARES
+        mean = likelihood[:, large].logsumexp(dim=1) - np.log(int(large.sum()))
+        honest = likelihood[:, beyond + 1e-9 >= _SHARES].amax(dim=1)
+        return torch.from_numpy(false_discovery_control((honest - mean).clamp(max=0).exp().numpy()))
+
     def find(self, identical: Tensor) -> tuple[Tensor, Tensor]:
         """Find the pairs who copy.
 
@@ -320,17 +382,11 @@ class _Pairs:
         Returns:
             (P,) bool, and (P,) p-values corrected for P.
         """
-        likelihood = self.log_likelihood[:-1].double()
-        most_likely = _SHARES[likelihood.argmax(dim=1)]
-        copying = _SHARES >= LARGE_SHARE
-        mean = likelihood[:, copying].logsumexp(dim=1) - np.log(int(copying.sum()))
-        null = SHARED_BY_ALL
+        most_likely, null = self.most_likely(), SHARED_BY_ALL
         found = torch.zeros(len(self.key), dtype=torch.bool)
         p_value = torch.ones(len(self.key), dtype=torch.float64)
         for _ in range(ROUNDS):
-            honest = likelihood[:, null + 1e-9 >= _SHARES].amax(dim=1)
-            p_value = (honest - mean).clamp(max=0).exp()
-            p_value = torch.from_numpy(false_discovery_control(p_value.numpy()))
+            p_value = self.p_value(LARGE_SHARE, beyond=null)
             before = found
             found = (most_likely >= max(LARGE_SHARE, null)) & (p_value < SIGNIFICANCE)
             if torch.equal(found, before):

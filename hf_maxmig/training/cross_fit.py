@@ -22,9 +22,6 @@ from transformers.trainer_utils import has_length
 from transformers.utils import logging
 
 from ..data.collator import CrowdCollator, crowd_batches, padded
-from ..data.flat_votes import FlatVotes
-from ..judging.copies import copies_among
-from ..judging.evidence import Evidence
 from ..model.annotator_rows import SMOOTHING, shrunk_weight
 from ..model.functional import NO_MASS, aggregate, confusion_counts, forecast, vote_share_prior
 from ..model.surgery import scale_outputs
@@ -34,6 +31,7 @@ from .fold_networks import CrossFit, Raced, VotedClasses, divide, principal_comp
 from .gold import number_of, taught, trusted_columns, with_trusted
 from .informed_start import informed_share
 from .left_out import Judged, LeftOutVotes
+from .one_voice import copies_by, joined
 from .tempering import GoldLabels, clearly_likelier
 from .training_args import MaxMIGTrainingArguments
 
@@ -207,9 +205,7 @@ def _find(
     priors = {"given": given} if given is not None else _priors(share, uniform)
     known = fitted.fold >= 0  # the items that the networks learn from are enough to judge by
     rows = _drawn(known, trusted, seed)
-    votes, groups, best, likelihoods = _best_setting(
-        fitted, crowd, weight, priors, steps, rows, trusted
-    )
+    votes, best, likelihoods = _best_setting(fitted, crowd, weight, priors, steps, rows, trusted)
     combined, log_p, log_h = best[0], best[1].log_p, best[1].log_h
     drawn_to = log_p  # the posterior of a classifier that does not count
     shift = torch.zeros(C)  # of the classes' scores: only gold labels can show it
@@ -247,7 +243,7 @@ def _find(
     if len(rows) < int(known.sum()):
         rows = known.nonzero()[:, 0]
         sure = None if trusted is None else trusted[rows]
-        votes = LeftOutVotes(crowd.rows(rows), M, C, groups, seed, sure)
+        votes = LeftOutVotes(crowd.rows(rows), M, C, votes.groups, seed, sure)
         weight = votes.each
         if tells_apart:
             weight = votes.learn(0.5 * (log_h[rows] + log_p), log_h[rows].exp()[votes.item])
@@ -255,7 +251,8 @@ def _find(
     targets, log_h = forecasts(), counted()
     order = torch.arange(C)
     if trusted is None:  # gold labels name their classes
-        voices = (1 / torch.bincount(groups)[groups].float())[crowd.annotators.clamp(min=0)]
+        voices = 1 / torch.bincount(votes.groups)[votes.groups].float()
+        voices = voices[crowd.annotators.clamp(min=0)]
         each = voices if crowd.weights is None else voices * crowd.weights
         order = clear_names(lambda: [(targets, crowd.known, each)])
     return CrossFitted(
@@ -311,21 +308,22 @@ def _best_setting(
     steps: int,
     rows: Tensor,
     trusted: Tensor | None,
-) -> tuple[LeftOutVotes, Tensor, tuple[Judged, Raced], dict[str, float]]:
+) -> tuple[LeftOutVotes, tuple[Judged, Raced], dict[str, float]]:
     """Race all settings, and judge them by left-out votes on some of the items.
 
     Returns:
-        The votes that judge; the groups of copies, (M,) numbers; the best setting with its result; and
-        the likelihood of a left-out vote with each prior.
+        The votes that judge, with those in groups who count as one voice; the best setting with its
+        result; and the likelihood of a left-out vote with each prior.
     """
     settings = [(log_p, multiple) for log_p in priors.values() for multiple in MULTIPLES]
     raced = fitted.race(crowd, weight, settings, steps, LOOKS, trusted)
     sure = None if trusted is None else trusted[rows]
     some = crowd.rows(rows)
-    groups = _one_voice(
-        [one._replace(log_h=with_trusted(one.log_h[rows], sure)) for one in raced[-len(settings) :]],
-        some,
-    )  # fmt: skip
+
+    def on_rows(one: Raced) -> Raced:
+        return one._replace(log_h=with_trusted(one.log_h[rows], sure))
+
+    groups = copies_by([on_rows(one) for one in raced[-len(settings) :]], some)
     votes = LeftOutVotes(some, len(weight), fitted.num_classes, groups, fitted.seed, sure)
     likelihoods: dict[str, float] = {}
     best: tuple[Judged, Raced] | None = None
@@ -344,7 +342,11 @@ def _best_setting(
         if best is None or votes.clearly_better(judged[0], best[0]):
             best = judged
     assert best is not None
-    return votes, groups, best, likelihoods
+    chosen = best[1]
+    votes, score = joined(
+        votes, best[0], on_rows(chosen), lambda other: _judge(other, chosen, rows)
+    )
+    return votes, (score, chosen), likelihoods
 
 
 def _priors(share: Tensor, uniform: Tensor) -> dict[str, Tensor]:
@@ -511,12 +513,3 @@ def constant(crowd: Votes, num_annotators: int, num_classes: int) -> Tensor:
     chance = (said.sum(dim=0) / said.sum()).log()[most.indices]
     found = (votes == most.values) & (votes * chance < math.log(BY_CHANCE))
     return found & ~found[votes > 0].all()
-
-
-def _one_voice(raced: list[Raced], crowd: Votes) -> Tensor:
-    """Group annotators who copy each other, by the setting that finds most copies: (M,) group numbers."""
-    found, votes = [], FlatVotes.read([crowd])
-    for one in raced:
-        _, groups, _ = copies_among(Evidence(one.log_h, one.weight, votes))
-        found.append(groups)
-    return min(found, key=lambda groups: len(groups.unique()))

@@ -10,6 +10,7 @@ counted on other items. A vote of weight q counts q times in L. The gain cannot 
 rewards W for the errors that they share.
 """
 
+import copy
 import math
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from ..model.annotator_rows import SMOOTHING, shrunk_weight, without_voice
 from ..model.functional import log_softmax
 from ..model.votes import Votes
 
-CLASSIFIER_COUNTS = (0.1, 0.25, 0.5, 0.75, 1.0)
+CLASSIFIER_COUNTS: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 1.0)
 SURER = (1.25, 1.5)  # a classifier may count more than once only where it is not sure enough
 VOTES_COUNT = (0.5, 0.75, 1.5)  # or 1.0
 ITERATIONS = 10
@@ -92,16 +93,25 @@ class LeftOutVotes:
         self.item, self.annotator, self.annotation = votes.item, votes.annotator, votes.annotation
         self.num_items, self.num_annotators = votes.num_items, num_annotators
         self.num_classes = num_classes
-        self.groups = torch.arange(num_annotators) if groups is None else groups
-        # The votes of a group on an item are left out together, and count as one vote together.
-        _, self.voice = voices(votes, self.groups)
+        self._group(torch.arange(num_annotators) if groups is None else groups)
+        generator = torch.Generator().manual_seed(seed)
+        self.half = torch.randperm(self.num_items, generator=generator)[self.item] % 2
+
+    def _group(self, groups: Tensor) -> None:
+        """Let the votes of a group on an item be left out together, and count as one vote together."""
+        self.groups, votes = groups, self.flat
+        _, self.voice = voices(votes, groups)
         if votes.weight is None:
             self.share = (1 / torch.bincount(self.voice))[self.voice].float()
         else:
             parts = torch.bincount(votes.whole)[votes.whole]
             self.share = votes.weight / torch.bincount(self.voice, 1 / parts)[self.voice].float()
-        generator = torch.Generator().manual_seed(seed)
-        self.half = torch.randperm(self.num_items, generator=generator)[self.item] % 2
+
+    def grouped(self, groups: Tensor) -> "LeftOutVotes":
+        """Return the same votes in other groups, (M,) int64."""
+        other = copy.copy(self)
+        other._group(groups)
+        return other
 
     @property
     def each(self) -> Tensor:
@@ -190,9 +200,7 @@ class LeftOutVotes:
         """Average the (V,) log-likelihoods of votes; copies share one vote."""
         return float((parts * self.share).sum() / self.share.sum())
 
-    def best(
-        self, log_h: Tensor, log_p: Tensor, posterior: Tensor, surer: bool = False
-    ) -> Judged:
+    def best(self, log_h: Tensor, log_p: Tensor, posterior: Tensor, surer: bool = False) -> Judged:
         """Find how much a classifier and the votes count, by left-out votes.
 
         Args:
@@ -289,9 +297,20 @@ class LeftOutVotes:
         assert found is not None
         return found._replace(weight=each * (found.votes * self._voices())[:, None, None])
 
-    def clearly_better(self, one: Judged, other: Judged, errors: float = 1.0) -> bool:
-        """Whether one predicts votes better, by more than `errors` standard errors of the difference."""
+    def clearly_better(
+        self, one: Judged, other: Judged, errors: float = 1.0, of: Tensor | None = None
+    ) -> bool:
+        """Whether one predicts votes better, by more than `errors` standard errors of the difference.
+
+        Args:
+            one: the one in question.
+            other: what it is compared with.
+            errors: how many standard errors.
+            of: (V,) bool, which votes count; all by default.
+        """
         difference = (one.parts - other.parts) * self.share
+        if of is not None:
+            difference = torch.where(of, difference, 0.0)
         if self.flat.weight is not None:  # the parts of a vote are not independent of each other
             whole = self.flat.whole
             difference = difference.new_zeros(int(whole.max()) + 1).index_add_(0, whole, difference)

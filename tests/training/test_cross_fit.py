@@ -409,7 +409,7 @@ def test_early_look_is_taken_only_where_it_predicts_votes_clearly_better(
 
     def listened(*given):
         found = best_setting(*given)
-        _, raced = found[2]
+        _, raced = found[1]
         chosen.append([raced.log_h.equal(log_h) for log_h in looks].index(True))
         return found
 

@@ -261,7 +261,7 @@ def test_classifier_surer_than_it_is_right_counts_less(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_classifier_may_count_more_than_once_only_where_it_is_not_sure_enough(seed):
     """A classifier that learned from soft targets is right more often than it says."""
-    truth, who, said, log_h = make_world(items=2_000, seed=seed)
+    _, who, said, log_h = make_world(items=2_000, seed=seed)
     right = log_h.argmax(dim=1)
 
     def found(log_h, **how):
