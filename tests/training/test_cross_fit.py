@@ -16,7 +16,14 @@ from hf_maxmig.data.simulated.simulation import simulate_crowd
 from hf_maxmig.model.functional import NO_MASS, vote_share
 from hf_maxmig.model.heads import HeadClassifier, HeadConfig
 from hf_maxmig.model.votes import Votes
-from hf_maxmig.training.cross_fit import CrossFitted, constant, cross_fit, temper
+from hf_maxmig.training.cross_fit import (
+    MANY_VOTES,
+    MULTIPLES,
+    CrossFitted,
+    constant,
+    cross_fit,
+    temper,
+)
 from hf_maxmig.training.fold_networks import CrossFit
 from hf_maxmig.training.left_out import LeftOutVotes
 from tests.training.drawn_crowds import draw, features_of, same, share_right
@@ -356,6 +363,23 @@ def test_prior_of_two_classes_of_which_one_is_rare_is_that_of_the_votes():
     crowd = draw(truth, [0.95, 0.95, 0.9], generator)
     start = cross_fit(features_of(truth, generator), crowd, 3, 2, steps=100)
     assert float(start.log_p[1].exp()) == pytest.approx(1 / 6, abs=0.08)
+
+
+def test_only_the_usual_rate_is_tried_where_nearly_all_votes_are_by_annotators_with_many():
+    """A second race costs as much as the first; only cells of W that are seldom seen need a faster rate."""
+
+    def tried(*votes):
+        who = torch.cat([torch.full((number,), m) for m, number in enumerate(votes)])[:, None]
+        crowd = Votes(who, torch.zeros_like(who))
+        return hf_maxmig.training.cross_fit._multiples(crowd)
+
+    many = MANY_VOTES
+    assert tried(many, 3 * many) == MULTIPLES[:1]
+    assert tried(many - 1, many - 1) == MULTIPLES
+    assert tried(10 * many, *[20] * 50) == MULTIPLES[:1]
+    assert tried(2 * many, *[20] * 50) == MULTIPLES
+    unvoted = Votes(torch.full((3, 1), -1), torch.full((3, 1), -1))
+    assert hf_maxmig.training.cross_fit._multiples(unvoted) == MULTIPLES
 
 
 def test_items_that_settings_are_judged_by_are_of_all_classes(monkeypatch):
