@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from transformers.utils import logging
 
 from ..data.flat_votes import FlatVotes
 from ..judging.copies import copies_among, hanging_together
@@ -14,6 +15,8 @@ from ..judging.evidence import Evidence
 from ..model.votes import Votes
 from .fold_networks import Raced
 from .left_out import Judged, LeftOutVotes
+
+logger = logging.get_logger(__name__)
 
 
 def copies_by(raced: Sequence[Raced], crowd: Votes) -> Tensor:
@@ -57,4 +60,8 @@ def joined(
         outside = ~torch.isin(votes.annotator, members)
         if votes.clearly_better(found, judged, of=outside):
             votes, judged = other, found
+            logger.info(
+                "The mistakes of %d annotators hang together: they share one vote on each item.",
+                len(members),
+            )
     return votes, judged
