@@ -69,7 +69,8 @@ class CrossFitted:
         log_h: (N, C), log-probabilities by those networks alone, tempered by how much they count.
         weight: (M, C, C), W: annotator, scored class, reported class.
         log_p: (C,), log of the class prior.
-        classifier: how much a classifier counts beside the votes: the factor of its logits.
+        classifier: how much a classifier counts beside the votes: the factor of the logits of networks
+            that have not seen the item.
         likelihoods: for each setting that was tried, the mean log-likelihood of a left-out vote.
         tells_apart: whether left-out votes are predicted clearly better if annotators are distinguished
             than if all votes count the same; if not, all votes count the same in `targets` and `weight`.
@@ -478,9 +479,12 @@ def check_found_for(found: CrossFitted, dataset: Any, gold: Tensor | None = None
 def temper(classifier: nn.Module, found: CrossFitted, inputs: dict[str, Tensor]) -> bool:
     """Temper a trained classifier by its last layer, as left-out votes suggest.
 
+    It has learned targets that the votes made surer than the networks were. So it is only ever made less sure: where the
+    networks count more than once, it is already as sure as they should have been.
+
     Args:
         classifier: it has learned the targets of the start.
-        found: the start.
+        found: the start, whose networks count less than once.
         inputs: a batch for the classifier, to check that its outputs change as they should.
 
     Returns:

@@ -353,7 +353,7 @@ class CrowdTrainer(MeasuringTrainer):
 
     def _temper(self) -> bool:
         found = self.start.items
-        if found is None or found.classifier == 1.0:
+        if found is None or found.classifier >= 1.0:
             return False
         inputs = few_inputs(self.train_dataset, self.data_collator, self.args.device)
         return temper(self.crowd_model.classifier, found, inputs)

@@ -616,7 +616,7 @@ def test_classifier_that_counts_half_is_half_as_sure_also_by_itself(
     other = make_crowd(seed=1)
     log_p = torch.tensor([0.5, 0.3, 0.2]).log()
     outcome = {}
-    for counts in (1.0, 0.5):
+    for counts in (1.0, 0.5, 1.5):
         monkeypatch.setattr(
             hf_maxmig.training.starting, "cross_fit",
             changed(classifier=counts, log_p=log_p, tells_apart=apart),
@@ -633,6 +633,8 @@ def test_classifier_that_counts_half_is_half_as_sure_also_by_itself(
     expected = (0.5 * outcome[1.0] + 0.5 * drawn_to).log_softmax(-1)
     torch.testing.assert_close(outcome[0.5], expected, atol=1e-5, rtol=0)
     assert (outcome[0.5] - outcome[1.0]).abs().max() > 0.1
+    # What networks lack in confidence is in the targets that the classifier has learned.
+    assert torch.equal(outcome[1.5], outcome[1.0])
 
 
 # Warnings
