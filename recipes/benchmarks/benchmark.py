@@ -286,6 +286,14 @@ class Looks(TrainerCallback):
         found = measured(trainer, output, order, strength)
         return row, {"strength": strength} | with_votes(found)
 
+    def look_at_end(self) -> None:
+        """Measure the last row again if the classifier learned from cross-fitting: at the end it may have been tempered."""
+        assert self.trainer is not None
+        start = getattr(self.trainer, "start", None)
+        if start is not None and start.items is not None:
+            row, self.strengthened[-1] = self.look()
+            self.rows[-1] |= row
+
     def label_free(self) -> dict[str, float] | None:
         """Return what a training with held-out votes would have ended with."""
         if "gain" not in self.rows[-1]:
@@ -443,6 +451,7 @@ def run_cell(cell: Cell, flags: list[str], held_out: float, folder: Path) -> dic
     started = time.perf_counter()
     metrics = trainer.train().metrics
     seconds = time.perf_counter() - started - looks.seconds
+    looks.look_at_end()
     rows = looks.rows
     train = judged(trainer, recipe.train)
     voted = judged(trainer, recipe.test) if looks.voted else train
