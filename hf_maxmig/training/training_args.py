@@ -205,7 +205,8 @@ class MaxMIGTrainingArguments(TrainingArguments):
         metadata={
             "help": "Scale of the initial W; 1 is the paper's. An annotator's own votes are part of the vote share they are "
             "compared with, and copied votes count each time they occur. At scale 1 the first aggregator is therefore "
-            "overconfident."
+            "overconfident. If the classifier never gives some classes that most annotators confuse with others, try "
+            "0.75: a W that starts too weak lets them merge."
         },
     )
     name_classes: bool = field(
