@@ -394,10 +394,11 @@ STRATEGIES: dict[str, Strategy] = {
     "least_agreement": partial(by_votes, _least_agreement),
     "active_lab": active_lab,
     "max_mig": max_mig,
+    "max_mig_accuracy": partial(max_mig, gain="accuracy"),
 }
 TITLES = {
     "random": "random", "vote_entropy": "vote entropy", "least_agreement": "least agreement",
-    "active_lab": "ActiveLab", "max_mig": "Max-MIG",
+    "active_lab": "ActiveLab", "max_mig": "Max-MIG", "max_mig_accuracy": "Max-MIG, accuracy",
 }  # fmt: skip
 
 
