@@ -14,6 +14,7 @@ read only to measure: the forecaster on the items that are asked about, the clas
 | `least_agreement` | an item whose most frequent class has the smallest share of its votes |
 | `active_lab` | an item with the lowest score of cleanlab's ActiveLab, from the cross-fitted classifier's probabilities |
 | `max_mig` | the pair of item and annotator that is expected to tell most: `choose_questions` |
+| `max_mig_accuracy` | the pair that is expected to raise the accuracy most: `choose_questions(gain="accuracy")` |
 
 The second to fourth score items. Whom they ask is drawn at random, and no item gets a second vote per choice before
 all have got one.
@@ -597,7 +598,7 @@ def table_foreseen(cells: Cells) -> str:
 COLOURS = {
     "random": ("#999999", "s"), "vote_entropy": (STYLES["doctor_net"][0], "v"),
     "least_agreement": (STYLES["aggnet"][0], "D"), "active_lab": (STYLES["crowd_layer"][0], "^"),
-    "max_mig": (STYLES["max_mig"][0], "o"),
+    "max_mig": (STYLES["max_mig"][0], "o"), "max_mig_accuracy": ("#222222", "x"),
 }  # fmt: skip
 
 

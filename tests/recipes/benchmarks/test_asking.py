@@ -62,7 +62,8 @@ def test_start_knows_as_many_votes_of_as_many_items(asking, crowd, per_item, ite
 
 
 @pytest.mark.parametrize(
-    "name", ["random", "vote_entropy", "least_agreement", "active_lab", "max_mig"]
+    "name",
+    ["random", "vote_entropy", "least_agreement", "active_lab", "max_mig", "max_mig_accuracy"],
 )
 def test_every_strategy_buys_hidden_votes_once_and_spends_the_budget(asking, crowd, learned, name):
     """A vote that was bought twice, or was known before, would make a strategy look thrifty."""
