@@ -41,9 +41,10 @@ STEPS, STEPS_A_STEP = 500, 0.35  # steps of the networks: at most, and per step 
 LEAST_STEPS = 200  # of a short training before the training, if an epoch has as many
 BRIEF = 60  # steps of the networks that only weigh annotators
 MULTIPLES = (10.0, 100.0)  # rates of W, as multiples of the networks' rate; the usual one first
-MANY_VOTES = 2_000  # of an annotator: their cells of W learn in each step, and need no other rate than the usual one
+# The cells of W of an annotator with this many votes learn in each step: they need no other rate than the usual one.
+MANY_VOTES = 2_000
 SELDOM = (
-    0.1  # share of the votes by annotators with fewer, below which only the usual rate is tried
+    0.1  # share of the votes by annotators with fewer, from which on the other rate is tried too
 )
 # If networks and annotators make the same mistakes, accuracies fall while the gain rises: then the early look is taken.
 LOOKS = (0.25, 1.0)
@@ -352,10 +353,10 @@ def _best_setting(
             best = judged
     assert best is not None
     chosen = best[1]
-    votes, score = joined(
+    votes, combined = joined(
         votes, best[0], on_rows(chosen), lambda other: _judge(other, chosen, rows)
     )
-    return votes, (score, chosen), likelihoods
+    return votes, (combined, chosen), likelihoods
 
 
 def _multiples(crowd: Votes) -> tuple[float, ...]:
