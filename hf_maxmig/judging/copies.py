@@ -3,12 +3,12 @@
 `evidence.py` forecasts each item without the votes that are judged.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.sparse import coo_matrix, csr_matrix
+from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from scipy.stats import beta, false_discovery_control
 from torch import Tensor
@@ -127,13 +127,20 @@ def copying_groups(copies: Sequence[Copy], num_annotators: int) -> list[list[int
     Returns:
         Their members' numbers, ascending; the largest group first. Annotators without a copy are in none.
     """
-    low, high = [c.annotator for c in copies], [c.source for c in copies]
-    graph = coo_matrix((np.ones(len(copies)), (low, high)), shape=(num_annotators, num_annotators))
-    component = connected_components(graph, directed=False)[1] if num_annotators else []
-    groups: dict[int, list[int]] = {}
-    for m in sorted({*low, *high}):
-        groups.setdefault(int(component[m]), []).append(m)
-    return sorted(groups.values(), key=len, reverse=True)
+    joined = _joined([c.annotator for c in copies], [c.source for c in copies], num_annotators)
+    return sorted(joined, key=len, reverse=True)
+
+
+def _joined(low: Sequence[int], high: Sequence[int], number: int) -> list[list[int]]:
+    """Join pairs of numbers below `number` to sets: their members ascending, the set with the lowest first."""
+    if not len(low):
+        return []
+    graph = csr_matrix((np.ones(len(low)), (low, high)), shape=(number, number))
+    component = connected_components(graph, directed=False)[1]
+    sets: dict[int, list[int]] = {}
+    for m in np.unique([*low, *high]).tolist():
+        sets.setdefault(int(component[m]), []).append(m)
+    return list(sets.values())
 
 
 def copies_among(evidence: Evidence) -> tuple[list[Copy], Tensor, Confusions]:
@@ -149,8 +156,7 @@ def copies_among(evidence: Evidence) -> tuple[list[Copy], Tensor, Confusions]:
     """
     votes = evidence.votes
     if votes.weight is not None:
-        W = evidence.table.transpose(1, 2)
-        copies, groups, _ = copies_among(Evidence(evidence.log_h, W, votes.answers()))
+        copies, groups, _ = copies_among(evidence.of_answers())
         return copies, groups, fit_confusions(evidence, groups)
     groups = torch.arange(evidence.num_annotators)
     pairs = _Pairs.on_common_items(votes, evidence.num_annotators)
@@ -214,20 +220,17 @@ def hanging_together(evidence: Evidence, groups: Tensor) -> list[Tensor]:
     """
     votes = evidence.votes
     if votes.weight is not None:
-        W = evidence.table.transpose(1, 2)
-        return hanging_together(Evidence(evidence.log_h, W, votes.answers()), groups)
+        return hanging_together(evidence.of_answers(), groups)
     pairs = _Pairs.on_common_items(votes, evidence.num_annotators)
     if not len(pairs.key):
         return []
     pairs.compare(evidence, fit_confusions(evidence, groups), groups)
-    p_value = pairs.p_value(HANGS_TOGETHER, beyond=SHARED_BY_ALL)
+    p_value = pairs.p_values(HANGS_TOGETHER)(SHARED_BY_ALL)
     found = (pairs.most_likely() >= HANGS_TOGETHER) & (p_value < SIGNIFICANCE)
     low, high = groups[pairs.low[found]], groups[pairs.high[found]]
-    low, high = low[low != high], high[low != high]
-    shape = (len(groups), len(groups))
-    joined = csr_matrix((np.ones(len(low)), (low.numpy(), high.numpy())), shape)
-    component = torch.from_numpy(connected_components(joined, directed=False)[1])
-    return [(component[groups] == number).nonzero()[:, 0] for number in component[low].unique()]
+    apart = low != high
+    sets = _joined(low[apart].tolist(), high[apart].tolist(), len(groups))
+    return [torch.isin(groups, torch.tensor(one)).nonzero()[:, 0] for one in sets]
 
 
 class _Pairs:
@@ -361,17 +364,22 @@ class _Pairs:
         """The most likely share that each pair repeats, (P,)."""
         return _SHARES[self.log_likelihood[:-1].argmax(dim=1)]
 
-    def p_value(self, least: float, beyond: float) -> Tensor:
-        """Test each pair: does it repeat a share of `least` or more, rather than one up to `beyond`?
+    def p_values(self, least: float) -> Callable[[float], Tensor]:
+        """Test each pair: does it repeat a share of `least` or more, rather than one up to a limit?
 
         Returns:
-            (P,), corrected for P (Benjamini-Hochberg).
+            A function of the limit: (P,), corrected for P (Benjamini-Hochberg).
         """
         likelihood = self.log_likelihood[:-1].double()
         large = least <= _SHARES
         mean = likelihood[:, large].logsumexp(dim=1) - np.log(int(large.sum()))
-        honest = likelihood[:, beyond + 1e-9 >= _SHARES].amax(dim=1)
-        return torch.from_numpy(false_discovery_control((honest - mean).clamp(max=0).exp().numpy()))
+
+        def beyond(limit: float) -> Tensor:
+            honest = likelihood[:, limit + 1e-9 >= _SHARES].amax(dim=1)
+            p_value = (honest - mean).clamp(max=0).exp()
+            return torch.from_numpy(false_discovery_control(p_value.numpy()))
+
+        return beyond
 
     def find(self, identical: Tensor) -> tuple[Tensor, Tensor]:
         """Find the pairs who copy.
@@ -383,10 +391,11 @@ class _Pairs:
             (P,) bool, and (P,) p-values corrected for P.
         """
         most_likely, null = self.most_likely(), SHARED_BY_ALL
+        copying = self.p_values(LARGE_SHARE)
         found = torch.zeros(len(self.key), dtype=torch.bool)
         p_value = torch.ones(len(self.key), dtype=torch.float64)
         for _ in range(ROUNDS):
-            p_value = self.p_value(LARGE_SHARE, beyond=null)
+            p_value = copying(null)
             before = found
             found = (most_likely >= max(LARGE_SHARE, null)) & (p_value < SIGNIFICANCE)
             if torch.equal(found, before):
@@ -436,14 +445,9 @@ class _Pairs:
             edges[int(self.low[place]), int(self.high[place])] = place
         if not edges:
             return [], groups
-        low, high = np.array(list(edges)).T
-        graph = csr_matrix((np.ones(len(low)), (low, high)), shape=[self.num_annotators] * 2)
-        _, component = connected_components(graph, directed=False)
-        members: dict[int, list[int]] = {}
-        for m in np.unique(np.concatenate([low, high])).tolist():
-            members.setdefault(int(component[m]), []).append(m)
+        low, high = zip(*edges, strict=True)
         copies = []
-        for group in members.values():
+        for group in _joined(low, high, self.num_annotators):
             # Equal up to rounding is equal: the first of them.
             source = max(group, key=lambda m: (round(float(right[m]), 3), -m))
             groups[group] = source

@@ -81,6 +81,10 @@ class Evidence:
         """The type of all that is computed from it."""
         return self.log_h.dtype
 
+    def of_answers(self) -> "Evidence":
+        """The evidence in which each vote counts in full, for the class that it names first."""
+        return Evidence(self.log_h, self.table.transpose(1, 2), self.votes.answers())
+
     def chunks(self, width: int = 1) -> Iterator[slice]:
         """Cut the votes so that `width` numbers per vote and class fit in memory."""
         step = max(1, CELLS // (self.num_classes * width))

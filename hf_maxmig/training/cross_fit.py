@@ -43,9 +43,8 @@ BRIEF = 60  # steps of the networks that only weigh annotators
 MULTIPLES = (10.0, 100.0)  # rates of W, as multiples of the networks' rate; the usual one first
 # The cells of W of an annotator with this many votes learn in each step: they need no other rate than the usual one.
 MANY_VOTES = 2_000
-SELDOM = (
-    0.1  # share of the votes by annotators with fewer, from which on the other rate is tried too
-)
+# Share of the votes by annotators with fewer, from which on the other rate is tried too.
+SELDOM = 0.1
 # If networks and annotators make the same mistakes, accuracies fall while the gain rises: then the early look is taken.
 LOOKS = (0.25, 1.0)
 MOST_JUDGED = 2_500  # items whose votes judge the settings of the race
