@@ -231,16 +231,14 @@ def labelme_pictures(places: Places, seed: int) -> World:
     """Read LabelMe's photographs, and let a frozen encoder turn each into numbers, once."""
     folder = Path(places.crowds_dir or "") / "labelme"
     world = labelme_features(places, seed)
-    kept = Path(places.output_dir) / "labelme_lite0.npz"
-    if not kept.exists():
+
+    def compute() -> dict[str, np.ndarray]:
         with tempfile.TemporaryDirectory() as encoder:
             processor = write_picture_encoder(encoder)
             found, _ = frozen_features(labelme(folder, content="images"), encoder, processor)
-            numbers = {split: np.array(found[split]["features"][:]) for split in ("train", "test")}
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(kept, **numbers)
-    with np.load(kept) as numbers:
-        x, y = numbers["train"], numbers["test"]
+        return {split: np.array(found[split]["features"][:]) for split in ("train", "test")}
+
+    x, y = computed_once(Path(places.output_dir) / "labelme_lite0.npz", compute)
     parts = []
     for part, features in ((world.train, x), (world.test, y)):
         kind = List(Value("float32"), length=features.shape[1])
@@ -248,6 +246,18 @@ def labelme_pictures(places: Places, seed: int) -> World:
             part.remove_columns("features").add_column("features", list(features), feature=kind)
         )
     return World(*parts)
+
+
+def computed_once(
+    kept: Path, compute: Callable[[], dict[str, np.ndarray]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the features of `train` and `test`, from the file where an earlier run has kept them."""
+    if not kept.exists():
+        found = compute()
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(kept, **found)
+    with np.load(kept) as numbers:
+        return numbers["train"], numbers["test"]
 
 
 def write_picture_encoder(folder: str) -> BitImageProcessor:
@@ -271,16 +281,14 @@ def sentiment(places: Places, seed: int) -> World:
     """Read the sentences, and let a frozen encoder turn each into numbers, once."""
     folder = Path(places.crowds_dir or "") / "sentiment"
     crowd = crowds.read("sentiment", folder.parent)
-    kept = Path(places.output_dir) / "sentiment_minilm.npz"
-    if not kept.exists():
-        numbers = {
+
+    def compute() -> dict[str, np.ndarray]:
+        return {
             split: sentence_features(folder / f"Sentiment_text_{split}.txt")
             for split in ("train", "test")
         }
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(kept, **numbers)
-    with np.load(kept) as numbers:
-        x, y = numbers["train"], numbers["test"]
+
+    x, y = computed_once(Path(places.output_dir) / "sentiment_minilm.npz", compute)
     rows = np.array([int(item) for item in crowd.items])
     gold = np.loadtxt(folder / "Sentiment_Z_test.txt").astype(int)
     train = items(x[rows], crowd.gold, crowd.classes)
