@@ -119,6 +119,13 @@ DATASETS = {
     "digits": Source("digits"),
     # The epochs that the held-out gain chose: see `defaults.py`.
     "labelme": Source("labelme", ("--num_train_epochs", "10"), simulated=False, num_classes=8),
+    # `worlds.write_picture_encoder` writes these weights from a package; `--backbone` says where they are then.
+    "labelme_images": Source(
+        "labelme",
+        ("--num_train_epochs", "10", "--backbone", "timm/tf_efficientnet_lite0.in1k"),
+        simulated=False,
+        num_classes=8,
+    ),
     "cifar10": Source("cifar10"),
     "cifar10_features": Source("cifar10", ("--content", "features")),
     "cifar10n": Source("cifar10", ("--crowd", "human"), simulated=False),
@@ -497,7 +504,8 @@ def build(cell: Cell, flags: list[str], held_out: float) -> Recipe:
     recipe = page.recipe(arguments, training)
     train, kept = keep_back(recipe.train, round(held_out * len(recipe.train)))
     parts = {"train": train, "held_out": kept, "test": recipe.test}
-    if "image" in train.column_names and recipe.processor is not None:
+    named = set(train.column_names)
+    if "image" in named and "features" not in named and recipe.processor is not None:
         flat = isinstance(recipe.classifier, HeadClassifier)
         parts = {
             name: part if part is None else encoded(part, recipe.processor, flat)

@@ -78,6 +78,7 @@ DATASETS = {
     "cifar10": "CIFAR-10",
     "cifar10_features": "CIFAR-10, given features",
     "labelme": "LabelMe",
+    "labelme_images": "LabelMe, photographs by Lite0",
     "music": "Music",
     "sentiment": "Sentiment, a head on a frozen encoder",
     "sentiment_fine_tuned": "Sentiment, the whole encoder",

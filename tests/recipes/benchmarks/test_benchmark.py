@@ -18,6 +18,7 @@ from hf_maxmig.data.collator import crowd_batches
 from hf_maxmig.peers import PEERS
 from tests import children, reference
 from tests.recipes.imported import recipes
+from tests.written_data import write_flat
 
 SHORT = ["--num_train_epochs", "2"]
 
@@ -124,6 +125,15 @@ def test_a_cell_of_a_sparse_crowd_has_its_votes(benchmark, tmp_path):
     result = benchmark.run_cell(cell, SHORT, 0.1, tmp_path)
     assert result["case"] == "sparse_one"
     assert benchmark.read_cells(tmp_path) == [result]
+
+
+def test_photographs_that_a_backbone_has_read_are_not_read_again(benchmark, backbone, tmp_path):
+    """The columns of the pictures are still there, hidden by the format: looking into them failed every cell."""
+    cell = benchmark.Cell("labelme_images", "majority_vote", None, None, 0)
+    flags = ["--data_dir", str(write_flat(tmp_path / "data")), "--backbone", str(tmp_path / "backbone")]
+    recipe = benchmark.build(cell, flags, 0.1)
+    assert set(recipe.train[0]) >= {"features", "annotations"}
+    assert recipe.classifier.config.input_size == len(recipe.test[0]["features"])
 
 
 def test_matrices_are_the_methods_own_where_it_has_some(results):
