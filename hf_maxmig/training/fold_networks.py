@@ -144,7 +144,7 @@ def divide(
 
 
 class Networks:
-    """Networks of two layers side by side, which read the same items: an (n, ...) batch of matrices.
+    """Networks of two layers side by side: an (n, ...) batch of matrices.
 
     Their gradient is written out, which takes half the time: the matrices are small.
 
@@ -186,9 +186,9 @@ class Networks:
         return Networks(torch.cat(parts), shapes)
 
     def hidden(self, features: Tensor) -> Tensor:
-        """Turn (B, D) features into (n, B, H) hidden units, of which none drops out."""
-        same = features.expand(self.number, -1, -1)
-        return torch.baddbmm(self.first_bias, same, self.first).relu_()
+        """Turn features, (B, D) or (n, B, D) of each network's own items, into (n, B, H) hidden units."""
+        each = features.expand(self.number, -1, -1)
+        return torch.baddbmm(self.first_bias, each, self.first).relu_()
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Turn (n, B, H) hidden units into (n, B, C) logits."""
@@ -198,14 +198,14 @@ class Networks:
         """Take a step of Adam downhill.
 
         Args:
-            features: (B, D).
+            features: (B, D), or (n, B, D) of each network's own items.
             hidden: (n, B, H), those units that did not drop out, zeros for the others.
             slope: (n, B, C), of the loss by the logits.
             rate: of the step.
         """
         inner = (slope @ self.output.mT).mul_(hidden > 0).div_(1 - DROPOUT)
         first, first_bias, output, output_bias = self._gradients
-        torch.bmm(features.T.expand(self.number, -1, -1), inner, out=first)
+        torch.bmm(features.expand(self.number, -1, -1).mT, inner, out=first)
         torch.sum(inner, dim=1, keepdim=True, out=first_bias)
         torch.bmm(hidden.mT, slope, out=output)
         torch.sum(slope, dim=1, keepdim=True, out=output_bias)
@@ -242,22 +242,27 @@ class CrossFit:
         self.features, self.fold, self.num_classes, self.seed = features, fold, num_classes, seed
         self.tick = tick
         self.folds = int(fold.max()) + 1
+        # Row k names the other folds: those that network k learns from.
+        every = torch.arange(self.folds).expand(self.folds, -1)
+        self.others = every[every != every.mT].view(self.folds, -1)
         self.networks: Networks | None = None  # those that learned last
 
     def _fresh(self) -> Networks:
         generator = torch.Generator().manual_seed(self.seed)
         return Networks.drawn(self.folds, self.features.shape[1], self.num_classes, generator)
 
-    def _batches(self, steps: int) -> "list[Tensor]":
-        """Draw the items of each step: each once before one comes again."""
+    def _batches(self, steps: int) -> list[Tensor]:
+        """Draw the items of each step, equally many of each fold, (folds, S): each once before one comes again."""
         generator = torch.Generator().manual_seed(self.seed)
-        rows = (self.fold >= 0).nonzero()[:, 0]
-        size = min(len(rows), MOST_IN_BATCH, max(BATCH, len(rows) // EPOCH))
-        parts: list[Tensor] = []
-        while len(parts) < steps:
-            order = rows[torch.randperm(len(rows), generator=generator)]
-            parts += order.split(size)[: len(rows) // size]
-        return parts[:steps]
+        parts = [(self.fold == k).nonzero()[:, 0] for k in range(self.folds)]
+        each = min(map(len, parts))
+        most = max(BATCH, min(MOST_IN_BATCH, self.folds * each // EPOCH))
+        size = min(each, math.ceil(most / self.folds))
+        drawn: list[Tensor] = []
+        while len(drawn) < steps:
+            order = [rows[torch.randperm(len(rows), generator=generator)[:each]] for rows in parts]
+            drawn += torch.stack(order).split(size, dim=1)[: each // size]
+        return drawn[:steps]
 
     @torch.no_grad()
     def _out_of_fold(self, networks: Networks) -> Tensor:
@@ -284,16 +289,16 @@ class CrossFit:
             (N, C), log-probabilities by networks that have not learned from the item.
         """
         networks = self._fresh()
-        others = self.fold[None] != torch.arange(self.folds)[:, None]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             for step, batch in enumerate(self._batches(steps)):
-                features, target, learns = self.features[batch], targets[batch], others[:, batch]
+                batch = batch[self.others].flatten(1)  # (folds, B), what each network learns from
+                features, target = self.features[batch], targets[batch]
                 hidden = networks.hidden(features)
                 hidden *= _kept(hidden)
                 slope = log_softmax(networks.logits(hidden)).exp_()
-                slope = slope.mul_(target.sum(dim=1, keepdim=True)).sub_(target)
-                slope.mul_((learns / learns.sum(dim=1).float().mean())[..., None])
+                slope = slope.mul_(target.sum(dim=-1, keepdim=True)).sub_(target)
+                slope.div_(max(1, batch.shape[1]))
                 networks.step(features, hidden, slope, RATE * _cosine(step / steps))
                 self.tick()
         self.networks = networks
@@ -329,7 +334,6 @@ class CrossFit:
         """
         K, R, C, M = self.folds, len(settings), self.num_classes, len(weight)
         networks = (self._fresh() if self.networks is None else self.networks).repeated(R)
-        others = self.fold[None] != torch.arange(self.folds)[:, None]
         crowd = Votes(*crowd)
         given = crowd.given
         cell = torch.where(given, crowd.annotators * C + crowd.annotations, 0)
@@ -347,19 +351,23 @@ class CrossFit:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             for step, batch in enumerate(self._batches(steps), start=1):
-                features, fold, number = self.features[batch], self.fold[batch], len(batch)
-                hidden, rate = networks.hidden(features), RATE * _cosine((step - 1) / steps)
-                unseen = networks.logits(hidden).view(R, K, number, C)
-                unseen = log_softmax(unseen[:, fold, torch.arange(number)])
+                rate = RATE * _cosine((step - 1) / steps)
+                own = self.features[batch].repeat(R, 1, 1)  # (R K, S, D), the fold that each has not seen
+                unseen = log_softmax(networks.logits(networks.hidden(own))).view(R, -1, C)
+                features = self.features[batch[self.others].flatten(1)].repeat(R, 1, 1)
+                hidden = networks.hidden(features)
                 hidden *= _kept(hidden)
-                log_h = log_softmax(networks.logits(hidden).view(R, K, number, C))
+                log_h = log_softmax(networks.logits(hidden)).view(R, K, -1, C)
+                batch = batch.flatten()
+                number = len(batch)
                 votes, voted, counts = cell[batch], given[batch], weights[batch][..., None]
                 scores = (embedding(votes, W) * counts).sum(dim=1)
                 scores = scores.view(number, R, C).transpose(0, 1) + log_p[:, None]
                 if trusted is not None:
                     scores = scores + trusted[batch]
                 log_g = log_softmax(scores)  # (R, B, C)
-                slope = _slope(log_h, log_g[:, None], log_p, others[:, batch].float())
+                seen = log_g.view(R, K, -1, C)[:, self.others].flatten(2, 3)  # what each learns from
+                slope = _slope(log_h, seen, log_p)
                 networks.step(features, hidden, slope.flatten(0, 1).neg_(), rate)
                 slope = _slope(log_g, unseen, log_p)
                 if learned is not None:
@@ -377,10 +385,10 @@ class CrossFit:
                     log_p = free.log_softmax(dim=-1)
                 self.tick()
                 if step in looked_at:
-                    seen = self._out_of_fold(networks)
+                    said = self._out_of_fold(networks)
                     each = W.detach().view(M, C, R, C).permute(2, 0, 3, 1).clone()
                     found += [
-                        Raced(prior if learned is None else log_p[r], times, seen[r], each[r])
+                        Raced(prior if learned is None else log_p[r], times, said[r], each[r])
                         for r, (prior, times) in enumerate(settings)
                     ]
         return found
@@ -388,14 +396,17 @@ class CrossFit:
 
 def _kept(hidden: Tensor) -> Tensor:
     """Draw which of the (n, B, H) hidden units do not drop out, the same in all networks: (B, H)."""
-    return (torch.rand(hidden.shape[1:]) >= DROPOUT) / (1 - DROPOUT)
+    shape = hidden.shape[1:]
+    # Each byte of a random number is odd in one half of all cases: much faster than a number per unit.
+    drawn = torch.empty(shape.numel() // 8 + 1, dtype=torch.int64).random_().view(torch.uint8)
+    return (drawn[: shape.numel()].view(shape) & 1) / (1 - DROPOUT)
 
 
 def _cosine(progress: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def _slope(own: Tensor, other: Tensor, log_p: Tensor, taken: Tensor | None = None) -> Tensor:
+def _slope(own: Tensor, other: Tensor, log_p: Tensor) -> Tensor:
     """Differentiate the gain (KL) by the scores of one side, of many networks at once.
 
     `functional.mutual_information_gain` by what `own` is the log-softmax of, written out: one call
@@ -405,23 +416,17 @@ def _slope(own: Tensor, other: Tensor, log_p: Tensor, taken: Tensor | None = Non
         own: (R, ..., B, C), log-probabilities of the side.
         other: as many of the other side, or what is broadcast to them.
         log_p: (R, C), log of the class priors.
-        taken: (..., B), 1 for the items that the gain is of, 0 for the others; all by default.
 
     Returns:
-        (R, ..., B, C), zeros for items that are not taken.
+        (R, ..., B, C).
     """
     log_p = log_p.view(len(log_p), *[1] * (own.dim() - 2), -1)
     probability, ratio = own.exp(), (other - log_p).exp()
     agreed = log_softmax(own + other - log_p).exp_()
-    if taken is None:
-        count, together = torch.tensor(own.shape[-2]).clamp(min=2), ratio.sum(dim=-2, keepdim=True)
-    else:
-        count = taken.sum(dim=-1)[..., None, None].clamp(min=2)
-        together = (ratio * taken[..., None]).sum(dim=-2, keepdim=True)
+    count, together = max(own.shape[-2], 2), ratio.sum(dim=-2, keepdim=True)
     slope = agreed.div_(count)
-    slope.sub_((together - ratio).div(count * (count - 1)) * probability)
-    slope.sub_(probability * slope.sum(dim=-1, keepdim=True))
-    return slope if taken is None else slope.mul_(taken[..., None])
+    slope.sub_((together - ratio).div_(count * (count - 1)) * probability)
+    return slope.sub_(probability * slope.sum(dim=-1, keepdim=True))
 
 
 def _prior_slope(log_h: Tensor, log_g: Tensor, log_p: Tensor, slope: Tensor) -> Tensor:
