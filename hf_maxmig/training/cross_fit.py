@@ -11,7 +11,7 @@ import hashlib
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -31,7 +31,7 @@ from .fold_networks import CrossFit, Raced, VotedClasses, divide, principal_comp
 from .gold import number_of, taught, trusted_columns, with_trusted
 from .informed_start import informed_share
 from .left_out import Judged, LeftOutVotes
-from .one_voice import copies_by, joined
+from .one_voice import copies_by, joined, sharing_votes
 from .tempering import GoldLabels, clearly_likelier
 from .training_args import MaxMIGTrainingArguments
 
@@ -203,14 +203,21 @@ def _find(
     silent = constant(crowd, M, C)
     spoke = torch.where(silent[crowd.annotators.clamp(min=0)], -1, crowd.annotations)
     crowd = crowd.saying(spoke)
-    share, weight = first_weight(
-        fitted, crowd, M, min(BRIEF, steps), SMOOTHING, FIRST_STRENGTH, trusted
-    )
     uniform = torch.full((C,), -math.log(C))
-    priors = {"given": given} if given is not None else _priors(share, uniform)
     known = fitted.fold >= 0  # the items that the networks learn from are enough to judge by
     rows = _drawn(known, trusted, seed)
-    votes, best, likelihoods = _best_setting(fitted, crowd, weight, priors, steps, rows, trusted)
+    brief = min(BRIEF, steps)
+    first = first_weight(fitted, crowd, M, brief, SMOOTHING, FIRST_STRENGTH, trusted)
+    # If copies counted in full, the networks would learn their mistakes, and classes could merge.
+    log_h = with_trusted(first.log_h, trusted)[rows]
+    copies = copies_by([Raced(uniform, 1.0, log_h, first.weight)], crowd.rows(rows))
+    learned = sharing_votes(crowd, copies)
+    if learned is not crowd:
+        first = first_weight(fitted, learned, M, brief, SMOOTHING, FIRST_STRENGTH, trusted)
+    priors = {"given": given} if given is not None else _priors(first.share, uniform)
+    settings = [(log_p, multiple) for log_p in priors.values() for multiple in _multiples(crowd)]
+    raced = fitted.race(learned, first.weight, settings, steps, LOOKS, trusted)
+    votes, best, likelihoods = _best_setting(raced, crowd, priors, rows, trusted, seed)
     combined, log_p, log_h = best[0], best[1].log_p, best[1].log_h
     drawn_to = log_p  # the posterior of a classifier that does not count
     shift = torch.zeros(C)  # of the classes' scores: only gold labels can show it
@@ -274,6 +281,20 @@ def _find(
     )
 
 
+class First(NamedTuple):
+    """What the race starts from.
+
+    Args:
+        share: (N, C), the vote share weighted by agreement.
+        log_h: (N, C), log-probabilities by networks that have briefly learned it, on other items.
+        weight: (M, C, C), W: annotator, scored class, reported class.
+    """
+
+    share: Tensor
+    log_h: Tensor
+    weight: Tensor
+
+
 def first_weight(
     fitted: CrossFit,
     crowd: Votes,
@@ -282,7 +303,7 @@ def first_weight(
     smoothing: float,
     scale: float,
     trusted: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> First:
     """Weigh annotators by their agreement with networks that have not seen the item; the networks then learn that.
 
     Args:
@@ -295,7 +316,7 @@ def first_weight(
         trusted: (N, C) of `trusted_columns`; None without gold labels.
 
     Returns:
-        (N, C), the vote share weighted by agreement, and (M, C, C), the W that starts from it.
+        What the race starts from.
     """
     share = informed_share(
         [crowd], num_annotators, fitted.num_classes,
@@ -304,43 +325,39 @@ def first_weight(
     share = taught(share, trusted)
     who, said, *weights = crowd
     counts = confusion_counts(share, who, said, num_annotators, *weights)
-    fitted.learn(share, brief)
-    return share, scale * shrunk_weight(counts, smoothing)
+    log_h = fitted.learn(share, brief)
+    return First(share, log_h, scale * shrunk_weight(counts, smoothing))
 
 
 def _best_setting(
-    fitted: CrossFit,
+    raced: list[Raced],
     crowd: Votes,
-    weight: Tensor,
     priors: dict[str, Tensor],
-    steps: int,
     rows: Tensor,
     trusted: Tensor | None,
+    seed: int,
 ) -> tuple[LeftOutVotes, tuple[Judged, Raced], dict[str, float]]:
-    """Race all settings, and judge them by left-out votes on some of the items.
+    """Judge what was raced by left-out votes on some of the items.
 
     Returns:
         The votes that judge, with those in groups who count as one voice; the best setting with its
         result; and the likelihood of a left-out vote with each prior.
     """
-    multiples = _multiples(crowd)
-    settings = [(log_p, multiple) for log_p in priors.values() for multiple in multiples]
-    raced = fitted.race(crowd, weight, settings, steps, LOOKS, trusted)
     sure = None if trusted is None else trusted[rows]
     some = crowd.rows(rows)
 
     def on_rows(one: Raced) -> Raced:
         return one._replace(log_h=with_trusted(one.log_h[rows], sure))
 
-    groups = copies_by([on_rows(one) for one in raced[-len(settings) :]], some)
-    votes = LeftOutVotes(some, len(weight), fitted.num_classes, groups, fitted.seed, sure)
+    multiples = len({one.multiple for one in raced})
+    M, C = raced[0].weight.shape[:2]
+    groups = copies_by([on_rows(one) for one in raced[-multiples * len(priors) :]], some)
+    votes = LeftOutVotes(some, M, C, groups, seed, sure)
     likelihoods: dict[str, float] = {}
     best: tuple[Judged, Raced] | None = None
     for name, log_p in priors.items():
         of_prior = [(_judge(votes, one, rows), one) for one in raced if one.log_p is log_p]
-        of_looks = [
-            of_prior[i : i + len(multiples)] for i in range(0, len(of_prior), len(multiples))
-        ]
+        of_looks = [of_prior[i : i + multiples] for i in range(0, len(of_prior), multiples)]
         *early, judged = [max(look, key=lambda pair: pair[0].score) for look in of_looks]
         # Where an early look predicts votes as well, the last one still knows more of the items.
         for one in early:

@@ -53,6 +53,14 @@ class Judged(NamedTuple):
     log_forecast: Tensor
 
 
+def shares(votes: FlatVotes, voice: Tensor) -> Tensor:
+    """Divide the weight of one vote among those of a voice: (V,), from the (V,) voice of each vote."""
+    if votes.weight is None:
+        return (1 / torch.bincount(voice))[voice].float()
+    parts = torch.bincount(votes.whole)[votes.whole]
+    return votes.weight / torch.bincount(voice, 1 / parts)[voice].float()
+
+
 class LeftOutVotes:
     """A crowd's votes, each of which can be left out.
 
@@ -99,13 +107,9 @@ class LeftOutVotes:
 
     def _group(self, groups: Tensor) -> None:
         """Let the votes of a group on an item be left out together, and count as one vote together."""
-        self.groups, votes = groups, self.flat
-        _, self.voice = voices(votes, groups)
-        if votes.weight is None:
-            self.share = (1 / torch.bincount(self.voice))[self.voice].float()
-        else:
-            parts = torch.bincount(votes.whole)[votes.whole]
-            self.share = votes.weight / torch.bincount(self.voice, 1 / parts)[self.voice].float()
+        self.groups = groups
+        _, self.voice = voices(self.flat, groups)
+        self.share = shares(self.flat, self.voice)
 
     def grouped(self, groups: Tensor) -> "LeftOutVotes":
         """Return the same votes in other groups, (M,) int64."""

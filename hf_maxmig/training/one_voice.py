@@ -11,10 +11,10 @@ from transformers.utils import logging
 
 from ..data.flat_votes import FlatVotes
 from ..judging.copies import copies_among, hanging_together
-from ..judging.evidence import Evidence
+from ..judging.evidence import Evidence, voices
 from ..model.votes import Votes
 from .fold_networks import Raced
-from .left_out import Judged, LeftOutVotes
+from .left_out import Judged, LeftOutVotes, shares
 
 logger = logging.get_logger(__name__)
 
@@ -31,6 +31,30 @@ def copies_by(raced: Sequence[Raced], crowd: Votes) -> Tensor:
         _, groups, _ = copies_among(Evidence(one.log_h, one.weight, votes))
         found.append(groups)
     return min(found, key=lambda groups: len(groups.unique()))
+
+
+def sharing_votes(crowd: Votes, groups: Tensor) -> Votes:
+    """Let the votes of a group on an item weigh as much as one together.
+
+    Args:
+        crowd: the votes.
+        groups: (M,) int64, group numbers below M.
+
+    Returns:
+        The votes with weights; `crowd` itself if nobody shares a group.
+
+    Example:
+        >>> crowd = Votes(torch.tensor([[0, 1, 2], [0, 2, -1]]), torch.tensor([[1, 1, 0], [1, 1, -1]]))
+        >>> sharing_votes(crowd, torch.tensor([0, 0, 2])).weights
+        tensor([[0.5000, 0.5000, 1.0000],
+                [1.0000, 1.0000, 0.0000]])
+    """
+    if len(groups.unique()) == len(groups):
+        return crowd
+    weights = torch.zeros(crowd.annotations.shape)
+    votes = FlatVotes.read([crowd])
+    weights[crowd.given] = shares(votes, voices(votes, groups)[1])
+    return Votes(crowd.annotators, crowd.annotations, weights)
 
 
 def joined(

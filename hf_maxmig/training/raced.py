@@ -85,15 +85,15 @@ def race(
     learns = crowd.annotated & ~held_out
     fitted = CrossFit(principal_components(features), divide(learns, seed), C, seed)
     some = Votes(crowd.annotators.masked_fill(held_out[:, None], -1), *crowd[1:])
-    share, weight = first_weight(fitted, some, M, min(BRIEF, steps), smoothing, scale)
-    of_votes = vote_share_prior(share.sum(dim=0))
+    first = first_weight(fitted, some, M, min(BRIEF, steps), smoothing, scale)
+    of_votes = vote_share_prior(first.share.sum(dim=0))
     settings, learned = [], []
     for is_learned, log_p in priors.items():
         start = of_votes if log_p is None else log_p[classes.numbers].log_softmax(dim=0)
         settings += [(start, multiple) for multiple in MULTIPLES]
         learned += [is_learned] * len(MULTIPLES)
     free = torch.tensor(learned) if any(learned) else None
-    raced = fitted.race(some, weight, settings, steps, looks=(1.0,), learned=free)
+    raced = fitted.race(some, first.weight, settings, steps, looks=(1.0,), learned=free)
 
     found = []
     for one, is_learned in zip(raced, learned, strict=True):

@@ -195,14 +195,17 @@ def world_of_experts(case, seed, items=700):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["independent", "naive_majority", "correlated"])
-def test_crowds_of_the_paper_are_seen_through(case):
-    """Juniors who always say one class, or copy a senior, outvote those who look at the item."""
+@pytest.mark.parametrize("seed", [0, 1])
+def test_crowds_of_the_paper_are_seen_through(case, seed):
+    """Juniors who always say one class, or copy a senior, outvote those who look at the item.
+
+    When copies counted in full until the end, the networks learned their mistakes, and classes merged (0.82 to 0.94).
+    """
     features, truth, crowd, annotators = world_of_experts(case, seed=0)
-    start = cross_fit(features, crowd, annotators, 10, steps=300)
+    start = cross_fit(features, crowd, annotators, 10, steps=300, seed=seed)
     usual = plurality(crowd, truth, 10)
     assert usual < 0.85
-    assert share_right(start.targets, truth) > 0.88
-    assert share_right(start.targets, truth) > usual + 0.1
+    assert share_right(start.targets, truth) > 0.98
     assert start.tells_apart
     # The trainer's forecast under the given W, and the share in it of annotators without votes.
     said = start.weight[crowd[0][:, :, None], torch.arange(10), crowd[1][:, :, None]].sum(dim=1)

@@ -11,7 +11,7 @@ from hf_maxmig.model.votes import Votes
 from hf_maxmig.training.cross_fit import cross_fit
 from hf_maxmig.training.fold_networks import Raced
 from hf_maxmig.training.left_out import LeftOutVotes
-from hf_maxmig.training.one_voice import joined
+from hf_maxmig.training.one_voice import joined, sharing_votes
 from tests.training.drawn_crowds import features_of, share_right, uniform
 
 PEOPLE, TOOLS = 30, 4
@@ -115,3 +115,27 @@ def test_tools_do_not_outvote_people(seed):
     beside_tools = cross_fit(features, crowd, PEOPLE + TOOLS, 2, steps=200)
     assert share_right(alone.targets, truth) > 0.92
     assert share_right(beside_tools.targets, truth) > share_right(alone.targets, truth) - 0.01
+
+
+def test_copies_share_a_vote_only_on_items_that_both_voted_on():
+    """A copier who is alone on an item says as much as anybody else."""
+    crowd = Votes(
+        torch.tensor([[0, 1, 2], [1, 2, -1], [0, -1, -1]]),
+        torch.tensor([[1, 1, 0], [1, 1, -1], [0, -1, -1]]),
+    )
+    together = torch.tensor([0, 0, 2])
+    shared = sharing_votes(crowd, together).weights
+    assert shared.tolist() == [[0.5, 0.5, 1], [1, 1, 0], [1, 0, 0]]
+    assert sharing_votes(crowd, torch.arange(3)) is crowd
+    unsure = Votes(*crowd, torch.tensor([[0.8, 0.4, 1.0], [0.6, 1.0, 0.0], [1.0, 0.0, 0.0]]))
+    each = sharing_votes(unsure, together).weights
+    torch.testing.assert_close(each, shared * unsure.weights)
+
+
+def test_the_parts_of_a_soft_vote_are_one_vote():
+    """Probabilities of several classes by one annotator would otherwise count as several copies."""
+    soft = Votes(
+        torch.tensor([[0, 0, 1]]), torch.tensor([[0, 1, 0]]), torch.tensor([[0.7, 0.3, 1.0]])
+    )
+    each = sharing_votes(soft, torch.tensor([0, 0])).weights
+    torch.testing.assert_close(each, torch.tensor([[0.35, 0.15, 0.5]]))

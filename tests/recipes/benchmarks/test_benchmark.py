@@ -130,7 +130,12 @@ def test_a_cell_of_a_sparse_crowd_has_its_votes(benchmark, tmp_path):
 def test_photographs_that_a_backbone_has_read_are_not_read_again(benchmark, backbone, tmp_path):
     """The columns of the pictures are still there, hidden by the format: looking into them failed every cell."""
     cell = benchmark.Cell("labelme_images", "majority_vote", None, None, 0)
-    flags = ["--data_dir", str(write_flat(tmp_path / "data")), "--backbone", str(tmp_path / "backbone")]
+    flags = [
+        "--data_dir",
+        str(write_flat(tmp_path / "data")),
+        "--backbone",
+        str(tmp_path / "backbone"),
+    ]
     recipe = benchmark.build(cell, flags, 0.1)
     assert set(recipe.train[0]) >= {"features", "annotations"}
     assert recipe.classifier.config.input_size == len(recipe.test[0]["features"])
