@@ -206,18 +206,7 @@ def _find(
     uniform = torch.full((C,), -math.log(C))
     known = fitted.fold >= 0  # the items that the networks learn from are enough to judge by
     rows = _drawn(known, trusted, seed)
-    brief = min(BRIEF, steps)
-    first = first_weight(fitted, crowd, M, brief, SMOOTHING, FIRST_STRENGTH, trusted)
-    # If copies counted in full, the networks would learn their mistakes, and classes could merge.
-    log_h = with_trusted(first.log_h, trusted)[rows]
-    copies = copies_by([Raced(uniform, 1.0, log_h, first.weight)], crowd.rows(rows))
-    learned = sharing_votes(crowd, copies)
-    if learned is not crowd:
-        first = first_weight(fitted, learned, M, brief, SMOOTHING, FIRST_STRENGTH, trusted)
-    priors = {"given": given} if given is not None else _priors(first.share, uniform)
-    settings = [(log_p, multiple) for log_p in priors.values() for multiple in _multiples(crowd)]
-    raced = fitted.race(learned, first.weight, settings, steps, LOOKS, trusted)
-    votes, best, likelihoods = _best_setting(raced, crowd, priors, rows, trusted, seed)
+    votes, best, likelihoods = _best_setting(fitted, crowd, M, given, steps, rows, trusted)
     combined, log_p, log_h = best[0], best[1].log_p, best[1].log_h
     drawn_to = log_p  # the posterior of a classifier that does not count
     shift = torch.zeros(C)  # of the classes' scores: only gold labels can show it
@@ -286,12 +275,10 @@ class First(NamedTuple):
 
     Args:
         share: (N, C), the vote share weighted by agreement.
-        log_h: (N, C), log-probabilities by networks that have briefly learned it, on other items.
         weight: (M, C, C), W: annotator, scored class, reported class.
     """
 
     share: Tensor
-    log_h: Tensor
     weight: Tensor
 
 
@@ -325,39 +312,83 @@ def first_weight(
     share = taught(share, trusted)
     who, said, *weights = crowd
     counts = confusion_counts(share, who, said, num_annotators, *weights)
-    log_h = fitted.learn(share, brief)
-    return First(share, log_h, scale * shrunk_weight(counts, smoothing))
+    fitted.learn(share, brief)
+    return First(share, scale * shrunk_weight(counts, smoothing))
 
 
 def _best_setting(
-    raced: list[Raced],
+    fitted: CrossFit,
     crowd: Votes,
-    priors: dict[str, Tensor],
+    M: int,
+    given: Tensor | None,
+    steps: int,
     rows: Tensor,
     trusted: Tensor | None,
-    seed: int,
 ) -> tuple[LeftOutVotes, tuple[Judged, Raced], dict[str, float]]:
-    """Judge what was raced by left-out votes on some of the items.
+    """Race all settings, and judge them by left-out votes on some of the items.
+
+    Where annotators copy, networks that learn from all their votes may merge classes that the copied one confuses.
+    Then all settings race again, and copies share a vote. This is not always better: copies who were not found
+    outvote those who share.
 
     Returns:
         The votes that judge, with those in groups who count as one voice; the best setting with its
         result; and the likelihood of a left-out vote with each prior.
     """
     sure = None if trusted is None else trusted[rows]
-    some = crowd.rows(rows)
+    multiples = _multiples(crowd)
+
+    def race(learned: Votes) -> dict[str, list[Raced]]:
+        """Return all settings at each look, by the name of the prior."""
+        first = first_weight(
+            fitted, learned, M, min(BRIEF, steps), SMOOTHING, FIRST_STRENGTH, trusted
+        )
+        priors = {"given": given} if given is not None else _priors(first.share)
+        settings = [(log_p, multiple) for log_p in priors.values() for multiple in multiples]
+        raced = fitted.race(learned, first.weight, settings, steps, LOOKS, trusted)
+        return {
+            name: [one for one in raced if one.log_p is log_p] for name, log_p in priors.items()
+        }
 
     def on_rows(one: Raced) -> Raced:
         return one._replace(log_h=with_trusted(one.log_h[rows], sure))
 
-    multiples = len({one.multiple for one in raced})
-    M, C = raced[0].weight.shape[:2]
-    groups = copies_by([on_rows(one) for one in raced[-multiples * len(priors) :]], some)
-    votes = LeftOutVotes(some, M, C, groups, seed, sure)
+    raced = race(crowd)
+    last = [one for of_prior in raced.values() for one in of_prior[-len(multiples) :]]
+    groups = copies_by([on_rows(one) for one in last], crowd.rows(rows))
+    votes = LeftOutVotes(crowd.rows(rows), M, fitted.num_classes, groups, fitted.seed, sure)
+    (judged, chosen), likelihoods = _best_of(raced, votes, rows, len(multiples))
+    shared = sharing_votes(crowd, groups)
+    if shared is not crowd and len(multiples) > 1:
+        (other, one), _ = _best_of(race(shared), votes, rows, len(multiples))
+        likelihoods["search_copies_share"] = other.score
+        if other.score > judged.score:
+            judged, chosen = other, one
+    votes, judged = joined(
+        votes, judged, on_rows(chosen), lambda other: _judge(other, chosen, rows)
+    )
+    return votes, (judged, chosen), likelihoods
+
+
+def _best_of(
+    raced: dict[str, list[Raced]], votes: LeftOutVotes, rows: Tensor, multiples: int
+) -> tuple[tuple[Judged, Raced], dict[str, float]]:
+    """Judge what was raced.
+
+    Args:
+        raced: by the name of the prior, the settings of each look.
+        votes: on these items.
+        rows: (n,) int64, the items.
+        multiples: how many settings a look has.
+
+    Returns:
+        The best setting; and the likelihood of a left-out vote with each prior.
+    """
     likelihoods: dict[str, float] = {}
     best: tuple[Judged, Raced] | None = None
-    for name, log_p in priors.items():
-        of_prior = [(_judge(votes, one, rows), one) for one in raced if one.log_p is log_p]
-        of_looks = [of_prior[i : i + multiples] for i in range(0, len(of_prior), multiples)]
+    for name, settings in raced.items():
+        pairs = [(_judge(votes, one, rows), one) for one in settings]
+        of_looks = [pairs[i : i + multiples] for i in range(0, len(pairs), multiples)]
         *early, judged = [max(look, key=lambda pair: pair[0].score) for look in of_looks]
         # Where an early look predicts votes as well, the last one still knows more of the items.
         for one in early:
@@ -368,11 +399,7 @@ def _best_setting(
         if best is None or votes.clearly_better(judged[0], best[0]):
             best = judged
     assert best is not None
-    chosen = best[1]
-    votes, combined = joined(
-        votes, best[0], on_rows(chosen), lambda other: _judge(other, chosen, rows)
-    )
-    return votes, (combined, chosen), likelihoods
+    return best, likelihoods
 
 
 def _multiples(crowd: Votes) -> tuple[float, ...]:
@@ -382,8 +409,9 @@ def _multiples(crowd: Votes) -> tuple[float, ...]:
     return MULTIPLES[:1] if few < SELDOM * int(votes.sum()) else MULTIPLES
 
 
-def _priors(share: Tensor, uniform: Tensor) -> dict[str, Tensor]:
+def _priors(share: Tensor) -> dict[str, Tensor]:
     """List the priors to try: that of the votes first if they are uneven."""
+    uniform = torch.full(share.shape[1:], -math.log(share.shape[1]))
     of_votes = vote_share_prior(share.sum(dim=0))
     lacking = float((of_votes.exp() * (of_votes - uniform)).sum())
     if lacking > UNEVEN * math.log(share.shape[1]):
