@@ -362,7 +362,7 @@ def _best_setting(
     if shared is not crowd and len(multiples) > 1:
         (other, one), _ = _best_of(race(shared), votes, rows, len(multiples))
         likelihoods["search_copies_share"] = other.score
-        if other.score > judged.score:
+        if not votes.clearly_better(judged, other):
             judged, chosen = other, one
     votes, judged = joined(
         votes, judged, on_rows(chosen), lambda other: _judge(other, chosen, rows)
