@@ -41,7 +41,8 @@ STEPS, STEPS_A_STEP = 500, 0.35  # steps of the networks: at most, and per step 
 LEAST_STEPS = 200  # of a short training before the training, if an epoch has as many
 BRIEF = 60  # steps of the networks that only weigh annotators
 MULTIPLES = (10.0, 100.0)  # rates of W, as multiples of the networks' rate; the usual one first
-# The cells of W of an annotator with this many votes learn in each step: they need no other rate than the usual one.
+# The cells of W of an annotator with this many votes learn in each step: they need no other rate than the usual one, and
+# no second race if others copy them.
 MANY_VOTES = 2_000
 # Share of the votes by annotators with fewer, from which on the other rate is tried too.
 SELDOM = 0.1

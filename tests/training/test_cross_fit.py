@@ -216,6 +216,18 @@ def test_crowds_of_the_paper_are_seen_through(case, seed):
 
 
 @pytest.mark.slow
+def test_copies_do_not_share_a_vote_if_others_who_were_not_found_outvote_them():
+    """Two who nearly always repeat a poor senior pass unseen. The copies of a good one must not be weakened then."""
+    features, truth, (who, said), annotators = world_of_experts("correlated", seed=2)
+    generator = torch.Generator().manual_seed(7)
+    other = torch.randint(10, said.shape, generator=generator)
+    own = ((who == 5) | (who == 6)) & (torch.rand(said.shape, generator=generator) > 0.95)
+    start = cross_fit(features, (who, torch.where(own, other, said)), annotators, 10, steps=300)
+    assert share_right(start.targets, truth) > 0.98
+
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 4])
 def test_classes_that_most_annotators_confuse_do_not_merge(seed):
     """The best two of five take 5 for 3 and 7 for 4, and all of them tire: few votes tell these classes apart."""
