@@ -86,8 +86,12 @@ class AskArguments(SavedArguments):
     most_per_item: int | None = field(
         default=None, metadata={"help": "Questions about one item, at most."}
     )
-    at_least: float = field(
-        default=0.0, metadata={"help": "A question with a smaller expected gain is not asked."}
+    at_least: float | None = field(
+        default=None,
+        metadata={
+            "help": "A question with a smaller expected gain is not asked; 0 spends the whole budget. Default: a "
+            "tenth of what the annotator's answer would tell about an item of which nothing is known."
+        },
     )
 
 
@@ -115,6 +119,8 @@ def ask(arguments: AskArguments) -> None:
     write_questions(asked, file, arguments.format, arguments.tool_field)
     items, people = ({*asked[name]} for name in ("item", "annotator"))
     print(f"{len(asked):,} questions about {len(items):,} items to {len(people):,} annotators.")
+    if costs is None and len(asked) < arguments.budget and arguments.at_least is None:
+        print("No other is worth asking. `--at_least 0` asks them all the same.")
     if len(asked):
         unit = "nats" if arguments.gain == "information" else "items more that are right"
         print(f"Their answers are expected to give {sum(asked['expected_gain']):.1f} {unit}.")

@@ -16,6 +16,9 @@ from .votes import Votes
 
 GAINS = ("information", "accuracy")
 LEAST = 1e-6  # a smaller gain is rounding
+# Of the information that an annotator's answer gives about an item of which only the class shares are known. What gives
+# less is not worth asking: the item is settled, or as settled as this annotator can make it.
+WORTH = 0.1
 MOST_ANSWERS = 64  # combinations of answers to the questions about an item that are told apart
 _CELLS = 2**22  # numbers held at a time
 _POOL = 2**25  # numbers of the table of items that are looked at and annotators
@@ -53,7 +56,7 @@ def choose_questions(
     askable: Tensor | None = None,
     most_per_annotator: int | None = None,
     most_per_item: int | None = None,
-    at_least: float = 0.0,
+    at_least: float | None = None,
 ) -> Questions:
     """Choose the questions that a budget is best spent on, one after another by gain per cost.
 
@@ -78,10 +81,12 @@ def choose_questions(
         askable: (M,) bool, who may be asked; everybody by default.
         most_per_annotator: of these questions.
         most_per_item: of these questions.
-        at_least: a question with a smaller gain is not asked.
+        at_least: a question with a smaller gain is not asked. By default, where information is gained, an annotator
+            is asked only what gives a tenth (`WORTH`) of what their answer would give about an item of which only
+            the class shares are known; 0 spends the whole budget.
 
     Returns:
-        The questions; fewer than the budget allows if nothing else is worth `at_least`.
+        The questions; fewer than the budget allows if nothing else is worth asking.
 
     Raises:
         ValueError: if shapes do not fit, or a number is not of its range.
@@ -119,7 +124,7 @@ def choose_questions(
         groups[askable],
         costs[askable],
         gain,
-        max(at_least, LEAST),
+        _least(zeta, rows[askable], gain, at_least),
     )
     most = (
         float("inf") if most_per_annotator is None else most_per_annotator,
@@ -227,7 +232,7 @@ class _World(NamedTuple):
         groups: (M,) int64, the group of each of those who may be asked.
         costs: (M,).
         gain: one of `GAINS`.
-        least: the smallest gain that is worth a question.
+        least: (M,), the smallest gain that is worth a question to each.
     """
 
     zeta: Tensor
@@ -237,7 +242,7 @@ class _World(NamedTuple):
     groups: Tensor
     costs: Tensor
     gain: str
-    least: float
+    least: Tensor
 
     def scores(self, items: Tensor) -> Tensor:
         """Return the gain per cost of asking each annotator first: (n, M), minus infinity where nobody asks."""
@@ -426,6 +431,14 @@ class _Choice:
         self._find_best(place)
 
 
+def _least(zeta: Tensor, rows: Tensor, gain: str, at_least: float | None) -> Tensor:
+    """Find the gain that is worth a question to each annotator: (M,)."""
+    least = rows.new_full((len(rows),), at_least or 0.0)
+    if at_least is None and gain == "information" and rows.numel() and len(zeta):
+        least = WORTH * information_gains(zeta.mean(dim=0), rows)
+    return least.clamp(min=LEAST)
+
+
 def _scores(world: _World, is_open: Tensor, items: Tensor) -> Tensor:
     """Return the gain per cost of first questions: (n, M), minus infinity where nobody asks."""
     return world.scores(items).masked_fill(~is_open, -torch.inf)
@@ -448,7 +461,7 @@ def _best_rows(
         any other item is worth at most.
     """
     order = bounds.argsort(descending=True, stable=True)
-    order = order[bounds[order] >= world.least / world.costs.max()]
+    order = order[bounds[order] >= world.least.min() / world.costs.max()]
     step = max(1, _CELLS // world.rows[..., 0].numel())
     parts = [(order[:0], world.rows.new_zeros(0, len(is_open)))]
     best, least, left_out = parts[0][1].new_zeros(0), -torch.inf, False
@@ -566,7 +579,7 @@ def check_limits(
     gain: str,
     most_per_annotator: int | None,
     most_per_item: int | None,
-    at_least: float,
+    at_least: float | None,
 ) -> None:
     """Check what limits the questions: see `choose_questions`.
 
@@ -577,6 +590,8 @@ def check_limits(
     if gain not in GAINS:
         raise ValueError(f"`gain` must be one of {', '.join(GAINS)}, got {gain!r}.")
     for name, value in (("budget", budget), ("at_least", at_least)):
+        if value is None and name == "at_least":
+            continue
         if not 0 <= checked_number(name, value) < float("inf"):
             raise ValueError(f"`{name}` must be finite and not negative, got {value}.")
     mosts = ("most_per_annotator", most_per_annotator), ("most_per_item", most_per_item)

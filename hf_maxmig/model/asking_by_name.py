@@ -22,7 +22,7 @@ class AsksForVotes:
         costs: Mapping[str, float] | None = None,
         most_per_annotator: int | None = None,
         most_per_item: int | None = None,
-        at_least: float = 0.0,
+        at_least: float | None = None,
         annotators: Sequence[str] | None = None,
         copies: Sequence[Sequence[str]] = (),
         processor: Any = None,
@@ -42,7 +42,8 @@ class AsksForVotes:
             costs: of an answer by each annotator, by name; 1 by default.
             most_per_annotator: questions.
             most_per_item: questions.
-            at_least: a question with a smaller expected gain is not asked.
+            at_least: a question with a smaller expected gain is not asked; by default one that is hardly worth
+                asking, see `choose_questions`. 0 spends the whole budget.
             annotators: names of those who may be asked; by default everybody whom the model knows or who has voted.
                 Others are taken for average annotators.
             copies: groups of names who copy each other, as in `update`.

@@ -130,7 +130,7 @@ class Limits:
         costs: of one answer, by annotator; 1 by default.
         most_per_annotator: questions.
         most_per_item: questions.
-        at_least: the gain that is worth a question.
+        at_least: the gain that is worth a question; by default see `choose_questions`.
         annotators: who may be asked; everybody by default.
 
     Raises:
@@ -147,7 +147,7 @@ class Limits:
     costs: Mapping[str, float] | None = None
     most_per_annotator: int | None = None
     most_per_item: int | None = None
-    at_least: float = 0.0
+    at_least: float | None = None
     annotators: Sequence[str] | None = None
 
     def __post_init__(self) -> None:

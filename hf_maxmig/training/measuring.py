@@ -302,7 +302,7 @@ class MeasuringTrainer(TunedTrainer):
         costs: Mapping[str, float] | None = None,
         most_per_annotator: int | None = None,
         most_per_item: int | None = None,
-        at_least: float = 0.0,
+        at_least: float | None = None,
         annotators: Sequence[str] | None = None,
         item_column: str | None = None,
     ) -> Dataset:
@@ -321,7 +321,8 @@ class MeasuringTrainer(TunedTrainer):
             costs: of an answer by each annotator, by name; 1 by default.
             most_per_annotator: questions.
             most_per_item: questions.
-            at_least: a question with a smaller expected gain is not asked.
+            at_least: a question with a smaller expected gain is not asked; by default one that is hardly worth
+                asking, see `choose_questions`. 0 spends the whole budget.
             annotators: names of those who may be asked; everybody by default. People whom the model does not know
                 are taken for average annotators.
             item_column: a column of `dataset` that names the items; it is repeated in the result, a column `item` as

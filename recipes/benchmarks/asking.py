@@ -13,7 +13,7 @@ read only to measure: the forecaster on the items that are asked about, the clas
 | `vote_entropy` | an item whose votes have the most entropy; one without votes has that of equal shares |
 | `least_agreement` | an item whose most frequent class has the smallest share of its votes |
 | `active_lab` | an item with the lowest score of cleanlab's ActiveLab, from the cross-fitted classifier's probabilities |
-| `max_mig` | the pair of item and annotator that is expected to tell most: `choose_questions` |
+| `max_mig` | the pair of item and annotator that is expected to tell most: `choose_questions`; the rest is drawn at random |
 | `max_mig_accuracy` | the pair that is expected to raise the accuracy most: `choose_questions(gain="accuracy")` |
 
 The second to fourth score items. Whom they ask is drawn at random, and no item gets a second vote per choice before
@@ -334,7 +334,7 @@ def max_mig(
     crowd: Crowd, known: np.ndarray, learned: Learned, budget: int, rng: np.random.Generator,
     gain: str = "information",
 ) -> np.ndarray:  # fmt: skip
-    """Choose pairs of item and annotator; if nothing is worth asking any more, the rest is drawn."""
+    """Choose pairs of item and annotator; if nothing else is worth asking, the rest of the budget is spent at random."""
     _, asked, number = best_questions(crowd, known, learned, budget, gain)
     chosen = number[asked.item.numpy(), asked.annotator.numpy()]
     rest = rng.permutation(np.setdiff1d((~known).nonzero()[0], chosen))

@@ -73,7 +73,8 @@ def test_unlabelled_items_are_asked_of_those_who_know(said):
 def test_reasons_say_who_tells_which_classes_apart(said):
     """A number alone persuades nobody to pay for an answer."""
     crowd = crowd_of(said, new=["new"])
-    table = questions_table(crowd, Limits(200, annotators=["ann", "bob", "new"]))
+    limits = Limits(200, at_least=0, annotators=["ann", "bob", "new"])
+    table = questions_table(crowd, limits)
     reason = {}
     for item, who, why in zip(table["item"], table["annotator"], table["reason"], strict=True):
         reason.setdefault((item, who), why)

@@ -159,12 +159,39 @@ def test_nothing_is_asked_that_is_not_worth_it():
     assert not len(choose_questions(forecast[:0], rows, 9).item)
 
 
+def test_by_default_nobody_is_asked_what_is_hardly_worth_asking():
+    """Where an item is settled, people are wrong as often as the model, and their votes cost money all the same."""
+    forecast = torch.tensor([[0.5, 0.5], [0.997, 0.003], [0.003, 0.997], [0.6, 0.4]]).log()
+    careful, poor = [[0.95, 0.05], [0.05, 0.95]], [[0.55, 0.45], [0.45, 0.55]]
+    rows = torch.tensor([careful, poor]).log()
+    asked = choose_questions(forecast, rows, 99)
+    assert {*asked.item.tolist()} == {0, 3}
+    # The measure is what each can tell: the answers of poor annotators are not the less worth asking for.
+    alone = choose_questions(forecast, rows[1:], 99)
+    assert alone.item.tolist() == [0, 3]
+    assert (alone.information < 0.01).all()
+    known = torch.tensor([0.5, 0.5]).log()
+    worth = asking.WORTH * expected_information(forecast.exp().mean(dim=0).log(), rows)
+    torch.testing.assert_close(worth, asking.WORTH * expected_information(known, rows), atol=5e-3, rtol=0)  # fmt: skip
+    assert (asked.information >= worth[asked.annotator]).all()
+    everything = choose_questions(forecast, rows, 99, at_least=0)
+    assert len(everything.item) == 8
+    pairs = [*zip(asked.item.tolist(), asked.annotator.tolist(), strict=True)]
+    for item, who, gained in zip(*everything[:3], strict=True):
+        assert ((int(item), int(who)) in pairs) == bool(gained >= worth[who])
+    # An answer that would change no label raises no accuracy: there the whole budget may be spent.
+    by_accuracy = choose_questions(forecast, rows, 99, gain="accuracy")
+    assert 0 < len(by_accuracy.item) < 8
+
+
 def test_budget_of_costs_is_no_number_of_questions():
     """At a tenth each, a budget of 1 pays for ten answers, also of one person or about one item."""
     forecast = torch.full((20, 2), 0.5).log()
     rows = torch.tensor([[[0.9, 0.1], [0.1, 0.9]]]).log()
     assert len(choose_questions(forecast, rows, 1, costs=torch.tensor([0.1])).item) == 10
-    several = choose_questions(forecast[:1], rows.repeat(5, 1, 1), 1, costs=torch.full((5,), 0.1))
+    several = choose_questions(
+        forecast[:1], rows.repeat(5, 1, 1), 1, costs=torch.full((5,), 0.1), at_least=0
+    )
     assert len(several.item) == 5
 
 

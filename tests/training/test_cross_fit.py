@@ -226,7 +226,6 @@ def test_copies_do_not_share_a_vote_if_others_who_were_not_found_outvote_them():
     assert share_right(start.targets, truth) > 0.98
 
 
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 4])
 def test_classes_that_most_annotators_confuse_do_not_merge(seed):
