@@ -120,7 +120,9 @@ def ask(arguments: AskArguments) -> None:
     items, people = ({*asked[name]} for name in ("item", "annotator"))
     print(f"{len(asked):,} questions about {len(items):,} items to {len(people):,} annotators.")
     if costs is None and len(asked) < arguments.budget and arguments.at_least is None:
-        print("No other is worth asking. `--at_least 0` asks them all the same.")
+        print(
+            "Nothing else may be asked, or is worth it. `--at_least 0` asks whatever may be asked."
+        )
     if len(asked):
         unit = "nats" if arguments.gain == "information" else "items more that are right"
         print(f"Their answers are expected to give {sum(asked['expected_gain']):.1f} {unit}.")

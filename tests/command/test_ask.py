@@ -62,6 +62,18 @@ def test_questions_are_written_and_counted(place, tmp_path, capsys):
     said = capsys.readouterr().out
     assert said.startswith("9 questions about ")
     assert f"{sum(float(row['expected_gain']) for row in rows):.1f} nats" in said
+    assert "Nothing else" not in said
+
+
+def test_a_budget_that_is_not_spent_says_why(place, tmp_path, capsys):
+    """Whoever has paid for 10,000 answers would look for the missing questions."""
+    numbers = {}
+    for flags in ((), ("--at_least", 0)):
+        typed(place, "--budget", 9999, *flags, "--output_dir", tmp_path)
+        numbers[flags], said = capsys.readouterr().out.split(maxsplit=1)
+        assert ("Nothing else may be asked, or is worth it." in said) == (not flags)
+    fewer, more = numbers.values()
+    assert int(fewer) < int(more)
 
 
 def test_costs_people_and_tools(place, tmp_path, capsys):
