@@ -359,15 +359,15 @@ def _best_setting(
     groups = copies_by([on_rows(one) for one in last], crowd.rows(rows))
     votes = LeftOutVotes(crowd.rows(rows), M, fitted.num_classes, groups, fitted.seed, sure)
     (judged, chosen), likelihoods = _best_of(raced, votes, rows, len(multiples))
-    shared = sharing_votes(crowd, groups)
+    votes, judged = joined(
+        votes, judged, on_rows(chosen), lambda other: _judge(other, chosen, rows)
+    )
+    shared = sharing_votes(crowd, votes.groups)
     if shared is not crowd and len(multiples) > 1:
         (other, one), _ = _best_of(race(shared), votes, rows, len(multiples))
         likelihoods["search_copies_share"] = other.score
         if not votes.clearly_better(judged, other):
             judged, chosen = other, one
-    votes, judged = joined(
-        votes, judged, on_rows(chosen), lambda other: _judge(other, chosen, rows)
-    )
     return votes, (judged, chosen), likelihoods
 
 
