@@ -169,13 +169,18 @@ def cross_fit(
     given = None if prior is None else prior[classes.numbers].log_softmax(dim=0)
     total = 3 * min(BRIEF, steps) + 2 * steps
     with tqdm(desc="Cross-fitting", total=total, unit="step", disable=quiet) as bar:
+
+        def tick() -> None:
+            bar.total = max(bar.total, bar.n + 1)  # where copies share a vote, there are more steps
+            bar.update()
+
         fitted = CrossFit(
             principal_components(features),
             divide(labelled, seed, first=None if gold is None else gold >= 0),
-            len(classes), seed, bar.update,
+            len(classes), seed, tick,
         )  # fmt: skip
         found = _find(fitted, crowd, num_annotators, given, steps, trusted)
-        bar.update(total - bar.n)
+        bar.update(bar.total - bar.n)
     found = replace(found, gold=None if gold is None else gold.clamp(min=-1))
     if len(classes) == num_classes:
         return found

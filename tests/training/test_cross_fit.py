@@ -215,6 +215,29 @@ def test_crowds_of_the_paper_are_seen_through(case, seed):
     assert not start.weight[silent].any()
 
 
+@pytest.mark.parametrize("case", ["independent", "correlated"])
+def test_progress_ends_at_its_total(case, monkeypatch):
+    """A bar beyond its total hides how much is left. Where annotators copy, there are more steps than planned."""
+    module = hf_maxmig.training.cross_fit
+    bars = []
+
+    class Bar(module.tqdm):
+        def update(self, n=1):
+            assert self.n + n <= self.total
+            super().update(n)
+
+        def close(self):
+            bars.append((self.n, self.total))
+            super().close()
+
+    monkeypatch.setattr(module, "tqdm", Bar)
+    features, _, crowd, annotators = world_of_experts(case, seed=0, items=300)
+    cross_fit(features, crowd, annotators, 10, steps=40, quiet=False)
+    steps, total = bars[0]
+    assert steps == total
+    assert (total == 3 * 40 + 2 * 40) == (case == "independent")
+
+
 @pytest.mark.slow
 def test_copies_do_not_share_a_vote_if_others_who_were_not_found_outvote_them():
     """Two who nearly always repeat a poor senior pass unseen. The copies of a good one must not be weakened then."""
