@@ -349,7 +349,7 @@ def _panel(drawing: "Figure", world: World, left: float, top: float) -> None:
     wide, high = drawing.get_size_inches()
     order = by_wins([world])
     room = _LINE * len(order)
-    plot = left + 1.62, _PANEL - 2.05  # from where, and how wide
+    plot = left + 1.8, _PANEL - 2.23  # from where, and how wide
     axes = drawing.add_axes(
         (plot[0] / wide, 1 - (top + 0.22 + room) / high, plot[1] / wide, room / high)
     )
@@ -360,7 +360,8 @@ def _panel(drawing: "Figure", world: World, left: float, top: float) -> None:
         if world.group == REAL_CROWDS
         else f"{world.group.removesuffix(BEYOND_PAPER)}, {world.name}"
     )
-    axes.set_title(title, size=8, pad=4)
+    middle = (left + _PANEL / 2) / wide, 1 - (top + 0.19) / high
+    drawing.text(*middle, title, size=8, weight="bold", ha="center", va="bottom")
     axes.set_yticks([])
     axes.tick_params(axis="x", labelsize=_SMALL, length=2)
     axes.xaxis.grid(color="#DDDDDD", linewidth=0.6)

@@ -144,7 +144,7 @@ def test_ranking_is_sorted_and_shows_deviations(overview, drawn, numbers, tmp_pa
     some = overview.by_group(overview.worlds(numbers.results([*small(), *real()])))
     overview.ranking(some["Digits"], tmp_path / "digits.png")
     (figure,) = drawn
-    assert [axes.get_title(loc="left") for axes in figure.axes[1:]] == [
+    assert [text.get_text() for text in figure.texts] == [
         "Digits, 4.1(H)", "Digits, 4.2(H)", "Digits, 4.3(L)",
     ]  # fmt: skip
     first = figure.axes[1]
@@ -157,7 +157,23 @@ def test_ranking_is_sorted_and_shows_deviations(overview, drawn, numbers, tmp_pa
     assert low < 55.0 - 7.1
     assert high > 97.5
     overview.ranking(some["Real crowds"], tmp_path / "real.png")
-    assert drawn[1].axes[1].get_title(loc="left") == "LabelMe"
+    assert drawn[1].texts[0].get_text() == "LabelMe"
+
+
+def test_no_name_of_the_ranking_is_cut_off(overview, drawn, numbers, tmp_path):
+    """Long names ran out of their panel, and were cut at the edge of the picture."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    group = max(numbers.DATASETS.values(), key=len)
+    methods = sorted({*numbers.METHODS, "max_mig_cross_fit_waum"} - {numbers.CEILING})
+    row = {method: numbers.Number(80.0, 1.0, 3) for method in methods}
+    some = [overview.World(overview.REAL_CROWDS, group, row)]
+    overview.ranking(some, tmp_path / "one.png")
+    (figure,) = drawn
+    for text in [*figure.texts, *figure.axes[1].texts]:
+        box = text.get_window_extent(FigureCanvasAgg(figure).get_renderer())
+        assert box.x0 >= 0
+        assert box.x1 <= overview._PANEL * figure.dpi, text.get_text()
 
 
 def test_crowds_of_low_expertise_stand_beside_those_of_high(overview):
