@@ -334,8 +334,8 @@ def _best_setting(
     """Race all settings, and judge them by left-out votes on some of the items.
 
     Where annotators copy, networks that learn from all their votes may merge classes that the copied one confuses.
-    Then all settings race again, and copies share a vote. This is not always better: copies who were not found
-    outvote those who share.
+    Then the best setting is trained again, and copies share a vote. This is not always better: copies who were not
+    found outvote those who share.
 
     Returns:
         The votes that judge, with those in groups who count as one voice; the best setting with its
@@ -344,32 +344,28 @@ def _best_setting(
     sure = None if trusted is None else trusted[rows]
     multiples = _multiples(crowd)
 
-    def race(learned: Votes) -> dict[str, list[Raced]]:
-        """Return all settings at each look, by the name of the prior."""
-        first = first_weight(
-            fitted, learned, M, min(BRIEF, steps), SMOOTHING, FIRST_STRENGTH, trusted
-        )
-        priors = {"given": given} if given is not None else _priors(first.share)
-        settings = [(log_p, multiple) for log_p in priors.values() for multiple in multiples]
-        raced = fitted.race(learned, first.weight, settings, steps, LOOKS, trusted)
-        return {
-            name: [one for one in raced if one.log_p is log_p] for name, log_p in priors.items()
-        }
+    def begin(learned: Votes) -> First:
+        brief = min(BRIEF, steps)
+        return first_weight(fitted, learned, M, brief, SMOOTHING, FIRST_STRENGTH, trusted)
 
     def on_rows(one: Raced) -> Raced:
         return one._replace(log_h=with_trusted(one.log_h[rows], sure))
 
-    raced = race(crowd)
-    last = [one for of_prior in raced.values() for one in of_prior[-len(multiples) :]]
-    groups = copies_by([on_rows(one) for one in last], crowd.rows(rows))
+    first = begin(crowd)
+    priors = {"given": given} if given is not None else _priors(first.share)
+    settings = [(log_p, multiple) for log_p in priors.values() for multiple in multiples]
+    raced = fitted.race(crowd, first.weight, settings, steps, LOOKS, trusted)
+    groups = copies_by([on_rows(one) for one in raced[-len(settings) :]], crowd.rows(rows))
     votes = LeftOutVotes(crowd.rows(rows), M, fitted.num_classes, groups, fitted.seed, sure)
-    (judged, chosen), likelihoods = _best_of(raced, votes, rows, len(multiples))
+    (judged, chosen), likelihoods = _best_of(raced, priors, votes, rows, len(multiples))
     votes, judged = joined(
         votes, judged, on_rows(chosen), lambda other: _judge(other, chosen, rows)
     )
     shared = sharing_votes(crowd, votes.groups)
     if shared is not crowd and len(multiples) > 1:
-        (other, one), _ = _best_of(race(shared), votes, rows, len(multiples))
+        best = [(chosen.log_p, chosen.multiple)]
+        raced = fitted.race(shared, begin(shared).weight, best, steps, LOOKS, trusted)
+        (other, one), _ = _best_of(raced, {"same": chosen.log_p}, votes, rows, 1)
         likelihoods["search_copies_share"] = other.score
         if not votes.clearly_better(judged, other):
             judged, chosen = other, one
@@ -377,23 +373,28 @@ def _best_setting(
 
 
 def _best_of(
-    raced: dict[str, list[Raced]], votes: LeftOutVotes, rows: Tensor, multiples: int
+    raced: list[Raced],
+    priors: dict[str, Tensor],
+    votes: LeftOutVotes,
+    rows: Tensor,
+    multiples: int,
 ) -> tuple[tuple[Judged, Raced], dict[str, float]]:
     """Judge what was raced.
 
     Args:
-        raced: by the name of the prior, the settings of each look.
+        raced: for each look and prior, the settings with each rate of W.
+        priors: by name.
         votes: on these items.
         rows: (n,) int64, the items.
-        multiples: how many settings a look has.
+        multiples: how many rates of W there are.
 
     Returns:
         The best setting; and the likelihood of a left-out vote with each prior.
     """
     likelihoods: dict[str, float] = {}
     best: tuple[Judged, Raced] | None = None
-    for name, settings in raced.items():
-        pairs = [(_judge(votes, one, rows), one) for one in settings]
+    for name, log_p in priors.items():
+        pairs = [(_judge(votes, one, rows), one) for one in raced if one.log_p is log_p]
         of_looks = [pairs[i : i + multiples] for i in range(0, len(pairs), multiples)]
         *early, judged = [max(look, key=lambda pair: pair[0].score) for look in of_looks]
         # Where an early look predicts votes as well, the last one still knows more of the items.
