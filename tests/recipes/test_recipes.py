@@ -44,17 +44,16 @@ def test_digits_does_its_job_in_one_process(root, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epochs", [20, pytest.param(40, marks=pytest.mark.full)])
-def test_tones_reaches_its_number_and_the_model_hears_a_file(epochs, load, tmp_path):
+def test_tones_reaches_its_number_and_the_model_hears_a_file(load, tmp_path):
     """The demonstration of sounds must reach its number, and save a model that takes a file.
 
     It must also write files for `maxmig train`.
     """
     tones = load("tones")
-    flags = ["--output_dir", str(tmp_path / "out"), "--num_train_epochs", str(epochs), "--use_cpu", "--report_to", "none"]  # fmt: skip
+    flags = ["--output_dir", str(tmp_path / "out"), "--use_cpu", "--report_to", "none"]
     results = tones.main(*parse(tones.TonesArguments, tones.TonesTrainingArguments, arguments=flags))  # fmt: skip
     assert results["eval_majority_vote_accuracy"] < 0.7
-    assert results["eval_accuracy"] > (0.95 if epochs == 40 else 0.85)
+    assert results["eval_accuracy"] > 0.95
     files = tmp_path / "files"
     written = [*flags, "--write_files", str(files)]
     assert not tones.main(*parse(tones.TonesArguments, tones.TonesTrainingArguments, arguments=written))  # fmt: skip
