@@ -352,9 +352,8 @@ class CrossFit:
             torch.manual_seed(self.seed)
             for step, batch in enumerate(self._batches(steps), start=1):
                 rate = RATE * _cosine((step - 1) / steps)
-                own = self.features[batch].repeat(
-                    R, 1, 1
-                )  # (R K, S, D), the fold that each has not seen
+                # (R K, S, D): the items that each has not seen, and then those that it learns from.
+                own = self.features[batch].repeat(R, 1, 1)
                 unseen = log_softmax(networks.logits(networks.hidden(own))).view(R, -1, C)
                 features = self.features[batch[self.others].flatten(1)].repeat(R, 1, 1)
                 hidden = networks.hidden(features)
@@ -368,9 +367,7 @@ class CrossFit:
                 if trusted is not None:
                     scores = scores + trusted[batch]
                 log_g = log_softmax(scores)  # (R, B, C)
-                seen = log_g.view(R, K, -1, C)[:, self.others].flatten(
-                    2, 3
-                )  # what each learns from
+                seen = log_g.view(R, K, -1, C)[:, self.others].flatten(2, 3)
                 slope = _slope(log_h, seen, log_p)
                 networks.step(features, hidden, slope.flatten(0, 1).neg_(), rate)
                 slope = _slope(log_g, unseen, log_p)
